@@ -1,0 +1,1 @@
+"""Which tier a batch runs at. Standard library and numpy only."""

@@ -1,0 +1,60 @@
+"""Tiers and what a policy is told about a round.
+
+A tier is how far one round speculates. A policy chooses one per decode round and later observes
+what that very round accepted.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Tier:
+    """How far one round speculates; ``num_draft_tokens`` counts the root."""
+
+    num_steps: int
+    topk: int = 1
+    num_draft_tokens: int = 1
+
+    @property
+    def num_drafts(self) -> int:
+        """Drafts proposed per request and round."""
+        return self.num_draft_tokens - 1
+
+
+def chain_tier(num_steps: int) -> Tier:
+    """Returns the chain of ``num_steps`` drafts (topk 1)."""
+    return Tier(num_steps, 1, num_steps + 1)
+
+
+PLAIN_TIER = chain_tier(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one decode round accepted, with the tier, batch and requests that produced it."""
+
+    tier: Tier
+    batch_size: int
+    requests: Sequence[Hashable]  # one opaque key per row
+    num_correct_drafts: Sequence[int]  # accepted drafts per row, bonus token excluded
+
+
+class Policy(Protocol):
+    """Chooses a tier per decode round; must be a pure function of what it was told."""
+
+    def choose(self, batch_size: int) -> Tier:
+        """Returns the tier for a decode batch of ``batch_size`` requests."""
+
+    def observe(self, observation: Observation) -> None:
+        """Learns from a finished round; rounds arrive in launch order, one round late."""
+
+    def reachable(self, batch_size: int) -> Sequence[Tier]:
+        """Returns every tier that ``choose`` may ever return for ``batch_size``."""
+
+    def slot(self, batch_size: int) -> int:
+        """Returns the lower bound of the batch-size slot that serves ``batch_size``."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Returns the policy's state for /server_info: slots with tier and estimate."""
