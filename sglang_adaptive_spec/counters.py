@@ -1,0 +1,42 @@
+"""Monotone counters of what the rounds did; every rate is derived from them by the reader."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import accumulate
+
+from sglang_adaptive_spec.policy.tiers import Tier
+
+
+class RoundCounters:
+    """Counts rounds, drafts and switches. Plain integers, safe to read from another thread."""
+
+    def __init__(self) -> None:
+        self.num_rounds: dict[Tier, int] = defaultdict(int)
+        # histogram[tier][n]: request-rounds in which exactly n drafts were accepted
+        self.histogram: dict[Tier, list[int]] = {}
+        self.num_switches = {"policy": 0, "batch_size": 0}
+        self.num_prefill_activations = 0
+        self.num_policy_errors = 0
+        self.num_feedback_mismatches = 0
+
+    def count_round(self, tier: Tier, num_correct_drafts: Sequence[int]) -> None:
+        """Books one finished round; ``num_correct_drafts`` has one entry per request."""
+        self.num_rounds[tier] += 1
+        histogram = self.histogram.get(tier)
+        if histogram is None:
+            histogram = self.histogram[tier] = [0] * (tier.num_steps + 1)
+        for num_correct in num_correct_drafts:
+            histogram[num_correct] += 1
+
+    def num_proposed_drafts(self, tier: Tier) -> int:
+        """Returns the drafts proposed at ``tier``, summed over requests and rounds."""
+        return sum(self.histogram.get(tier, ())) * tier.num_drafts
+
+    def num_correct_drafts(self, tier: Tier) -> int:
+        """Returns the drafts accepted at ``tier``, bonus tokens excluded."""
+        return sum(n * count for n, count in enumerate(self.histogram.get(tier, ())))
+
+    def accepted_per_position(self, tier: Tier) -> list[int]:
+        """Returns per position d the request-rounds whose first d+1 drafts were all accepted."""
+        at_least = list(accumulate(reversed(self.histogram.get(tier, [0]))))[::-1]
+        return at_least[1:]

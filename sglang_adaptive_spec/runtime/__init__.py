@@ -1,0 +1,1 @@
+"""What a tier owns on the device: graphs to capture, memory to plan for, the pool that swaps."""

@@ -1,0 +1,41 @@
+"""Which CUDA-graph batch sizes a tier needs.
+
+A batch pads up to the next captured size, so graph ``b`` serves the batches in (previous b, b].
+It belongs to a tier if any of those batches may choose the tier; a batch above the largest
+captured size runs eager at every tier.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+from sglang_adaptive_spec.policy.tiers import Tier
+
+
+def graph_batch_sizes(
+    tier: Tier,
+    captured: Sequence[int],
+    reachable: Callable[[int], Collection[Tier]],
+    max_batch_size: int,
+) -> list[int]:
+    """Returns the sizes of ``captured`` that a batch running at ``tier`` may pad to.
+
+    Args:
+        tier: The tier to capture.
+        captured: The host's capture list, in any order.
+        reachable: Tiers that a batch of the given size may choose.
+        max_batch_size: Largest batch the scheduler can form.
+    """
+    needed: list[int] = []
+    previous = 0
+    for size in sorted(set(captured)):
+        batches = range(previous + 1, min(size, max_batch_size) + 1)
+        if any(tier in reachable(batch) for batch in batches):
+            needed.append(size)
+        previous = size
+    return needed
+
+
+def reachable_tiers(
+    reachable: Callable[[int], Collection[Tier]], max_batch_size: int
+) -> frozenset[Tier]:
+    """Returns every tier that some batch of at most ``max_batch_size`` may choose."""
+    return frozenset(tier for batch in range(1, max_batch_size + 1) for tier in reachable(batch))

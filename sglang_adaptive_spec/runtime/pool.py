@@ -1,0 +1,64 @@
+"""The runtime states of all tiers and the one place that swaps them.
+
+A tier's state is a tuple of references, one per slot: the attributes of the host's worker, draft
+worker and model runner that a tier owns. Activating a tier assigns them all; a missing tier is
+noticed before anything is assigned.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sglang_adaptive_spec.policy.tiers import Tier
+
+
+class Slot(NamedTuple):
+    """An attribute of a host object that changes with the tier."""
+
+    owner: object
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TierState:
+    """What one tier owns, and what building it took."""
+
+    tier: Tier
+    values: tuple[object, ...]  # aligned with the pool's slots
+    graph_batch_sizes: tuple[int, ...]
+    build_s: float
+    build_gb: float
+
+
+class RuntimePool:
+    """Holds one `TierState` per tier and knows the tier in force."""
+
+    def __init__(self, slots: Sequence[Slot], startup: Tier) -> None:
+        self._slots = tuple(slots)
+        self._states: dict[Tier, TierState] = {}
+        self.current = startup
+
+    def read_slots(self) -> tuple[object, ...]:
+        """Returns what the host's objects hold now, in slot order."""
+        return tuple(getattr(slot.owner, slot.name) for slot in self._slots)
+
+    def add(self, state: TierState) -> None:
+        """Keeps a built tier."""
+        assert len(state.values) == len(self._slots), "a state has one value per slot"
+        self._states[state.tier] = state
+
+    @property
+    def states(self) -> tuple[TierState, ...]:
+        """Every tier built, shallowest first."""
+        return tuple(self._states[tier] for tier in sorted(self._states))
+
+    def activate(self, tier: Tier) -> None:
+        """Puts ``tier`` in force.
+
+        Raises:
+            KeyError: The tier was never built; nothing has been changed.
+        """
+        values = self._states[tier].values
+        for (owner, name), value in zip(self._slots, values, strict=True):
+            setattr(owner, name, value)
+        self.current = tier
