@@ -51,14 +51,14 @@ class AdaptiveController:
 
     def before_extend(self) -> None:
         """Puts the start-up tier in force for an extend or mixed batch."""
-        if self.pool.current is not self.startup_tier:
+        if self.pool.current != self.startup_tier:
             self.pool.activate(self.startup_tier)
             self.counters.num_prefill_activations += 1
 
     def before_decode(self, batch_size: int, requests: Sequence[Hashable]) -> None:
         """Chooses and activates the tier of the decode round that is about to launch."""
         tier = self._choose(batch_size)
-        if tier is not self.pool.current:
+        if tier != self.pool.current:
             self.pool.activate(tier)
         self._in_flight.append(Launch(tier, batch_size, tuple(requests)))
 
@@ -84,7 +84,7 @@ class AdaptiveController:
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("choose")
             return self.decode_tier
-        if tier is not self.decode_tier:
+        if tier != self.decode_tier:
             reason = "policy" if slot == self._decode_slot else "batch_size"
             if self._decode_slot is not None:  # the first choice switches from nothing
                 self.counters.num_switches[reason] += 1

@@ -1,0 +1,129 @@
+"""Rewrites ADAPTIVE_EAGLE to the host's EAGLE or EAGLE3 before ServerArgs is resolved.
+
+Some 45 sites of the host compare the algorithm's name, so the name must be a builtin one by the
+time anything is resolved. Resolution runs at the largest tier, which sizes KV reserve, request
+slots and graph buffers right with no further hook. If the resolved settings turn out to rule out
+switching, resolution is run again with the user's own values: a static server must not draft at
+the largest tier.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from sglang.srt.arg_groups.overrides import resolved_view
+from sglang.srt.utils.hf_transformers_utils import get_config
+
+from sglang_adaptive_spec.config import ConfigError, load_config
+from sglang_adaptive_spec.host import unsupported
+from sglang_adaptive_spec.host.request import ALGORITHM, ATTRIBUTE, AdaptiveRequest
+
+logger = logging.getLogger(__name__)
+
+SPECULATIVE_FIELDS = (
+    "speculative_algorithm",
+    "speculative_num_steps",
+    "speculative_eagle_topk",
+    "speculative_num_draft_tokens",
+)
+
+
+def resolve_adaptive(resolve: Callable[[], Any], server_args: Any) -> Any:
+    """Resolves ``server_args`` (name: ADAPTIVE_EAGLE) at the largest tier, or static.
+
+    Args:
+        resolve: The host's own resolution of ``server_args``.
+        server_args: The raw record; not resolved yet.
+    """
+    request = read_request(server_args)
+    if request.static_reason is None:
+        bookkeeping = dict(server_args.__dict__)
+        user_values = {name: getattr(server_args, name) for name in SPECULATIVE_FIELDS}
+        _write_tier(server_args, request)
+        result = resolve()
+        reason = unsupported.resolved_reason(server_args)
+        if reason is None:
+            _warn_about_request_cap(server_args)
+            return result
+        # The raw fields are sealed while the host resolves, so putting the bookkeeping and our own
+        # four writes back gives the unresolved record again.
+        server_args.__dict__.clear()
+        server_args.__dict__.update(bookkeeping)
+        for name, value in user_values.items():
+            setattr(server_args, name, value)
+        request = replace(request, static_reason=reason)
+    _write_static(server_args, request)
+    return resolve()
+
+
+def read_request(server_args: Any) -> AdaptiveRequest:
+    """Reads config, base and initial steps from the raw arguments.
+
+    Raises:
+        ConfigError: The config file or a flag is wrong; nothing has been written.
+    """
+    if server_args.speculative_adaptive:
+        raise ConfigError(
+            "--speculative-adaptive was given together with --speculative-algorithm "
+            f"{ALGORITHM}; they are two controllers of the same thing: drop --speculative-adaptive."
+        )
+    config = load_config(server_args.speculative_adaptive_config)
+    base = config.base or _infer_base(server_args)
+    reason = unsupported.raw_reason(server_args)
+    steps = server_args.speculative_num_steps
+    if steps is None and server_args.speculative_num_draft_tokens is not None:
+        steps = server_args.speculative_num_draft_tokens - 1
+    initial = config.initial_steps(steps) if reason is None else steps or 0
+    return AdaptiveRequest(config, base, initial, reason)
+
+
+def draft_config(server_args: Any) -> Any:
+    """Returns the draft's Hugging Face config; the target's own when the draft is inside it."""
+    path = server_args.speculative_draft_model_path or server_args.model_path
+    return get_config(path, trust_remote_code=server_args.trust_remote_code)
+
+
+def _infer_base(server_args: Any) -> str:
+    """EAGLE-3 drafts name it in their architecture; every other draft is served as EAGLE."""
+    if server_args.speculative_draft_model_path is None:
+        return "EAGLE"
+    architectures = getattr(draft_config(server_args), "architectures", None) or []
+    return "EAGLE3" if any("Eagle3" in name for name in architectures) else "EAGLE"
+
+
+def _write_tier(server_args: Any, request: AdaptiveRequest) -> None:
+    tier = request.startup_tier
+    server_args.speculative_algorithm = request.base
+    server_args.speculative_num_steps = tier.num_steps
+    server_args.speculative_eagle_topk = tier.topk
+    server_args.speculative_num_draft_tokens = tier.num_draft_tokens
+    setattr(server_args, ATTRIBUTE, request)
+
+
+def _write_static(server_args: Any, request: AdaptiveRequest) -> None:
+    """The user's steps, or none: then the host picks its own default."""
+    logger.warning(
+        "ADAPTIVE_EAGLE serves static %s with %s: %s. Output is the same; only the depth stays fixed.",
+        request.base,
+        _steps_text(server_args),
+        request.static_reason,
+    )
+    server_args.speculative_algorithm = request.base
+    setattr(server_args, ATTRIBUTE, request)
+
+
+def _steps_text(server_args: Any) -> str:
+    steps = server_args.speculative_num_steps
+    return "the host's default step count" if steps is None else f"--speculative-num-steps {steps}"
+
+
+def _warn_about_request_cap(server_args: Any) -> None:
+    """The host caps running requests for EAGLE where it caps none without speculation."""
+    cap = resolved_view(server_args).max_running_requests
+    if server_args.max_running_requests is None and cap is not None:
+        logger.warning(
+            "SGLang caps EAGLE servers at %d running requests when none is set; without "
+            "speculation it would not. Pass --max-running-requests to serve larger batches.",
+            cap,
+        )

@@ -1,0 +1,102 @@
+"""Narrows the host's CUDA-graph capture list to what a tier needs, around the captures alone.
+
+The host reads ``cuda_graph_config.decode.bs`` for three things: what to capture, how large the
+shared logits buffer is, and which shapes to warm up (sglang 0.5.23 graph_shared_output.py,
+runner/base_cuda_graph_runner.py). Only the first may shrink, so the list is narrowed inside the
+capture calls, after that buffer exists, and put back. ``max_bs`` sizes the KV pool: never touched.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
+from sglang.srt.model_executor.runner.base_cuda_graph_runner import get_batch_sizes_to_capture
+from sglang.srt.runtime_context import get_exec
+from sglang.srt.utils import get_available_gpu_memory
+
+from sglang_adaptive_spec.policy.tiers import Policy, Tier
+from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
+
+
+class CaptureLists:
+    """Knows the graph batch sizes of every tier; usable once the memory pools exist."""
+
+    def __init__(self, target_runner: Any, policy: Policy) -> None:
+        self._target_runner = target_runner
+        self._policy = policy
+
+    @property
+    def max_batch_size(self) -> int:
+        """Largest decode batch the scheduler can form."""
+        return int(self._target_runner.max_running_requests)
+
+    def sizes(self, tier: Tier) -> tuple[int, ...]:
+        """Returns the batch sizes to capture for ``tier``; empty where nothing is captured."""
+        if self._target_runner.device == "cpu":
+            return ()
+        if check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):
+            return ()
+        # Verify and the draft stages are aligned by their own widths, so their lists may differ.
+        needed: set[int] = set()
+        for width in (1, tier.num_draft_tokens):
+            captured, _ = get_batch_sizes_to_capture(self._target_runner, width)
+            reachable = self._policy.reachable
+            needed.update(graph_batch_sizes(tier, captured, reachable, self.max_batch_size))
+        return tuple(sorted(needed))
+
+    @contextlib.contextmanager
+    def narrowed(self, sizes: tuple[int, ...]) -> Iterator[None]:
+        """Lets the host capture ``sizes`` and nothing else inside the block."""
+        decode = get_exec().graph.cuda_graph_config.decode
+        before = decode.bs, decode.backend
+        if sizes:
+            decode.bs = list(sizes)
+        else:
+            decode.backend = Backend.DISABLED  # the host cannot capture an empty list
+        try:
+            yield
+        finally:
+            decode.bs, decode.backend = before
+
+
+class Meter:
+    """Adds up the seconds and GB that its blocks took on this rank."""
+
+    def __init__(self, device: str, gpu_id: int) -> None:
+        self._device, self._gpu_id = device, gpu_id
+        self.seconds = 0.0
+        self.gb = 0.0
+
+    def free_gb(self) -> float:
+        """Returns the free device memory of this rank."""
+        return float(get_available_gpu_memory(self._device, self._gpu_id))
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Measures the block."""
+        start_s, before_gb = time.perf_counter(), self.free_gb()
+        yield
+        self.seconds += time.perf_counter() - start_s
+        self.gb += before_gb - self.free_gb()
+
+
+class OutOfMemoryGuard:
+    """Turns an out-of-memory inside a capture into one sentence that says what to change."""
+
+    def __init__(self, tier: Tier) -> None:
+        self._tier = tier
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        # The host wraps it in a bare Exception (sglang 0.5.23 decode_cuda_graph_runner.py).
+        if isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower():
+            raise RuntimeError(
+                f"ADAPTIVE_EAGLE ran out of memory while capturing num_steps={self._tier.num_steps}"
+                ": lower --mem-fraction-static or --cuda-graph-max-bs, or remove the step from the "
+                "config."
+            ) from error

@@ -1,0 +1,46 @@
+"""The server is ready only if its schedulers show our worker.
+
+A scheduler tells the launching process that it is ready; its message also names the worker class.
+Unpickling the request registers the plugin in every child (`request.py`), so a missing name means
+that the hooks were not applied there: such a server would serve static EAGLE in silence.
+"""
+
+from typing import Any
+
+from sglang_adaptive_spec.host.request import request_of
+
+INFO_KEY = "adaptive_spec_worker"
+
+
+def add_worker_name(info: dict[str, Any], scheduler: Any) -> dict[str, Any]:
+    """Adds the worker's class name to a scheduler's ready message (AFTER get_init_info)."""
+    return {**info, INFO_KEY: type(scheduler.draft_worker).__name__}
+
+
+def require_adaptive_workers(launched: Any, server_args: Any) -> Any:
+    """Makes ``wait_for_ready`` of freshly launched schedulers fail without our worker.
+
+    A data-parallel controller reports for its schedulers in words of its own, so with more than
+    one replica the request's own check in each child is what holds.
+    """
+    result, processes = launched
+    if server_args.dp_size > 1:
+        return launched
+    wait_for_ready = result.wait_for_ready
+
+    def wait_for_adaptive_workers() -> None:
+        wait_for_ready()
+        workers = [info.get(INFO_KEY) for info in result.scheduler_infos]
+        if any(worker != "AdaptiveEagleWorker" for worker in workers):
+            for process in processes or ():
+                process.terminate()
+            request = request_of(server_args)
+            raise RuntimeError(
+                f"ADAPTIVE_EAGLE was asked for, and the schedulers run {workers} instead of "
+                "AdaptiveEagleWorker: sglang_adaptive_spec is not active in the scheduler process. "
+                "Install it in the scheduler's environment and look for plugin errors in its log, "
+                f"or serve with --speculative-algorithm {request.base if request else 'EAGLE'}."
+            )
+
+    result.wait_for_ready = wait_for_adaptive_workers
+    return launched

@@ -1,0 +1,101 @@
+"""Puts the plugin in place: the public name, and the hooks through the host's own HookRegistry."""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+from sglang_adaptive_spec.host.request import ALGORITHM, request_of
+
+RESOLVE = "sglang.srt.server_args.ServerArgs.resolve_once"
+CREATE_WORKER = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker"
+INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
+INIT_INFO = "sglang.srt.managers.scheduler.Scheduler.get_init_info"
+LAUNCH = "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes"
+CAPTURE = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup.capture_decode_graph"
+
+
+def register_sentinel(reason: str) -> None:
+    """Registers the public name so that reaching it unresolved stops the start with ``reason``."""
+
+    def refuse(_server_args: Any) -> NoReturn:
+        raise ValueError(reason)
+
+    SpeculativeAlgorithm.register(ALGORITHM, supports_overlap=True, validate_server_args=refuse)(
+        refuse
+    )
+
+
+def install_hooks() -> None:
+    """Registers every hook that this process may need; the host applies them after all plugins."""
+    around, after = HookType.AROUND, HookType.AFTER
+    HookRegistry.register(RESOLVE, _resolve_once, around)
+    HookRegistry.register(CREATE_WORKER, _create_worker, around)
+    HookRegistry.register(INTERNAL_STATE, _internal_state, after)
+    HookRegistry.register(INIT_INFO, _init_info, after)
+    HookRegistry.register(LAUNCH, _launch_schedulers, around)
+
+
+def install_capture_hook(around_capture: Callable[..., Any]) -> None:
+    """Hooks the target's graph capture; only in a process that builds our worker."""
+    HookRegistry.register(CAPTURE, around_capture, HookType.AROUND)
+    HookRegistry.apply_hooks()
+    from sglang.srt.model_executor.model_runner_components import cuda_graph_setup
+
+    if not hasattr(cuda_graph_setup.capture_decode_graph, "__wrapped__"):
+        raise RuntimeError(
+            f"ADAPTIVE_EAGLE could not hook {CAPTURE}; the log above says why. Nothing is served."
+        )
+
+
+# The hooks import what they need when first called: a process that never asks for ADAPTIVE_EAGLE
+# loads none of it.
+
+
+def _resolve_once(resolve: Callable[..., Any], server_args: Any, *args: Any, **kw: Any) -> Any:
+    if (server_args.speculative_algorithm or "").upper() != ALGORITHM:
+        return resolve(server_args, *args, **kw)
+    from sglang_adaptive_spec.host.arguments import resolve_adaptive
+
+    return resolve_adaptive(lambda: resolve(server_args, *args, **kw), server_args)
+
+
+def _create_worker(
+    create: Callable[..., Any], algorithm: Any, server_args: Any, *args: Any, **kw: Any
+) -> Any:
+    host_class = create(algorithm, server_args, *args, **kw)
+    request = request_of(server_args)
+    if request is None or request.static_reason is not None:
+        return host_class
+    from sglang_adaptive_spec.host.worker import worker_class
+
+    return worker_class(host_class)
+
+
+def _internal_state(result: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
+    if request_of(scheduler.server_args) is None:
+        return result
+    from sglang_adaptive_spec.host.telemetry import add_internal_state
+
+    return add_internal_state(result, scheduler)
+
+
+def _init_info(info: dict[str, Any], scheduler: Any, *_args: Any, **_kw: Any) -> dict[str, Any]:
+    if request_of(scheduler.server_args) is None:
+        return info
+    from sglang_adaptive_spec.host.launch import add_worker_name
+
+    return add_worker_name(info, scheduler)
+
+
+def _launch_schedulers(
+    launch: Callable[..., Any], engine: Any, server_args: Any, *args: Any, **kw: Any
+) -> Any:
+    launched = launch(engine, server_args, *args, **kw)
+    request = request_of(server_args)
+    if request is None or request.static_reason is not None:
+        return launched
+    from sglang_adaptive_spec.host.launch import require_adaptive_workers
+
+    return require_adaptive_workers(launched, server_args)

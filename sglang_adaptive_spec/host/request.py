@@ -1,0 +1,54 @@
+"""What the user asked for, attached to the host's ServerArgs and carried into every process.
+
+The host pickles ServerArgs, bookkeeping attributes included, into its child processes. Unpickling
+this record registers the plugin there, so no child can serve without it, whatever SGLANG_PLUGINS
+says; where that fails, the child dies and the server never becomes ready.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_adaptive_spec.config import AdaptiveConfig
+from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+
+ALGORITHM = "ADAPTIVE_EAGLE"
+ATTRIBUTE = "_adaptive_spec"  # on ServerArgs: an underscore attribute is bookkeeping to the host
+
+
+@dataclass(frozen=True)
+class AdaptiveRequest:
+    """The resolved request: adaptive, or static with the reason why."""
+
+    config: AdaptiveConfig
+    base: str  # EAGLE or EAGLE3
+    initial_steps: int
+    static_reason: str | None = None
+
+    @property
+    def mode(self) -> str:
+        """``adaptive`` or ``static``, as /server_info shows it."""
+        return "adaptive" if self.static_reason is None else "static"
+
+    @property
+    def startup_tier(self) -> Tier:
+        """The largest tier: the host sizes its buffers and reserves by it.
+
+        At least one step: the host cannot start EAGLE at zero (sglang 0.5.23 draft_utils.py).
+        """
+        return chain_tier(max(1, *self.config.candidate_steps))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = (self.config, self.base, self.initial_steps, self.static_reason)
+        return _restore, fields
+
+
+def _restore(*fields: Any) -> AdaptiveRequest:
+    from sglang_adaptive_spec.plugin import register
+
+    register()
+    return AdaptiveRequest(*fields)
+
+
+def request_of(server_args: Any) -> AdaptiveRequest | None:
+    """Returns the request that ``server_args`` carries, or None when not asked for."""
+    return getattr(server_args, ATTRIBUTE, None)

@@ -1,0 +1,105 @@
+"""Builds the tiers inside the host's own start-up sequence.
+
+The host's worker offers its controller two calls at the end of ``init_cuda_graphs``: `register`
+with the start-up state, and `init_states`, inside the tensor-parallel and MoE contexts that
+building needs (sglang 0.5.23 eagle_worker_v2.py:EAGLEWorkerV2.init_cuda_graphs). `TierBuilder`
+stands there while the server starts and is gone when it serves.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from sglang.srt.runtime_context import get_parallel
+from sglang.srt.utils import get_available_gpu_memory
+
+from sglang_adaptive_spec.host.capture import CaptureLists, Meter, OutOfMemoryGuard
+from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.runtime.builder import BuildPlan, build_tiers
+from sglang_adaptive_spec.runtime.graphs import reachable_tiers
+from sglang_adaptive_spec.runtime.memory import MemoryModel
+from sglang_adaptive_spec.runtime.pool import RuntimePool, TierState
+
+logger = logging.getLogger(__name__)
+
+# A further tier has a target backend and workspace of its own beside the draft's, which is what
+# the start-up measurement holds (sglang 0.5.23 eagle_worker_v2.py:build_adaptive_runtime_state).
+BACKENDS_PER_TIER = 2
+
+
+class TierBuilder:
+    """Stands in for the host's AdaptiveController while tiers are built; builds through the host."""
+
+    def __init__(self, worker: Any, captures: CaptureLists, pool: RuntimePool, startup: Tier):
+        self._worker, self._captures, self._pool = worker, captures, pool
+        self._startup = startup
+        self.backends = Meter(worker.device, worker.gpu_id)
+        self.graphs = Meter(worker.device, worker.gpu_id)
+        self.left_out: dict[Tier, str] = {}
+        self.num_unreachable = 0
+
+    @contextlib.contextmanager
+    def startup_capture(self) -> Iterator[None]:
+        """Around the target's capture of the start-up tier."""
+        with self.graphs.running(), OutOfMemoryGuard(self._startup):
+            with self._captures.narrowed(self._captures.sizes(self._startup)):
+                yield
+
+    @contextlib.contextmanager
+    def draft_capture(self) -> Iterator[None]:
+        """Around the draft's captures; those of later tiers are narrowed and measured already."""
+        if self._pool.states:
+            yield
+            return
+        with self.startup_capture():
+            yield
+
+    # -- called by the host --
+
+    def register(self, _state: Any) -> None:
+        """Keeps the start-up tier: the host has just built it."""
+        sizes = self._captures.sizes(self._startup)
+        seconds = self.backends.seconds + self.graphs.seconds
+        used_gb = self.backends.gb + self.graphs.gb
+        values = self._pool.read_slots()
+        self._pool.add(TierState(self._startup, values, sizes, seconds, used_gb))
+
+    def init_states(self, cuda_graph_bs: Any = None) -> None:
+        """Builds every other tier that some batch may choose."""
+        del cuda_graph_bs  # the host passes the raw command-line list, which is usually None
+        policy = self._worker.controller.policy
+        wanted = reachable_tiers(policy.reachable, self._captures.max_batch_size)
+        plan = BuildPlan(sorted(wanted), {tier: self._captures.sizes(tier) for tier in wanted})
+        memory = MemoryModel(fixed_gb=BACKENDS_PER_TIER * self.backends.gb)
+        startup_state = self._pool.states[0]
+        memory.learn(self._startup, len(startup_state.graph_batch_sizes), startup_state.build_gb)
+        for tier in build_tiers(self._pool, self, plan, memory):
+            self.left_out[tier] = "memory"
+
+    # -- TierHost --
+
+    def free_gb(self) -> float:
+        """Returns this rank's free device memory."""
+        return self.graphs.free_gb()
+
+    def min_free_gb(self) -> float:
+        """Returns the least free device memory of all ranks."""
+        worker, group = self._worker, get_parallel().tp_group
+        return float(
+            get_available_gpu_memory(
+                worker.device,
+                worker.gpu_id,
+                distributed=group.world_size > 1,
+                cpu_group=group.cpu_group,
+            )
+        )
+
+    def agree(self, verdict: bool) -> bool:
+        """Returns rank 0's verdict on every rank."""
+        return bool(get_parallel().tp_group.broadcast_object(verdict, src=0))
+
+    def build(self, tier: Tier) -> tuple[object, ...]:
+        """Builds ``tier`` through the host; returns what its objects hold for it."""
+        with OutOfMemoryGuard(tier), self._captures.narrowed(self._captures.sizes(tier)):
+            return self._worker.build_tier(tier)

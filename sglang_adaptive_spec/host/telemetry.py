@@ -1,0 +1,126 @@
+"""What an operator sees: the start-up block, /server_info and the Prometheus counters."""
+
+import logging
+from typing import Any
+
+from sglang.srt.runtime_context import get_observability, get_parallel
+
+from sglang_adaptive_spec import __version__
+from sglang_adaptive_spec.host.metrics import MetricsExporter
+from sglang_adaptive_spec.host.request import ALGORITHM, AdaptiveRequest, request_of
+from sglang_adaptive_spec.host.versions import versions_report
+from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.runtime.pool import TierState
+
+logger = logging.getLogger(__name__)
+
+
+class Telemetry:
+    """Reads the worker's controller, pool and counters for whoever asks."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        self._exporter: MetricsExporter | None = None
+        if get_observability().enable_metrics and get_parallel().tp_rank == 0:
+            self._exporter = MetricsExporter(worker.controller.counters, self._tiers())
+            self._exporter.start()
+
+    def log_start(self) -> None:
+        """Writes the one INFO block of the start, on rank 0."""
+        if get_parallel().tp_rank != 0:
+            return
+        request, pool = self._worker.adaptive_request, self._worker.pool
+        versions = ", ".join(f"{name} {version}" for name, version in versions_report().items())
+        lines = [f"ADAPTIVE_EAGLE is on: {versions}; host contract ok."]
+        lines.append(
+            f"  base {request.base}, policy {request.config.policy}, config {request.config.source}, "
+            f"initial step {request.initial_steps}, start-up tier {request.startup_tier.num_steps}"
+        )
+        lines += [f"  {_tier_line(state)}" for state in pool.states]
+        total_gb = sum(state.build_gb for state in pool.states)
+        total_s = sum(state.build_s for state in pool.states)
+        lines.append(f"  all tiers: {total_gb:.2f} GB, {total_s:.1f} s")
+        logger.info("\n".join(lines))
+
+    def state(self) -> dict[str, Any]:
+        """Returns the object ``adaptive_spec`` of /server_info; plain builtins only."""
+        worker = self._worker
+        controller, counters = worker.controller, worker.controller.counters
+        tiers = self._tiers()
+        return {
+            **_request_state(worker.adaptive_request),
+            "tiers": [_tier_state(state) for state in worker.pool.states],
+            "startup_steps": controller.startup_tier.num_steps,
+            "current_steps": controller.decode_tier.num_steps,
+            "slots": dict(controller.policy.describe()),
+            "rounds": _by_steps(tiers, lambda tier: counters.num_rounds.get(tier, 0)),
+            "num_proposed_drafts": _by_steps(tiers, counters.num_proposed_drafts),
+            "num_correct_drafts": _by_steps(tiers, counters.num_correct_drafts),
+            "accepted_per_position": _by_steps(tiers, counters.accepted_per_position),
+            "switches": dict(counters.num_switches),
+            "prefill_activations": counters.num_prefill_activations,
+            "fallbacks": {
+                "policy_error": counters.num_policy_errors,
+                "feedback_mismatch": counters.num_feedback_mismatches,
+            },
+            "skipped_tiers": {
+                str(tier.num_steps): why for tier, why in worker.tier_builder.left_out.items()
+            },
+        }
+
+    def _tiers(self) -> list[Tier]:
+        return [state.tier for state in self._worker.pool.states]
+
+
+def add_internal_state(result: Any, scheduler: Any) -> Any:
+    """Adds ``adaptive_spec`` and the tier in force to the host's answer (AFTER hook)."""
+    request = request_of(scheduler.server_args)
+    assert request is not None, "the hook checked this"
+    if request.static_reason is not None:
+        result.internal_state["adaptive_spec"] = _request_state(request)
+        return result
+    telemetry: Telemetry = scheduler.draft_worker.telemetry
+    try:
+        state = telemetry.state()
+    except Exception:  # noqa: BLE001 - a broken display must not take the server down
+        logger.exception("ADAPTIVE_EAGLE could not describe itself for /server_info")
+        return result
+    result.internal_state["adaptive_spec"] = state
+    result.internal_state["speculative_num_steps"] = state["current_steps"]
+    result.internal_state["speculative_num_draft_tokens"] = state["current_steps"] + 1
+    return result
+
+
+def _request_state(request: AdaptiveRequest) -> dict[str, Any]:
+    return {
+        "version": __version__,
+        "requested_algorithm": ALGORITHM,
+        "base": request.base,
+        "policy": request.config.policy,
+        "config": request.config.source,
+        "mode": request.mode,
+        "reason": request.static_reason,
+    }
+
+
+def _tier_state(state: TierState) -> dict[str, Any]:
+    return {
+        "num_steps": state.tier.num_steps,
+        "topk": state.tier.topk,
+        "num_draft_tokens": state.tier.num_draft_tokens,
+        "build_s": round(state.build_s, 3),
+        "build_gb": round(state.build_gb, 3),
+        "graph_batch_sizes": list(state.graph_batch_sizes),
+    }
+
+
+def _tier_line(state: TierState) -> str:
+    sizes = ",".join(map(str, state.graph_batch_sizes)) or "none (eager)"
+    return (
+        f"tier {state.tier.num_steps}: {state.build_gb:.2f} GB, {state.build_s:.1f} s, "
+        f"graphs at batch {sizes}"
+    )
+
+
+def _by_steps(tiers: list[Tier], value: Any) -> dict[str, Any]:
+    return {str(tier.num_steps): value(tier) for tier in tiers}

@@ -1,0 +1,56 @@
+"""Settings under which tiers cannot be switched; such a server runs static EAGLE, with the reason.
+
+Asked twice: about the raw arguments before resolution, and about the resolved ones after it, since
+model overrides switch some of these on (sglang 0.5.23 arg_groups/overrides.py).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.arg_groups.overrides import resolved_view
+from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
+
+Read = Callable[[str], Any]
+
+
+def raw_reason(server_args: Any) -> str | None:
+    """Returns why the user's own arguments rule out switching, or None."""
+    topk = server_args.speculative_eagle_topk
+    if topk not in (None, 1):
+        return f"--speculative-eagle-topk {topk} drafts trees; only chains (topk 1) are switched"
+    return _reason(lambda name: getattr(server_args, name))
+
+
+def resolved_reason(server_args: Any) -> str | None:
+    """Returns why the resolved arguments rule out switching, or None."""
+    view = resolved_view(server_args)
+    reason = adaptive_unsupported_reason(server_args)
+    return reason or _reason(lambda name: getattr(view, name)) or _index_share_reason(server_args)
+
+
+def _reason(read: Read) -> str | None:
+    """The settings that the host's own list leaves out."""
+    if (pp_size := read("pp_size")) > 1:
+        return f"pipeline parallelism (pp_size={pp_size}) fixes the draft width on all stages"
+    if (mode := read("disaggregation_mode")) not in (None, "null"):
+        return f"PD disaggregation (disaggregation_mode={mode}) relays one fixed draft width"
+    if read("enable_lora") or read("lora_paths"):
+        return "LoRA keeps one set of CUDA-graph metadata, sized by a fixed draft width"
+    if read("enable_hisparse"):
+        return "HiSparse plans its cache for a fixed draft width"
+    if read("enable_deterministic_inference"):
+        return "deterministic inference needs batch shapes that do not change with the tier"
+    if read("enable_two_batch_overlap"):
+        return "two-batch overlap wraps the attention backend that a switch would replace"
+    if read("enable_pdmux"):
+        return "PD multiplexing holds attention backends that a switch does not reach"
+    return None
+
+
+def _index_share_reason(server_args: Any) -> str | None:
+    """Drafts that share sparse indices across steps size them by the start-up depth."""
+    from sglang_adaptive_spec.host.arguments import draft_config
+
+    if getattr(draft_config(server_args), "index_share_for_mtp_iteration", False):
+        return "the draft shares sparse-attention indices across steps (index_share_for_mtp)"
+    return None

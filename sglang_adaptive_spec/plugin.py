@@ -1,0 +1,39 @@
+"""Entry point of the group ``sglang.srt.plugins``: the host calls `register` in every process.
+
+The host logs and swallows what a plugin raises, so a plugin that fails quietly would leave a
+server in another mode than asked for. The registered algorithm therefore is a sentinel that
+refuses with the reason; a working plugin rewrites the name before the host ever reaches it.
+"""
+
+import logging
+
+logger = logging.getLogger(__name__)
+
+_registered = False
+
+
+def register() -> None:
+    """Checks the host's contract and installs the hooks; a second call does nothing.
+
+    Without ADAPTIVE_EAGLE the hooks pass everything through, so SGLang behaves as without us.
+    """
+    global _registered
+    if _registered:
+        return
+    _registered = True
+    from sglang_adaptive_spec.host import registration
+    from sglang_adaptive_spec.host.static_check import contract_report
+
+    report = contract_report()
+    if not report.ok:
+        logger.error(report.message)
+        registration.register_sentinel(report.message)
+        return
+    if not report.in_window:
+        logger.warning(report.message)
+    registration.register_sentinel(
+        "ADAPTIVE_EAGLE reached the host unresolved: the hooks of sglang_adaptive_spec were not "
+        "applied in this process. Call sglang.srt.plugins.load_plugins() before ServerArgs is "
+        "resolved, or start through sglang.launch_server, `sglang serve` or sgl.Engine."
+    )
+    registration.install_hooks()
