@@ -1,0 +1,207 @@
+"""The file format of adaptive_spec.json, and one sentence for every way to get it wrong.
+
+The host takes unknown keys and duplicates in silence and fails late on bad values (sglang 0.5.23
+speculative/adaptive_spec_params.py:_load_adaptive_config); here each of them stops the start.
+"""
+
+import difflib
+import json
+import re
+import sys
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+MAX_STEPS = 2**31 - 2  # num_draft_tokens = num_steps + 1 travels in int32 tensors
+MAX_CEILING_COEFF = 1e6  # far above any depth it could cap; keeps ema * coeff finite
+MAX_SHOWN_CHARS = 80  # of a wrong value, inside a message
+
+ALLOWED = {
+    "candidate_steps": "a non-empty list of whole numbers from 0 up, such as [1, 3, 7]",
+    "ema_alpha": "a number above 0 and at most 1",
+    "update_interval": "a whole number from 1 up",
+    "warmup_batches": "a whole number from 0 up",
+    "up_hysteresis": "a finite number",
+    "down_hysteresis": "a finite number",
+    "ceiling_coeff": f"a number from 0 (off) to {MAX_CEILING_COEFF:.0f}",
+    "base": '"EAGLE" or "EAGLE3"',
+    "policy": '"ema"',
+}
+# The host's isdigit(), less what its int() then refuses; leading zeros and "0" stay allowed.
+SLOT_NAME = re.compile(r"[0-9]{1,9}")
+SLOT_EXAMPLE = '"1": {"candidate_steps": [1, 3, 7]}'
+
+Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+Steps = Annotated[int, Meta(ge=0, le=MAX_STEPS)]
+
+
+class ConfigError(ValueError):
+    """A wrong config or flag: one sentence with file, key, what was got, what is allowed, a fix."""
+
+
+class TuningKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Keys that may stand at the top level, for every slot, or in a slot, which wins."""
+
+    ema_alpha: Annotated[float, Meta(gt=0, le=1)] | UnsetType = UNSET
+    update_interval: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    warmup_batches: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    up_hysteresis: Finite | UnsetType = UNSET
+    down_hysteresis: Finite | UnsetType = UNSET
+    ceiling_coeff: Annotated[float, Meta(ge=0, le=MAX_CEILING_COEFF)] | UnsetType = UNSET
+
+
+class TopLevelKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the top level holds beside the slots."""
+
+    base: Literal["EAGLE", "EAGLE3"] | None = None
+    policy: Literal["ema"] = "ema"
+
+
+class SlotKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What stands under an integer key."""
+
+    candidate_steps: Annotated[list[Steps], Meta(min_length=1)]
+
+
+Keys = TypeVar("Keys", bound=TuningKeys)
+
+
+def config_error(source: str, got: str, allowed: str, fix: str) -> ConfigError:
+    """Builds the one sentence that every config mistake ends in."""
+    return ConfigError(f"{source}: {got}; allowed: {allowed}; fix: {fix}.")
+
+
+def parse_document(source: str, text: bytes) -> tuple[TopLevelKeys, dict[int, SlotKeys]]:
+    """Checks a config file and returns its top level and its slots by lower bound.
+
+    Raises:
+        ConfigError: Anything is wrong with it.
+    """
+    raw = _decode(source, text)
+    slot_names = [key for key in raw if SLOT_NAME.fullmatch(key)]
+    top_level = {key: value for key, value in raw.items() if key not in slot_names}
+    keys = _convert(source, "", top_level, TopLevelKeys)
+    if not slot_names:
+        raise config_error(
+            source,
+            f"no batch-size slot among its keys {_shown(list(raw))}",
+            "one or more whole-number keys, each the smallest batch size of a slot",
+            f"add {SLOT_EXAMPLE}",
+        )
+    slots: dict[int, SlotKeys] = {}
+    for name in sorted(slot_names, key=int):
+        if int(name) in slots:
+            raise config_error(
+                source,
+                f"key {_shown(name)} repeats batch-size slot {int(name)}",
+                "each slot once",
+                "remove one of the two",
+            )
+        slots[int(name)] = _slot(source, name, raw[name])
+    return keys, slots
+
+
+def format_document(document: Mapping[str, object]) -> str:
+    """Returns ``document`` as JSON with one top-level key a line; presets are written this way."""
+    lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def closest(name: str, names: Collection[str]) -> str:
+    """Returns `` (did you mean X?)`` for a likely slip of the pen, else nothing."""
+    found = difflib.get_close_matches(name, names, n=1)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+def _slot(source: str, name: str, value: object) -> SlotKeys:
+    if not isinstance(value, dict):
+        raise config_error(
+            source,
+            f"slot {_shown(name)} is {_shown(value)}",
+            "an object with candidate_steps",
+            f"write it as {SLOT_EXAMPLE}",
+        )
+    if "candidate_steps" not in value:
+        raise config_error(
+            source,
+            f"slot {_shown(name)} has no candidate_steps among its keys {_shown(list(value))}",
+            ALLOWED["candidate_steps"],
+            f"name the steps that this slot may use, as in {SLOT_EXAMPLE}",
+        )
+    return _convert(source, f'"{name}".', value, SlotKeys)
+
+
+def _convert(source: str, place: str, raw: dict[str, Any], kind: type[Keys]) -> Keys:
+    """Checks key by key, so that the message can show the value as it stands in the file."""
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    for key, value in raw.items():
+        if key not in fields:
+            raise _unknown_key(source, place, key, list(fields))
+        try:
+            msgspec.convert(value, fields[key].type)
+        except msgspec.ValidationError:
+            or_default = "" if fields[key].required else ", or remove the key for its default"
+            raise config_error(
+                source,
+                f"{place}{key} is {_shown(value)}",
+                ALLOWED[key],
+                f"write such a value{or_default}",
+            ) from None
+    return msgspec.convert(raw, kind)
+
+
+def _unknown_key(source: str, place: str, key: str, names: list[str]) -> ConfigError:
+    if not place and key == "candidate_steps":
+        return config_error(
+            source,
+            "candidate_steps stands at the top level, where SGLang ignores it",
+            "candidate_steps inside a batch-size slot",
+            f"move it into a slot, as in {SLOT_EXAMPLE}",
+        )
+    if not place:
+        names = [*names, 'batch-size slots such as "8"']
+    return config_error(
+        source,
+        f"unknown key {place}{_shown(key)}",
+        ", ".join(names),
+        f"correct or remove it{closest(key, names)}",
+    )
+
+
+def _decode(source: str, text: bytes) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise config_error(
+                    source,
+                    f"key {_shown(key)} stands twice in one object",
+                    "each key once",
+                    "remove one of the two",
+                )
+            found[key] = value
+        return found
+
+    try:
+        raw = json.loads(text, object_pairs_hook=unique)
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise config_error(
+            source, f"not valid JSON ({error})", "one JSON object", "correct the file there"
+        ) from error
+    if not isinstance(raw, dict):
+        raise config_error(
+            source,
+            f"holds {_shown(raw)}",
+            "one JSON object",
+            "wrap it: {" + SLOT_EXAMPLE + "}",
+        )
+    return raw
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 3] + "..."
