@@ -1,0 +1,85 @@
+"""Which hosts are supported, and which versions of everything are installed.
+
+`SUPPORTED` is the one place of the version window: the optional dependency in pyproject.toml and
+the contract snapshots are checked against it. Standard library and packaging only.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from sglang_adaptive_spec import __version__
+
+SUPPORTED = ">=0.5.20,<0.5.24"
+# Releases whose contract check and CPU end-to-end run are part of the tests.
+TESTED = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
+
+HOST = "sglang"
+PLUGIN = "sglang-adaptive-spec"
+# What the host computes with.
+STACK = ("torch", "triton", "flashinfer_python", "sglang-kernel")
+NOT_INSTALLED = "not installed"
+
+
+@dataclass(frozen=True, slots=True)
+class HostInfo:
+    """The host that `import sglang` would load."""
+
+    version: str
+    root: Path  # the folder that contains the package
+
+
+def is_supported(version: str) -> bool:
+    """Says whether a host version lies in the window; builds and pre-releases within it do."""
+    try:
+        parsed = Version(version)
+    except InvalidVersion:
+        return False
+    return SpecifierSet(SUPPORTED).contains(parsed, prereleases=True)
+
+
+def installed_host() -> HostInfo | None:
+    """Finds the installed host without importing it; None when there is none."""
+    spec = importlib.util.find_spec(HOST)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    package = Path(next(iter(spec.submodule_search_locations)))
+    # The source that would run knows its version; the metadata found first may be another copy's.
+    version = _stated_version(package / "_version.py") or _installed_version(HOST)
+    return HostInfo(version, package.parent)
+
+
+def versions_report() -> dict[str, str]:
+    """Returns the versions of the host, of what it computes with, and of this plugin."""
+    host = installed_host()
+    return {
+        HOST: host.version if host else NOT_INSTALLED,
+        **{name: _installed_version(name) for name in STACK},
+        PLUGIN: __version__,
+    }
+
+
+def _installed_version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return NOT_INSTALLED
+
+
+def _stated_version(path: Path) -> str | None:
+    """Returns the string assigned to `__version__` in a module, if any."""
+    if not path.is_file():
+        return None
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            names = [ast.unparse(target) for target in node.targets]
+            if "__version__" in names:
+                return str(node.value.value)
+    return None
