@@ -104,7 +104,7 @@ def _write_tier(server_args: Any, request: AdaptiveRequest) -> None:
 def _write_static(server_args: Any, request: AdaptiveRequest) -> None:
     """The user's steps, or none: then the host picks its own default."""
     logger.warning(
-        "ADAPTIVE_EAGLE serves static %s with %s: %s. Output is the same; only the depth stays fixed.",
+        "ADAPTIVE_EAGLE serves static %s with %s: %s. The text is the same, the depth stays fixed.",
         request.base,
         _steps_text(server_args),
         request.static_reason,

@@ -8,7 +8,7 @@ capture calls, after that buffer exists, and put back. ``max_bs`` sizes the KV p
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,21 +17,26 @@ from sglang.srt.model_executor.runner.base_cuda_graph_runner import get_batch_si
 from sglang.srt.runtime_context import get_exec
 from sglang.srt.utils import get_available_gpu_memory
 
-from sglang_adaptive_spec.policy.tiers import Policy, Tier
+from sglang_adaptive_spec.controller import AdaptiveController
+from sglang_adaptive_spec.policy.tiers import Tier
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
 
 
 class CaptureLists:
     """Knows the graph batch sizes of every tier; usable once the memory pools exist."""
 
-    def __init__(self, target_runner: Any, policy: Policy) -> None:
+    def __init__(self, target_runner: Any, controller: AdaptiveController) -> None:
         self._target_runner = target_runner
-        self._policy = policy
+        self._controller = controller
 
     @property
     def max_batch_size(self) -> int:
         """Largest decode batch the scheduler can form."""
         return int(self._target_runner.max_running_requests)
+
+    def reachable(self, batch_size: int) -> Sequence[Tier]:
+        """Returns the tiers that a batch may choose, given those left out so far."""
+        return self._controller.policy.reachable(batch_size)
 
     def sizes(self, tier: Tier) -> tuple[int, ...]:
         """Returns the batch sizes to capture for ``tier``; empty where nothing is captured."""
@@ -43,8 +48,8 @@ class CaptureLists:
         needed: set[int] = set()
         for width in (1, tier.num_draft_tokens):
             captured, _ = get_batch_sizes_to_capture(self._target_runner, width)
-            reachable = self._policy.reachable
-            needed.update(graph_batch_sizes(tier, captured, reachable, self.max_batch_size))
+            sizes = graph_batch_sizes(tier, captured, self.reachable, self.max_batch_size)
+            needed.update(sizes)
         return tuple(sorted(needed))
 
     @contextlib.contextmanager
@@ -97,6 +102,6 @@ class OutOfMemoryGuard:
         if isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower():
             raise RuntimeError(
                 f"ADAPTIVE_EAGLE ran out of memory while capturing num_steps={self._tier.num_steps}"
-                ": lower --mem-fraction-static or --cuda-graph-max-bs, or remove the step from the "
-                "config."
+                ": lower --mem-fraction-static or --cuda-graph-max-bs-decode, or remove the step "
+                "from the config."
             ) from error

@@ -241,7 +241,7 @@ def _targets(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _instance_attributes(method: FunctionNode) -> Iterator[str]:
-    """Yields what a method assigns on its first parameter: `x` for `self.x`, `x.y` for `self.x.y`."""
+    """Yields what a method assigns on its first parameter: `x`, or `x.y` for `self.x.y`."""
     arguments = [*method.args.posonlyargs, *method.args.args]
     if not arguments:
         return

@@ -16,7 +16,7 @@ from sglang.srt.utils import get_available_gpu_memory
 
 from sglang_adaptive_spec.host.capture import CaptureLists, Meter, OutOfMemoryGuard
 from sglang_adaptive_spec.policy.tiers import Tier
-from sglang_adaptive_spec.runtime.builder import BuildPlan, build_tiers
+from sglang_adaptive_spec.runtime.builder import build_tiers
 from sglang_adaptive_spec.runtime.graphs import reachable_tiers
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import RuntimePool, TierState
@@ -29,7 +29,7 @@ BACKENDS_PER_TIER = 2
 
 
 class TierBuilder:
-    """Stands in for the host's AdaptiveController while tiers are built; builds through the host."""
+    """Stands in for the host's AdaptiveController while the tiers are built."""
 
     def __init__(self, worker: Any, captures: CaptureLists, pool: RuntimePool, startup: Tier):
         self._worker, self._captures, self._pool = worker, captures, pool
@@ -37,14 +37,13 @@ class TierBuilder:
         self.backends = Meter(worker.device, worker.gpu_id)
         self.graphs = Meter(worker.device, worker.gpu_id)
         self.left_out: dict[Tier, str] = {}
-        self.num_unreachable = 0
 
     @contextlib.contextmanager
     def startup_capture(self) -> Iterator[None]:
         """Around the target's capture of the start-up tier."""
-        with self.graphs.running(), OutOfMemoryGuard(self._startup):
-            with self._captures.narrowed(self._captures.sizes(self._startup)):
-                yield
+        narrowed = self._captures.narrowed(self._captures.sizes(self._startup))
+        with self.graphs.running(), OutOfMemoryGuard(self._startup), narrowed:
+            yield
 
     @contextlib.contextmanager
     def draft_capture(self) -> Iterator[None]:
@@ -68,16 +67,17 @@ class TierBuilder:
     def init_states(self, cuda_graph_bs: Any = None) -> None:
         """Builds every other tier that some batch may choose."""
         del cuda_graph_bs  # the host passes the raw command-line list, which is usually None
-        policy = self._worker.controller.policy
-        wanted = reachable_tiers(policy.reachable, self._captures.max_batch_size)
-        plan = BuildPlan(sorted(wanted), {tier: self._captures.sizes(tier) for tier in wanted})
+        wanted = reachable_tiers(self._captures.reachable, self._captures.max_batch_size)
         memory = MemoryModel(fixed_gb=BACKENDS_PER_TIER * self.backends.gb)
         startup_state = self._pool.states[0]
         memory.learn(self._startup, len(startup_state.graph_batch_sizes), startup_state.build_gb)
-        for tier in build_tiers(self._pool, self, plan, memory):
-            self.left_out[tier] = "memory"
+        build_tiers(self._pool, self, wanted, memory)
 
     # -- TierHost --
+
+    def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
+        """Returns the batch sizes to capture for ``tier``."""
+        return self._captures.sizes(tier)
 
     def free_gb(self) -> float:
         """Returns this rank's free device memory."""
@@ -103,3 +103,9 @@ class TierBuilder:
         """Builds ``tier`` through the host; returns what its objects hold for it."""
         with OutOfMemoryGuard(tier), self._captures.narrowed(self._captures.sizes(tier)):
             return self._worker.build_tier(tier)
+
+    def leave_out(self, tier: Tier) -> None:
+        """Withdraws ``tier`` from the policy."""
+        self.left_out[tier] = "memory"
+        controller = self._worker.controller
+        controller.policy = controller.policy.without([tier])

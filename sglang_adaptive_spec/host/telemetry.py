@@ -32,9 +32,10 @@ class Telemetry:
         request, pool = self._worker.adaptive_request, self._worker.pool
         versions = ", ".join(f"{name} {version}" for name, version in versions_report().items())
         lines = [f"ADAPTIVE_EAGLE is on: {versions}; host contract ok."]
+        config, startup = request.config, request.startup_tier
         lines.append(
-            f"  base {request.base}, policy {request.config.policy}, config {request.config.source}, "
-            f"initial step {request.initial_steps}, start-up tier {request.startup_tier.num_steps}"
+            f"  base {request.base}, policy {config.policy}, config {config.source}, "
+            f"initial step {request.initial_steps}, start-up tier {startup.num_steps}"
         )
         lines += [f"  {_tier_line(state)}" for state in pool.states]
         total_gb = sum(state.build_gb for state in pool.states)
@@ -82,7 +83,7 @@ def add_internal_state(result: Any, scheduler: Any) -> Any:
     telemetry: Telemetry = scheduler.draft_worker.telemetry
     try:
         state = telemetry.state()
-    except Exception:  # noqa: BLE001 - a broken display must not take the server down
+    except Exception:  # a broken display must not take the server down
         logger.exception("ADAPTIVE_EAGLE could not describe itself for /server_info")
         return result
     result.internal_state["adaptive_spec"] = state

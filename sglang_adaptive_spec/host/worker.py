@@ -13,7 +13,7 @@ from typing import Any
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
 
 from sglang_adaptive_spec.controller import AdaptiveController
-from sglang_adaptive_spec.host.capture import CaptureLists, OutOfMemoryGuard
+from sglang_adaptive_spec.host.capture import CaptureLists
 from sglang_adaptive_spec.host.registration import install_capture_hook
 from sglang_adaptive_spec.host.request import AdaptiveRequest, request_of
 from sglang_adaptive_spec.host.startup import TierBuilder
@@ -83,7 +83,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self.pool = RuntimePool(self._slots(), startup)
         self.controller = AdaptiveController(policy, self.pool, startup)
         target_runner = self._target_worker.model_runner
-        captures = CaptureLists(target_runner, policy)
+        captures = CaptureLists(target_runner, self.controller)
         self.tier_builder = TierBuilder(self, captures, self.pool, startup)
         setattr(target_runner, CAPTURES_ATTRIBUTE, self.tier_builder)
         # The host makes its draft worker inside __init__; the subclass adds no state of its own.
@@ -93,12 +93,10 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
 
     def init_cuda_graphs(self, *args: Any, **kwargs: Any) -> None:
         """Builds all tiers; the host calls the builder back where it would build its own."""
-        self.adaptive_controller = self.tier_builder
+        self.adaptive_controller: TierBuilder | None = self.tier_builder
         super().init_cuda_graphs(*args, **kwargs)
         self.adaptive_controller = None
         delattr(self._target_worker.model_runner, CAPTURES_ATTRIBUTE)
-        if self.tier_builder.left_out:
-            self.controller.policy = self.controller.policy.without(self.tier_builder.left_out)
         self.telemetry = Telemetry(self)
         self.telemetry.log_start()
 

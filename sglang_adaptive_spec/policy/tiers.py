@@ -4,7 +4,7 @@ A tier is how far one round speculates. A policy chooses one per decode round an
 what that very round accepted.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -55,6 +55,9 @@ class Policy(Protocol):
 
     def slot(self, batch_size: int) -> int:
         """Returns the lower bound of the batch-size slot that serves ``batch_size``."""
+
+    def without(self, tiers: Iterable[Tier]) -> "Policy":
+        """Returns a fresh policy that never chooses ``tiers``; asked before serving only."""
 
     def describe(self) -> Mapping[str, Any]:
         """Returns the policy's state for /server_info: slots with tier and estimate."""

@@ -6,8 +6,7 @@ is the smallest of all ranks and the verdict is rank 0's.
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Protocol
 
 from sglang_adaptive_spec.policy.tiers import Tier
@@ -16,13 +15,15 @@ from sglang_adaptive_spec.runtime.pool import RuntimePool, TierState
 
 logger = logging.getLogger(__name__)
 
-# GB that stay free for eager batches and sampling: what the largest eager forward and the sampler's
-# logits of an 8B model took above the graphs (benchmarks/results/slice-h200.json, provenance there).
+# GB that stay free for eager batches and the sampler's logits.
 RESERVED_GB = 2.0
 
 
 class TierHost(Protocol):
     """What building a tier needs from the host."""
+
+    def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
+        """Returns the batch sizes to capture for ``tier``, given the tiers left out so far."""
 
     def free_gb(self) -> float:
         """Returns this rank's free device memory."""
@@ -36,39 +37,37 @@ class TierHost(Protocol):
     def build(self, tier: Tier) -> tuple[object, ...]:
         """Builds backends and graphs of ``tier``; returns the values for the pool's slots."""
 
-
-@dataclass(frozen=True, slots=True)
-class BuildPlan:
-    """Tiers to build, and the graph batch sizes of each."""
-
-    tiers: Sequence[Tier]
-    graph_batch_sizes: Mapping[Tier, tuple[int, ...]]
+    def leave_out(self, tier: Tier) -> None:
+        """Makes sure that ``tier`` is never chosen."""
 
 
 def build_tiers(
-    pool: RuntimePool, host: TierHost, plan: BuildPlan, memory: MemoryModel
-) -> Collection[Tier]:
-    """Builds the plan's tiers that the pool lacks, deepest first; returns those left out."""
+    pool: RuntimePool, host: TierHost, tiers: Iterable[Tier], memory: MemoryModel
+) -> None:
+    """Builds the ``tiers`` that the pool lacks, deepest first.
+
+    A slot that loses its last tier takes the next shallower one, whose graphs come later and so
+    cover it.
+    """
     built = {state.tier for state in pool.states}
-    left_out = []
-    for tier in sorted(plan.tiers, reverse=True):
-        if tier in built:
-            continue
-        sizes = plan.graph_batch_sizes[tier]
+    for tier in sorted(set(tiers) - built, reverse=True):
+        sizes = host.graph_batch_sizes(tier)
         estimate_gb = memory.estimate_gb(tier, len(sizes))
         available_gb = host.min_free_gb() - RESERVED_GB
         if not host.agree(estimate_gb <= available_gb):
-            left_out.append(tier)
+            host.leave_out(tier)
             logger.warning(
                 "ADAPTIVE_EAGLE leaves out num_steps=%d: its %d graph sizes need about %.2f GB and "
-                "%.2f GB are available. Lower --mem-fraction-static or --cuda-graph-max-bs, or "
-                "remove the step from the config.",
-                tier.num_steps, len(sizes), estimate_gb, max(available_gb, 0.0),
-            )  # fmt: skip
+                "%.2f GB are available. Lower --mem-fraction-static or --cuda-graph-max-bs-decode, "
+                "or remove the step from the config.",
+                tier.num_steps,
+                len(sizes),
+                estimate_gb,
+                max(available_gb, 0.0),
+            )
             continue
         free_before_gb, start_s = host.free_gb(), time.perf_counter()
         values = host.build(tier)
         used_gb = free_before_gb - host.free_gb()
         memory.learn(tier, len(sizes), used_gb)
         pool.add(TierState(tier, values, sizes, time.perf_counter() - start_s, used_gb))
-    return left_out
