@@ -30,6 +30,7 @@ __all__ = [
     "ConfigError",
     "SlotConfig",
     "load_config",
+    "parse_config",
     "preset_path",
 ]
 
@@ -121,7 +122,15 @@ def load_config(path_or_preset: str | None) -> AdaptiveConfig:
     name = DEFAULT_PRESET if path_or_preset is None else path_or_preset
     is_preset = name in PRESETS
     source = f"preset {name}" if is_preset else name
-    text = preset_path(name).read_bytes() if is_preset else _read(name)
+    return parse_config(source, preset_path(name).read_bytes() if is_preset else _read(name))
+
+
+def parse_config(source: str, text: bytes) -> AdaptiveConfig:
+    """Returns the config that ``text`` holds; ``source`` names it in messages.
+
+    Raises:
+        ConfigError: It is not a valid config.
+    """
     keys, slots = parse_document(source, text)
     common = _given(keys)
     merged = {bound: _slot_config(common, slot) for bound, slot in slots.items()}

@@ -1,0 +1,1 @@
+"""Tests; a package, so that they share `tests.hosts` and may repeat file names."""

@@ -1,0 +1,1 @@
+"""Policies: units, properties, and the differential test against the host."""

@@ -1,0 +1,270 @@
+"""adaptive_spec.json: what is accepted, what it means, and one sentence for every mistake."""
+
+import ast
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sglang_adaptive_spec.config import (
+    PRESETS,
+    AdaptiveConfig,
+    ConfigError,
+    SlotConfig,
+    load_config,
+    parse_config,
+    preset_path,
+)
+from sglang_adaptive_spec.config_file import format_document
+from tests.hosts import REPO, host_source
+
+SUPPORTED_HOSTS = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
+
+
+@pytest.fixture
+def load(tmp_path: Path):
+    def load_text(text: str | bytes) -> AdaptiveConfig:
+        path = tmp_path / "adaptive_spec.json"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return load_config(str(path))
+
+    return load_text
+
+
+def test_the_default_is_the_documented_conservative_config():
+    config = load_config(None)
+    assert config == load_config("conservative")
+    assert config.source == "preset conservative"
+    assert (config.base, config.policy) == (None, "ema")
+    assert config.slots == {
+        1: SlotConfig((1, 3, 7), down_hysteresis=-0.25),
+        8: SlotConfig((1, 3), down_hysteresis=0.0),
+        32: SlotConfig((1,), down_hysteresis=0.0),
+    }
+
+
+def test_aggressive_is_the_documented_one():
+    slots = load_config("aggressive").slots
+    assert {bound: (slot.candidate_steps, slot.ceiling_coeff) for bound, slot in slots.items()} == {
+        1: ((1, 3, 7), 0.0),
+        8: ((1, 3, 7), 3.0),
+        64: ((1, 3), 1.67),
+        128: ((1, 3), 1.2),
+    }
+
+
+@pytest.mark.parametrize("version", SUPPORTED_HOSTS)
+def test_host_default_is_what_the_host_ships(version: str):
+    path = host_source(version) / "sglang/srt/speculative/adaptive_spec_params.py"
+    shipped = next(
+        ast.literal_eval(node.value)
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and node.target.id == "DEFAULT_ADAPTIVE_CONFIG"
+        and node.value is not None
+    )
+    assert preset_path("host-default").read_text() == format_document(shipped)
+
+
+def test_a_tuning_key_counts_for_every_slot_and_a_slots_own_key_wins(load):
+    """As the host merges ``{**file, **slot}``: all six keys, not only the three documented."""
+    config = load(
+        """{"ema_alpha": 1, "update_interval": 2, "warmup_batches": 0, "up_hysteresis": 0.5,
+            "down_hysteresis": 0.125, "ceiling_coeff": 2, "1": {"candidate_steps": [3]},
+            "4": {"candidate_steps": [1], "ema_alpha": 0.5, "ceiling_coeff": 0}}"""
+    )
+    assert config.slots[1] == SlotConfig((3,), 1.0, 2, 0, 0.5, 0.125, 2.0)
+    assert config.slots[4] == SlotConfig((1,), 0.5, 2, 0, 0.5, 0.125, 0.0)
+
+
+def test_slots_and_steps_are_sorted_and_steps_unique(load):
+    config = load('{"016": {"candidate_steps": [1, 0]}, "0": {"candidate_steps": [7, 1, 3, 7]}}')
+    assert list(config.slots) == [0, 16]
+    assert config.slots[0].candidate_steps == (1, 3, 7)
+    assert config.candidate_steps == (0, 1, 3, 7)
+
+
+def test_own_keys_choose_base_and_policy(load):
+    config = load('{"base": "EAGLE3", "policy": "ema", "1": {"candidate_steps": [1]}}')
+    assert (config.base, config.policy) == ("EAGLE3", "ema")
+
+
+def test_a_presets_name_wins_over_a_file_of_that_name(tmp_path, monkeypatch):
+    (tmp_path / "conservative").write_text('{"1": {"candidate_steps": [5]}}')
+    monkeypatch.chdir(tmp_path)
+    assert load_config("conservative").candidate_steps == (1, 3, 7)
+    assert load_config("./conservative").candidate_steps == (5,)
+
+
+def test_the_initial_step_is_the_middle_candidate_unless_requested():
+    config = load_config("host-default")
+    assert config.initial_steps(None) == 3
+    assert config.initial_steps(0) == 0
+    with pytest.raises(ConfigError, match=r"--speculative-num-steps is 4.*allowed: 0, 1, 3, 5, 7;"):
+        config.initial_steps(4)
+
+
+STEPS_1_3 = '"candidate_steps": [1, 3]'
+SLOT = f'"1": {{{STEPS_1_3}}}'
+STEPS = "whole numbers from 0 to"
+# file text -> what the sentence must name: key and what was got, allowed, fix
+MISTAKES = {
+    "empty file": ("", "not valid JSON", "one JSON object", "correct the file"),
+    "not JSON": ('{"1": }', "line 1 column 7", "one JSON object", "correct the file"),
+    "not text": (b"\xff\xfe\xff", "not valid JSON", "one JSON object", "correct the file"),
+    "too deep": ("[" * 100_000, "not valid JSON", "one JSON object", "correct the file"),
+    "a list": ("[1, 3]", "holds [1, 3]", "one JSON object", "wrap it"),
+    "null": ("null", "holds null", "one JSON object", "wrap it"),
+    "no slot": ('{"ema_alpha": 0.2}', '["ema_alpha"]', "whole-number keys", 'add "1": {'),
+    "empty object": ("{}", "keys []", "whole-number keys", 'add "1": {'),
+    "typing slip": (f'{{"ema_alfa": 1, {SLOT}}}', '"ema_alfa"', "ema_alpha,", "mean ema_alpha?"),
+    "negative slot": ('{"-1": {"candidate_steps": [1]}}', '"-1"', 'such as "8"', "remove it"),
+    "huge slot": ('{"9999999999": {"candidate_steps": [1]}}', "999", 'such as "8"', "remove it"),
+    "slot not a number": ('{"²": {"candidate_steps": [1]}}', "unknown key", '"8"', "remove it"),
+    "slot twice": (f'{{{SLOT}, "01": {{"candidate_steps": [1]}}}}', '"01"', "once", "remove one"),
+    "key twice": (f"{{{SLOT}, {SLOT}}}", 'key "1" stands twice', "once", "remove one"),
+    "key twice in a slot": (
+        '{"1": {"candidate_steps": [1], "candidate_steps": [3]}}',
+        '"candidate_steps" stands twice',
+        "once",
+        "remove one",
+    ),
+    "slot is a list": ('{"1": [1, 3]}', '"1" is [1, 3]', "an object", "write it as"),
+    "slot without steps": ('{"1": {"ema_alpha": 1}}', '"1" has no candidate_steps', STEPS, "name"),
+    "steps at the top": (f'{{"candidate_steps": [1], {SLOT}}}', "top level", "slot", "move it"),
+    "unknown in a slot": (
+        '{"1": {"candidate_steps": [1], "base": "EAGLE"}}',
+        '"1"."base"',
+        "candidate_steps",
+        "remove it",
+    ),
+    "policy": (f'{{"policy": "goodput", {SLOT}}}', 'policy is "goodput"', '"ema"', "default"),
+    "base": (f'{{"base": "eagle3", {SLOT}}}', 'base is "eagle3"', '"EAGLE3"', "default"),
+}
+BAD_STEPS = ("[]", "[-1]", "[true]", "[1.0]", '["1"]', "[null]", "3", "null", "[4294967296]")
+BAD_NUMBERS = {
+    "ema_alpha": ("0", "-0.1", "1.01", "NaN", "Infinity", "true", '"0.2"', "null", "[0.2]"),
+    "update_interval": ("0", "-1", "1.5", "5.0", "true", "NaN", '"5"', "null"),
+    "warmup_batches": ("-1", "0.5", "true", "NaN", "null"),
+    "up_hysteresis": ("NaN", "Infinity", "1e999", "true", '"0"', "null", "1" + "0" * 400),
+    "down_hysteresis": ("NaN", "-Infinity", "-1e999", "false", "null"),
+    "ceiling_coeff": ("-0.1", "NaN", "Infinity", "2000000", "true", "null"),
+}
+for value in BAD_STEPS:
+    MISTAKES[f"steps {value}"] = (
+        f'{{"8": {{"candidate_steps": {value}}}}}',
+        f'"8".candidate_steps is {value}',
+        STEPS,
+        "write such a value",
+    )
+for key, values in BAD_NUMBERS.items():
+    for value in values:
+        shown = value.replace("1e999", "Infinity")[:70]
+        top, slot = f'{{"{key}": {value}, {SLOT}}}', f'{{"2": {{"{key}": {value}, {STEPS_1_3}}}}}'
+        rest = ("number", "for its default")
+        MISTAKES[f"{key} {value[:9]}"] = (top, f"{key} is {shown}", *rest)
+        MISTAKES[f"slot {key} {value[:9]}"] = (slot, f'"2".{key} is {shown}', *rest)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_stops_with_one_sentence(name: str, load, tmp_path):
+    text, got, allowed, fix = MISTAKES[name]
+    with pytest.raises(ConfigError) as error:
+        load(text)
+    message = str(error.value)
+    sentence = re.fullmatch(r"(.*?): (.*); allowed: (.*); fix: (.*)\.", message)
+    assert sentence, message
+    assert sentence[1] == str(tmp_path / "adaptive_spec.json")
+    assert (got in sentence[2], allowed in sentence[3], fix in sentence[4]) == (True,) * 3, message
+    assert len(message) - len(sentence[1]) < 500
+
+
+@pytest.mark.parametrize("path", ["missing.json", "agressive", "", "a\0b", "x" * 5000, "."])
+def test_a_file_that_cannot_be_read_is_named_with_the_presets(path: str, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        load_config(path)
+    message = str(error.value)
+    assert message.startswith(f"{path or chr(34) * 2}: --speculative-adaptive-config names a file")
+    assert "allowed: a readable JSON file or a preset: conservative, aggressive, host-d" in message
+    assert ("did you mean aggressive?" in message) == (path == "agressive")
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+slot_configs = st.builds(
+    SlotConfig,
+    st.sets(st.integers(0, 2**31 - 2), min_size=1, max_size=6).map(lambda s: tuple(sorted(s))),
+    st.floats(0, 1, exclude_min=True),
+    st.integers(1),
+    st.integers(0),
+    finite,
+    finite,
+    st.floats(0, 1e6),
+)
+configs = st.builds(
+    AdaptiveConfig,
+    st.just("x"),
+    st.sampled_from([None, "EAGLE", "EAGLE3"]),
+    st.just("ema"),
+    st.dictionaries(st.integers(0, 999_999_999), slot_configs, min_size=1, max_size=4),
+)
+
+
+@given(configs)
+def test_a_config_round_trips_through_its_file_and_through_pickle(config: AdaptiveConfig):
+    assert parse_config("x", config.to_json().encode()) == config
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+@given(configs, st.data())
+def test_withdrawn_steps_are_gone_and_no_slot_grows_deeper(config: AdaptiveConfig, data):
+    withdrawn = data.draw(st.sets(st.sampled_from(config.candidate_steps)))
+    remaining = set(config.candidate_steps) - withdrawn
+    if not remaining:
+        with pytest.raises(ConfigError, match="none of the candidate steps"):
+            config.without(withdrawn)
+        return
+    narrowed = config.without(withdrawn)
+    assert set(narrowed.candidate_steps) <= remaining
+    for bound, before in config.slots.items():
+        after = narrowed.slots[bound].candidate_steps
+        assert after == tuple(s for s in before.candidate_steps if s in remaining) or (
+            len(after) == 1 and not remaining & set(before.candidate_steps)
+        )
+        assert after[-1] <= max(before.candidate_steps[-1], min(remaining))
+
+
+def test_a_slot_that_loses_all_its_steps_gets_the_nearest_smaller_one(load):
+    config = load('{"1": {"candidate_steps": [0, 1, 4]}, "8": {"candidate_steps": [3, 5]}}')
+    assert config.without({3, 5}).slots[8].candidate_steps == (1,)
+    assert config.without({0, 1, 3, 5}).slots[8].candidate_steps == (4,)
+
+
+def test_the_docs_example_loads_and_its_quoted_errors_are_what_is_said():
+    page = (REPO / "docs/config.md").read_text()
+    example = re.search(r"```json\n(.*?)```", page, re.DOTALL)
+    assert example
+    assert parse_config("docs", example[1].encode()).candidate_steps == (0, 1, 3, 7)
+    for mistake in ('{"8": {"candidate_steps": [1, -3]}}', f'{{"ema_alfa": 0.2, {SLOT}}}'):
+        with pytest.raises(ConfigError) as error:
+            parse_config("adaptive_spec.json", mistake.encode())
+        assert str(error.value) in page
+
+
+def test_every_preset_is_listed():
+    assert {path.stem for path in preset_path("x").parent.glob("*.json")} == set(PRESETS)
+
+
+def test_config_and_policy_load_neither_torch_nor_the_host():
+    code = (
+        "import sys, sglang_adaptive_spec.config, sglang_adaptive_spec.policy.ema\n"
+        "loaded = {'torch', 'triton', 'sglang'} & set(sys.modules)\n"
+        "assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
