@@ -20,7 +20,7 @@ class Kind(Enum):
     """How the plugin touches a symbol."""
 
     HOOK = "hook"  # wrapped through the host's HookRegistry
-    OVERRIDE = "override"  # redefined in a subclass, calling the host's through super()
+    OVERRIDE = "override"  # redefined, in a subclass that calls super() or in a stand-in
     CALL = "call"
     READ = "read"
     WRITE = "write"  # assigned (and read)
@@ -299,6 +299,7 @@ CONTRACT: tuple[Symbol, ...] = (
     ),
     *_of(
         f"{_FIELDS}.exec_:ExecGraph",
+        (READ, "_NS_PATH", "reach these settings as get_exec().graph"),
         (READ, "cuda_graph_config", "find the capture list in force"),
     ),
     *_of(

@@ -78,7 +78,9 @@ def find_symbol(source: HostSource, symbol: Symbol) -> Found | None:
     return None
 
 
-def contract_report(host: HostInfo | None = None) -> ContractReport:
+def contract_report(
+    host: HostInfo | None = None, contract: Iterable[Symbol] = CONTRACT
+) -> ContractReport:
     """Checks a host, by default the installed one, and words the outcome."""
     host = host or installed_host()
     if host is None:
@@ -89,7 +91,7 @@ def contract_report(host: HostInfo | None = None) -> ContractReport:
             mismatches=(),
             message=f"{PLUGIN} needs SGLang, which is not installed: {_remedy()}.",
         )
-    mismatches = tuple(check(host.root))
+    mismatches = tuple(check(host.root, contract))
     in_window = is_supported(host.version)
     return ContractReport(
         ok=not mismatches,

@@ -1,0 +1,172 @@
+"""The table and the code agree: nothing of the host is used unlisted, nothing is listed unused."""
+
+import ast
+import contextlib
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from sglang_adaptive_spec.host.contract import CONTRACT, Kind
+from tests.hosts import REPO
+
+PACKAGE = REPO / "sglang_adaptive_spec"
+# The check itself touches no host symbol.
+CHECKERS = {"contract.py", "source.py", "static_check.py", "versions.py"}
+HOST_CODE = [path for path in (PACKAGE / "host").glob("*.py") if path.name not in CHECKERS]
+# What generates the preset reads one constant of the host, in its source.
+READERS = [REPO / "tools" / "write_contract.py"]
+
+# Attributes of objects that are neither the host's nor ours.
+FOREIGN = {
+    "OutOfMemoryError",  # torch
+    "architectures", "index_share_for_mtp_iteration",  # a Hugging Face config
+    "labels", "inc",  # prometheus_client
+    "terminate",  # a process
+    "__wrapped__",  # functools.wraps
+    "graph",  # the settings of ExecGraph, by its _NS_PATH
+}  # fmt: skip
+BUILTINS = (str, dict, list, tuple, set, type, BaseException)
+MODULES = (contextlib, logging, os, time, threading)
+CLASSES = (logging.Logger, threading.Thread, threading.Event)
+STANDARD = {name for owner in (*BUILTINS, *MODULES, *CLASSES) for name in dir(owner)}
+# Read by the host on our behalf, not by our code.
+IMPLIED = {"sglang.srt.arg_groups.fields.exec_.ExecGraph._NS_PATH"}
+CHANGES = (Kind.HOOK, Kind.OVERRIDE, Kind.WRITE)
+
+LEAVES = {symbol.name.rpartition(".")[2] for symbol in CONTRACT}
+PATHS = {symbol.path for symbol in CONTRACT}
+DOTTED = re.compile(r"sglang(\.\w+)+")
+
+
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def _host_names(path: Path) -> Iterator[str]:
+    """Yields every dotted host name that a module imports or names in a string."""
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sglang."):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if DOTTED.fullmatch(alias.name))
+        elif isinstance(node, ast.Constant) and DOTTED.fullmatch(str(node.value)):
+            yield str(node.value)
+
+
+def _attributes(path: Path) -> Iterator[str]:
+    """Yields every attribute that a module touches: written out, or named in a string."""
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Call):
+            yield from _named_attributes(node)
+        elif isinstance(node, ast.Tuple) and len(node.elts) > 1:
+            names = [_identifier(element) for element in node.elts]
+            if all(names):
+                yield from names
+
+
+def _named_attributes(call: ast.Call) -> Iterator[str]:
+    position = {"getattr": 1, "setattr": 1, "hasattr": 1, "delattr": 1, "Slot": 1, "read": 0}
+    index = position.get(ast.unparse(call.func))
+    if index is not None and len(call.args) > index:
+        name = _identifier(call.args[index])
+        if name:
+            yield name
+
+
+def _identifier(node: ast.expr) -> str:
+    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return node.value if is_text and node.value.isidentifier() else ""
+
+
+def stored_on_self(tree: ast.AST) -> set[str]:
+    """Returns every `x` of an assignment to `self.x`."""
+    stores = (
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    )
+    return {node.attr for node in stores if ast.unparse(node.value) == "self"}
+
+
+def _own_names() -> set[str]:
+    """Names that the package declares: functions, classes, fields and `self.x`."""
+    own = set()
+    for path in PACKAGE.rglob("*.py"):
+        tree = _tree(path)
+        own |= stored_on_self(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                own.add(node.name)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                own.add(node.target.id)
+    return own
+
+
+def test_entries_are_unique() -> None:
+    assert len(PATHS) == len(CONTRACT)
+
+
+def test_every_entry_says_what_it_is_for_and_functions_have_signatures() -> None:
+    for symbol in CONTRACT:
+        assert symbol.why
+        is_function = symbol.kind in (Kind.HOOK, Kind.OVERRIDE, Kind.CALL)
+        assert bool(symbol.signatures) == is_function, symbol.path
+
+
+def test_every_host_name_in_the_code_stands_in_the_table() -> None:
+    modules = {symbol.module for symbol in CONTRACT}
+    for path in HOST_CODE:
+        for name in _host_names(path):
+            listed = name in PATHS or any(entry.startswith(f"{name}.") for entry in PATHS)
+            assert listed or name in modules, f"{path.name} uses {name}"
+
+
+def test_every_hook_target_is_a_hook_of_the_table_and_vice_versa() -> None:
+    targets = {
+        node.value
+        for node in ast.walk(_tree(PACKAGE / "host" / "registration.py"))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if DOTTED.fullmatch(node.value)
+    }
+    assert targets == {symbol.path for symbol in CONTRACT if symbol.kind is Kind.HOOK}
+
+
+def test_every_attribute_that_host_code_touches_is_listed_ours_or_foreign() -> None:
+    known = LEAVES | FOREIGN | STANDARD | _own_names()
+    for path in HOST_CODE:
+        unknown = set(_attributes(path)) - known
+        assert not unknown, f"{path.name} touches {sorted(unknown)}"
+
+
+def test_nothing_listed_is_unused() -> None:
+    used = set()
+    for path in HOST_CODE + READERS:
+        for node in ast.walk(_tree(path)):
+            for name in ("attr", "id", "name", "arg", "value"):
+                if isinstance(text := getattr(node, name, None), str):
+                    used.add(text)
+    unused = {
+        symbol.path
+        for symbol in CONTRACT
+        if symbol.path not in used and symbol.name.rpartition(".")[2] not in used
+    }
+    assert unused <= IMPLIED
+
+
+def test_every_change_to_the_host_stands_in_the_ledger() -> None:
+    ledger = (REPO / "patches" / "README.md").read_text()
+    changed = [symbol for symbol in CONTRACT if symbol.kind in CHANGES]
+    missing = [symbol.path for symbol in changed if f"`{symbol.name}`" not in ledger]
+    assert not missing
+
+
+def test_the_checkers_need_no_host() -> None:
+    for name in CHECKERS:
+        source = (PACKAGE / "host" / name).read_text()
+        assert not re.search(r"^\s*(from|import) (sglang|torch)\b", source, re.MULTILINE)
