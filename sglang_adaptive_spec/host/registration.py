@@ -1,6 +1,7 @@
 """Puts the plugin in place: the public name, and the hooks through the host's own HookRegistry."""
 
 from collections.abc import Callable
+from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -13,6 +14,7 @@ CREATE_WORKER = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_wo
 INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
 INIT_INFO = "sglang.srt.managers.scheduler.Scheduler.get_init_info"
 LAUNCH = "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes"
+GET_BACKEND = "sglang.srt.model_executor.model_runner.ModelRunner._get_attention_backend"
 CAPTURE = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup.capture_decode_graph"
 
 
@@ -37,16 +39,16 @@ def install_hooks() -> None:
     HookRegistry.register(LAUNCH, _launch_schedulers, around)
 
 
-def install_capture_hook(around_capture: Callable[..., Any]) -> None:
-    """Hooks the target's graph capture; only in a process that builds our worker."""
+def install_build_hooks(
+    around_capture: Callable[..., Any], around_get_backend: Callable[..., Any]
+) -> None:
+    """Hooks what the target builds; only in a process that builds our worker."""
     HookRegistry.register(CAPTURE, around_capture, HookType.AROUND)
+    HookRegistry.register(GET_BACKEND, around_get_backend, HookType.AROUND)
     HookRegistry.apply_hooks()
-    from sglang.srt.model_executor.model_runner_components import cuda_graph_setup
-
-    if not hasattr(cuda_graph_setup.capture_decode_graph, "__wrapped__"):
-        raise RuntimeError(
-            f"ADAPTIVE_EAGLE could not hook {CAPTURE}; the log above says why. Nothing is served."
-        )
+    for target in (CAPTURE, GET_BACKEND):
+        if not hasattr(resolve_name(target), "__wrapped__"):
+            raise RuntimeError(f"ADAPTIVE_EAGLE could not hook {target}; the log above says why.")
 
 
 # The hooks import what they need when first called: a process that never asks for ADAPTIVE_EAGLE

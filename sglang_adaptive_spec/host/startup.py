@@ -23,8 +23,8 @@ from sglang_adaptive_spec.runtime.pool import RuntimePool, TierState
 
 logger = logging.getLogger(__name__)
 
-# A further tier has a target backend and workspace of its own beside the draft's, which is what
-# the start-up measurement holds (sglang 0.5.23 eagle_worker_v2.py:build_adaptive_runtime_state).
+# A further tier has a target backend of its own beside the draft's, which is what the start-up
+# measurement holds (sglang 0.5.23 eagle_worker_v2.py:build_adaptive_runtime_state).
 BACKENDS_PER_TIER = 2
 
 

@@ -40,6 +40,8 @@ def _reason(read: Read) -> str | None:
         return "HiSparse plans its cache for a fixed draft width"
     if read("enable_deterministic_inference"):
         return "deterministic inference needs batch shapes that do not change with the tier"
+    if read("elastic_ep_backend") is not None:
+        return "elastic expert parallelism captures the decode graphs anew while serving"
     if read("enable_two_batch_overlap"):
         return "two-batch overlap wraps the attention backend that a switch would replace"
     if read("enable_pdmux"):

@@ -14,7 +14,7 @@ from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorker
 
 from sglang_adaptive_spec.controller import AdaptiveController
 from sglang_adaptive_spec.host.capture import CaptureLists
-from sglang_adaptive_spec.host.registration import install_capture_hook
+from sglang_adaptive_spec.host.registration import install_build_hooks
 from sglang_adaptive_spec.host.request import AdaptiveRequest, request_of
 from sglang_adaptive_spec.host.startup import TierBuilder
 from sglang_adaptive_spec.host.telemetry import Telemetry
@@ -41,7 +41,7 @@ def worker_class(host_class: type[Any]) -> type[Any]:
             f"ADAPTIVE_EAGLE needs the host's EAGLEWorkerV2 and got {host_class.__name__}: "
             "remove the plugin that replaces it, or serve with --speculative-algorithm EAGLE."
         )
-    install_capture_hook(capture_target_graphs)
+    install_build_hooks(capture_target_graphs, get_target_backend)
     return AdaptiveEagleWorker
 
 
@@ -53,6 +53,20 @@ def capture_target_graphs(capture: Callable[..., Any], *args: Any, **kwargs: Any
         return capture(*args, **kwargs)
     with builder.startup_capture():
         return capture(*args, **kwargs)
+
+
+def get_target_backend(
+    get_backend: Callable[..., Any], model_runner: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Wraps ``ModelRunner._get_attention_backend``: tiers share the workspace in use already.
+
+    The host gives every tier a private one (FlashInfer: 384 MB). It holds what one kernel leaves
+    to the next on the same stream; two tiers never run at once, so they can share it just as
+    draft, verify and prefill do (sglang 0.5.23 layers/attention/flashinfer_backend.py).
+    """
+    if hasattr(model_runner, CAPTURES_ATTRIBUTE):
+        kwargs = {**kwargs, "init_new_workspace": False}
+    return get_backend(model_runner, *args, **kwargs)
 
 
 class AdaptiveDraftWorker(EagleDraftWorker):
