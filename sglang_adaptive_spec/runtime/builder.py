@@ -44,30 +44,50 @@ class TierHost(Protocol):
 def build_tiers(
     pool: RuntimePool, host: TierHost, tiers: Iterable[Tier], memory: MemoryModel
 ) -> None:
-    """Builds the ``tiers`` that the pool lacks, deepest first.
-
-    A slot that loses its last tier takes the next shallower one, whose graphs come later and so
-    cover it.
-    """
+    """Plans the ``tiers`` that the pool lacks, then builds those that fit."""
     built = {state.tier for state in pool.states}
-    for tier in sorted(set(tiers) - built, reverse=True):
+    for tier in plan_tiers(host, set(tiers) - built, memory):
         sizes = host.graph_batch_sizes(tier)
-        estimate_gb = memory.estimate_gb(tier, len(sizes))
-        available_gb = host.min_free_gb() - RESERVED_GB
-        if not host.agree(estimate_gb <= available_gb):
-            host.leave_out(tier)
-            logger.warning(
-                "ADAPTIVE_EAGLE leaves out num_steps=%d: its %d graph sizes need about %.2f GB and "
-                "%.2f GB are available. Lower --mem-fraction-static or --cuda-graph-max-bs-decode, "
-                "or remove the step from the config.",
-                tier.num_steps,
-                len(sizes),
-                estimate_gb,
-                max(available_gb, 0.0),
-            )
-            continue
         free_before_gb, start_s = host.free_gb(), time.perf_counter()
         values = host.build(tier)
         used_gb = free_before_gb - host.free_gb()
-        memory.learn(tier, len(sizes), used_gb)
         pool.add(TierState(tier, values, sizes, time.perf_counter() - start_s, used_gb))
+
+
+def plan_tiers(host: TierHost, tiers: Iterable[Tier], memory: MemoryModel) -> list[Tier]:
+    """Returns the ``tiers`` that fit together, shallowest first; leaves the others out.
+
+    Shallow tiers go first: every slot can fall back to one. A slot that does so adds to the
+    graphs of the tier it falls back to, so each refusal starts the plan anew.
+
+    Raises:
+        RuntimeError: Not one of the ``tiers`` fits; slots would run at a depth nobody asked for.
+    """
+    wanted = sorted(tiers)
+    while True:
+        available_gb = host.min_free_gb() - RESERVED_GB
+        for tier in wanted:
+            num_graphs = len(host.graph_batch_sizes(tier))
+            estimate_gb = memory.estimate_gb(tier, num_graphs)
+            if not host.agree(estimate_gb <= available_gb):
+                break
+            available_gb -= estimate_gb
+        else:
+            return wanted
+        if len(wanted) == 1:
+            raise RuntimeError(
+                "ADAPTIVE_EAGLE has no room for any tier beside the start-up tier: num_steps="
+                f"{tier.num_steps} needs about {estimate_gb:.2f} GB and {max(available_gb, 0):.2f} "
+                "GB are left; lower --mem-fraction-static or --cuda-graph-max-bs-decode."
+            )
+        wanted.remove(tier)
+        host.leave_out(tier)
+        logger.warning(
+            "ADAPTIVE_EAGLE leaves out num_steps=%d: its %d graph sizes need about %.2f GB and "
+            "%.2f GB are left for them. Lower --mem-fraction-static or "
+            "--cuda-graph-max-bs-decode, or remove the step from the config.",
+            tier.num_steps,
+            num_graphs,
+            estimate_gb,
+            max(available_gb, 0.0),
+        )

@@ -2,7 +2,7 @@
 
 A captured tier costs about ``fixed + unit * num_graphs * (num_steps + 2)``: per graph size one
 verify, one draft-extend and num_steps draft forwards. Both constants are measured on this very
-server: the start-up tier is built first, and every tier built later corrects the unit upwards.
+server, from the start-up tier, which is built first.
 """
 
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ def graph_units(tier: Tier, num_graphs: int) -> int:
 
 @dataclass(slots=True)
 class MemoryModel:
-    """GB per captured forward, learned from the tiers already built on this rank."""
+    """GB per captured forward, learned on this rank."""
 
     fixed_gb: float  # backends and workspaces of one tier
     unit_gb: float = 0.0
 
     def learn(self, tier: Tier, num_graphs: int, used_gb: float) -> None:
-        """Corrects the unit cost by a tier that took ``used_gb``; never downwards."""
+        """Learns the unit cost from a tier that took ``used_gb``; never downwards."""
         units = graph_units(tier, num_graphs)
         if units:
             self.unit_gb = max(self.unit_gb, (used_gb - self.fixed_gb) / units)

@@ -1,0 +1,131 @@
+"""Building: estimated before it is captured, decided alike on every rank, withdrawn in time."""
+
+import logging
+
+import pytest
+
+from sglang_adaptive_spec.config import load_config
+from sglang_adaptive_spec.policy.ema import EmaPolicy
+from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+from sglang_adaptive_spec.runtime.builder import RESERVED_GB, build_tiers
+from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, reachable_tiers
+from sglang_adaptive_spec.runtime.memory import MemoryModel
+from sglang_adaptive_spec.runtime.pool import RuntimePool, Slot, TierState
+
+SEVEN = chain_tier(7)
+CAPTURED = [1, 2, 4, 8, 16, 32, 64, 128]
+
+
+class FakeHost:
+    """A device with so much memory, on which a tier costs what ``cost_gb`` says."""
+
+    def __init__(self, free_gb: float, cost_gb: float, other_rank_free_gb: float = 1e9) -> None:
+        self.left_gb, self.cost_gb, self.other_rank_free_gb = free_gb, cost_gb, other_rank_free_gb
+        self.policy = EmaPolicy(load_config("host-default"), 3)
+        self.rank0_says: bool | None = None
+        self.built: list[Tier] = []
+
+    def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
+        return tuple(graph_batch_sizes(tier, CAPTURED, self.policy.reachable, 128))
+
+    def free_gb(self) -> float:
+        return self.left_gb
+
+    def min_free_gb(self) -> float:
+        return min(self.left_gb, self.other_rank_free_gb)
+
+    def agree(self, verdict: bool) -> bool:
+        return verdict if self.rank0_says is None else self.rank0_says
+
+    def build(self, tier: Tier) -> tuple[object, ...]:
+        self.left_gb -= self.cost_gb
+        self.built.append(tier)
+        return (tier.num_steps,)
+
+    def leave_out(self, tier: Tier) -> None:
+        self.policy = self.policy.without([tier])
+
+
+def run(host: FakeHost) -> RuntimePool:
+    pool = RuntimePool([Slot(host, "slot")], SEVEN)
+    pool.add(TierState(SEVEN, (7,), (1, 2, 4, 8), 1.0, 1.0))
+    memory = MemoryModel(fixed_gb=0.2)
+    memory.learn(SEVEN, 4, 1.0)
+    build_tiers(pool, host, reachable_tiers(host.policy.reachable, 128), memory)
+    return pool
+
+
+def test_every_reachable_tier_is_built_once_shallowest_first() -> None:
+    host = FakeHost(free_gb=40, cost_gb=1)
+    pool = run(host)
+    assert [tier.num_steps for tier in host.built] == [0, 1, 3, 5]
+    assert [state.tier.num_steps for state in pool.states] == [0, 1, 3, 5, 7]
+    assert all(state.build_gb == 1 for state in pool.states)
+
+
+def test_a_tier_that_does_not_fit_is_left_out_with_a_warning_that_says_what_to_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host = FakeHost(free_gb=RESERVED_GB + 1.0, cost_gb=0.1)
+    with caplog.at_level(logging.WARNING):
+        run(host)
+    assert chain_tier(5) not in host.built
+    assert all(chain_tier(5) not in host.policy.reachable(batch) for batch in range(1, 129))
+    assert "num_steps=5" in caplog.text
+    assert "--mem-fraction-static" in caplog.text
+
+
+def test_the_start_stops_where_no_tier_fits() -> None:
+    with pytest.raises(RuntimeError, match="lower --mem-fraction-static"):
+        run(FakeHost(free_gb=RESERVED_GB, cost_gb=1))
+
+
+def test_the_rank_with_the_least_memory_decides() -> None:
+    tight, roomy = RESERVED_GB + 1.0, 40
+    alone = FakeHost(free_gb=tight, cost_gb=0)
+    run(alone)
+    with_neighbour = FakeHost(free_gb=roomy, cost_gb=0, other_rank_free_gb=tight)
+    run(with_neighbour)
+    assert with_neighbour.built == alone.built
+
+
+def test_rank_0_has_the_last_word() -> None:
+    host = FakeHost(free_gb=0, cost_gb=0)
+    host.rank0_says = True
+    run(host)
+    assert [tier.num_steps for tier in host.built] == [0, 1, 3, 5]
+    host = FakeHost(free_gb=40, cost_gb=0)
+    host.rank0_says = False
+    with pytest.raises(RuntimeError):
+        run(host)
+
+
+@pytest.mark.parametrize("room_gb", [0.5, 1.0, 1.5, 2.0, 2.5])
+def test_with_any_room_no_batch_is_left_without_the_graph_of_a_tier_it_may_choose(
+    room_gb: float,
+) -> None:
+    host = FakeHost(free_gb=RESERVED_GB + room_gb, cost_gb=0.0)
+    pool = run(host)
+    kept = {state.tier.num_steps for state in pool.states} - {7}
+    assert kept == {step for step in (0, 1, 3, 5) if step <= max(kept)}  # shallow first
+    graphs = {state.tier: state.graph_batch_sizes for state in pool.states}
+    for batch in range(1, 129):
+        size = min(size for size in CAPTURED if size >= batch)
+        for tier in host.policy.reachable(batch):
+            assert size in graphs[tier], (batch, tier)
+
+
+def test_the_model_learns_upwards_only_and_scales_with_depth_and_graphs() -> None:
+    memory = MemoryModel(fixed_gb=1.0)
+    memory.learn(SEVEN, 10, 10.0)
+    assert memory.estimate_gb(SEVEN, 10) == pytest.approx(10.0)
+    memory.learn(chain_tier(1), 10, 1.0)  # cheap: not a reason to expect less
+    assert memory.estimate_gb(SEVEN, 10) == pytest.approx(10.0)
+    assert memory.estimate_gb(SEVEN, 20) > memory.estimate_gb(SEVEN, 10)
+    assert memory.estimate_gb(SEVEN, 10) > memory.estimate_gb(chain_tier(3), 10)
+
+
+def test_without_graphs_only_the_backends_count() -> None:
+    memory = MemoryModel(fixed_gb=0.5)
+    memory.learn(SEVEN, 0, 3.0)
+    assert memory.estimate_gb(SEVEN, 0) == 0.5
