@@ -1,0 +1,1 @@
+"""Benchmarks against the real SGLang server: one module per question, results under results/."""

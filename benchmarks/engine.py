@@ -1,0 +1,158 @@
+"""What the measuring plugin may change or time inside a running scheduler, for benchmarks only.
+
+Acceptance: `SIMULATE_ACC_LEN`, the host's own switch, which `SGLANG_SIMULATE_ACC_LEN` sets at start
+(sglang 0.5.21 eagle_utils.py:eagle_sample reads it each round). Policy: ours, a fixed tier, or a
+forced alternation of every tier that the batch may choose. Time: the calls of the adaptive
+controller, ours or the host's, wrapped on the instance.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+# Switches per measured loop: long enough for a mean, short beside a request's timeout.
+NUM_SWITCHES = 2000
+# The host's own switch allocates, logs and appends to a list: fewer of them.
+NUM_HOST_SWITCHES = 100
+
+
+class Calls(NamedTuple):
+    """The object and methods that decide about tiers in a scheduler."""
+
+    owner: Any
+    choose: str  # once per decode round, before its launch
+    observe: str  # once per decode round, when its result is processed
+
+
+class ForcedPolicy:
+    """Overrides the choice of a policy: one tier, or all reachable ones in turn."""
+
+    def __init__(self, policy: Any, num_steps: int | None) -> None:
+        self._policy = policy
+        self._num_steps = num_steps
+        self._turn = itertools.count()
+
+    def choose(self, batch_size: int) -> Any:
+        """Returns the fixed tier, or the next of those that the batch may choose."""
+        tiers = self._policy.reachable(batch_size)
+        if self._num_steps is None:
+            return tiers[next(self._turn) % len(tiers)]
+        return next(tier for tier in tiers if tier.num_steps == self._num_steps)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+
+class Stopwatch:
+    """Times methods of one object by wrapping them on the instance."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self.took_ns: dict[str, list[int]] = {"choose": [], "observe": []}
+        for stage in self.took_ns:
+            name = getattr(calls, stage)
+            setattr(calls.owner, name, self._timed(getattr(calls.owner, name), stage))
+
+    def remove(self) -> None:
+        """Uncovers the methods again."""
+        delattr(self._calls.owner, self._calls.choose)
+        delattr(self._calls.owner, self._calls.observe)
+
+    def _timed(self, method: Callable[..., Any], stage: str) -> Callable[..., Any]:
+        took_ns, now = self.took_ns[stage], time.perf_counter_ns
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = now()
+            result = method(*args, **kwargs)
+            took_ns.append(now() - start)
+            return result
+
+        return timed
+
+
+class Engine:
+    """A scheduler's speculation under the benchmark's command."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._worker = scheduler.draft_worker
+        self._ours = getattr(self._worker, "controller", None)
+        self._own_policy = self._ours.policy if self._ours else None
+        self._stopwatch: Stopwatch | None = None
+
+    def obey(self, command: Mapping[str, Any]) -> dict[str, Any]:
+        """Carries out a command; returns what it measured."""
+        import torch
+
+        torch.default_generator.manual_seed(command["seed"])
+        if self._worker is not None:
+            self._simulate(command["accept_length"])
+        if self._ours is not None:
+            self._force(command["policy"])
+        done = self._time(command["timing"])
+        if command["switches"]:
+            done["switch_us"] = self._switch_us()
+        return done
+
+    def _simulate(self, accept_length: float | None) -> None:
+        from sglang.srt.speculative import spec_utils
+
+        assert isinstance(spec_utils.SIMULATE_ACC_LEN, float | int), "the host's switch is gone"
+        spec_utils.SIMULATE_ACC_LEN = -1.0 if accept_length is None else accept_length
+
+    def _force(self, policy: str) -> None:
+        if policy == "own":
+            self._ours.policy = self._own_policy
+        else:
+            num_steps = None if policy == "alternate" else int(policy)
+            self._ours.policy = ForcedPolicy(self._own_policy, num_steps)
+
+    def _time(self, wanted: bool) -> dict[str, Any]:
+        """Returns what was timed since the last command; starts or stops the stopwatch."""
+        calls = self._calls()
+        timed: dict[str, Any] = {}
+        if self._stopwatch is not None:
+            timed = {"took_ns": self._stopwatch.took_ns}
+            self._stopwatch.remove()
+            self._stopwatch = None
+        if wanted and calls is not None:
+            self._stopwatch = Stopwatch(calls)
+        return timed
+
+    def _calls(self) -> Calls | None:
+        if self._ours is not None:
+            return Calls(self._ours, "before_decode", "observe")
+        host = getattr(self._worker, "adaptive_controller", None)
+        if host is not None:
+            return Calls(host, "activate_step_by_batch", "on_verify_complete")
+        return None
+
+    def _switch_us(self) -> float | None:
+        """Returns the mean CPU time of a switch between the two deepest tiers, while idle."""
+        if self._ours is not None:
+            pool = self._ours.pool
+            before = pool.current
+            tiers: Sequence[Any] = [state.tier for state in pool.states][-2:]
+            return _mean_us(pool.activate, tiers, before, NUM_SWITCHES)
+        host = getattr(self._worker, "adaptive_controller", None)
+        if host is None:
+            return None
+        steps = host.candidate_steps[-2:]
+        return _mean_us(
+            host._activate, steps, self._worker.speculative_num_steps, NUM_HOST_SWITCHES
+        )
+
+
+def _mean_us(
+    activate: Callable[[Any], None], pair: Sequence[Any], before: Any, num_switches: int
+) -> float | None:
+    if len(pair) < 2:
+        return None
+    activate(pair[1])
+    turns = [pair[turn % 2] for turn in range(num_switches)]
+    start_ns = time.perf_counter_ns()
+    for tier in turns:
+        activate(tier)
+    took_ns = time.perf_counter_ns() - start_ns
+    activate(before)
+    return took_ns / num_switches / 1e3

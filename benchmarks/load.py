@@ -1,0 +1,116 @@
+"""A closed-loop client: one batch of equal requests, and its steady part as the server saw it.
+
+Throughput counts only rounds in which every request of the batch lives: the host's prefill, the
+ramp and the tail are outside. Times are the server's, taken where a round's result is processed.
+"""
+
+import json
+import statistics
+import urllib.request
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+# Rounds after a prefill that still wait for it, or launch without a predecessor in flight.
+SKIPPED_ROUNDS = 3
+# Fewer rounds than this say nothing about a rate.
+MIN_ROUNDS = 8
+
+
+class Round(NamedTuple):
+    """A round as the measuring plugin records it; batch size 0: not a decode round."""
+
+    time_ns: int
+    batch_size: int
+    num_tokens: int
+    num_draft_tokens: int | None
+    has_finished: bool
+    replayed_graph: bool
+
+
+class Window(NamedTuple):
+    """The steady part of one batch."""
+
+    num_tokens: int
+    seconds: float
+    rounds: dict[str, int]  # by num_steps; "none" where nothing speculates
+    num_eager_rounds: int
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of the whole batch per second."""
+        return self.num_tokens / self.seconds
+
+
+def steady_window(rounds: Sequence[Sequence[Any]], batch_size: int) -> Window:
+    """Returns the longest run of decode rounds in which all ``batch_size`` requests lived.
+
+    Raises:
+        ValueError: The run is too short to be measured.
+    """
+    best: list[Round] = []
+    run: list[Round] = []
+    for fields in rounds:
+        each = Round(*fields)
+        if each.batch_size == batch_size and not each.has_finished:
+            run.append(each)
+        else:
+            run = []
+        if len(run) > len(best):
+            best = run
+    steady = best[SKIPPED_ROUNDS:]
+    if len(steady) < MIN_ROUNDS + 1:
+        raise ValueError(
+            f"batch {batch_size}: {len(steady)} steady rounds of {len(rounds)}, at least "
+            f"{MIN_ROUNDS + 1} needed; raise --new-tokens."
+        )
+    counted = steady[1:]  # the first one's end is where the clock starts
+    steps = Counter(_steps_of(each) for each in counted)
+    return Window(
+        num_tokens=sum(each.num_tokens for each in counted),
+        seconds=(counted[-1].time_ns - steady[0].time_ns) / 1e9,
+        rounds=dict(sorted(steps.items())),
+        num_eager_rounds=sum(not each.replayed_graph for each in counted),
+    )
+
+
+def _steps_of(each: Round) -> str:
+    return "none" if each.num_draft_tokens is None else str(each.num_draft_tokens - 1)
+
+
+def generate(
+    url: str, prompts: Sequence[Sequence[int]], new_tokens: int, timeout_s: float = 300.0
+) -> list[dict[str, Any]]:
+    """Sends ``prompts`` as one batch; returns answers of exactly ``new_tokens`` tokens.
+
+    Raises:
+        RuntimeError: An answer is shorter or longer than asked for.
+    """
+    answers = _post(url, prompts, {"max_new_tokens": new_tokens, "ignore_eos": True}, timeout_s)
+    lengths = {len(answer["output_ids"]) for answer in answers}
+    if lengths != {new_tokens}:
+        raise RuntimeError(f"asked for {new_tokens} tokens per request, got lengths {lengths}.")
+    return answers
+
+
+def generate_all(
+    url: str, prompts: Sequence[Sequence[int]], max_new_tokens: int, timeout_s: float = 300.0
+) -> list[dict[str, Any]]:
+    """Sends ``prompts`` as one batch; every answer ends by itself or at ``max_new_tokens``."""
+    return _post(url, prompts, {"max_new_tokens": max_new_tokens}, timeout_s)
+
+
+def _post(
+    url: str, prompts: Sequence[Sequence[int]], sampling: dict[str, Any], timeout_s: float
+) -> list[dict[str, Any]]:
+    body = {"input_ids": prompts, "sampling_params": {"temperature": 0, **sampling}}
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/generate", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=timeout_s) as response:
+        answers: list[dict[str, Any]] = json.load(response)
+    return answers
+
+
+def relative_spread(values: Sequence[float]) -> float:
+    """Returns (max - min) / median."""
+    return (max(values) - min(values)) / statistics.median(values)

@@ -1,0 +1,141 @@
+"""A measuring SGLang plugin, loaded in every arm through the host's own HookRegistry.
+
+It measures building between the same two points whatever speculates (before the attention
+backends, after the graphs), counts graph captures, and records each decode round when its result
+is processed. The benchmark talks to it through a control file and `/server_info`: every new
+command in the file is carried out, and answered, in the next `get_internal_state`, between rounds.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.engine import Engine
+
+CONTROL_ENV = "SLICE_BENCH_CONTROL"  # names the control file
+ANSWER_KEY = "slice_bench"  # in internal_states[0]
+
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+GIB = 2**30
+
+
+class Build:
+    """Seconds and GB between two points of the server's start."""
+
+    def __init__(self) -> None:
+        self._start: tuple[float, float] | None = None
+        self.seconds: float | None = None
+        self.gb: float | None = None
+
+    def begin(self) -> None:
+        """Marks the first point."""
+        used_gb = device_used_gb()
+        self._start = time.perf_counter(), used_gb
+
+    def end(self) -> None:
+        """Marks the second point."""
+        assert self._start is not None, "the graphs come after the attention backends"
+        # Synchronises first, so that the seconds hold all device work.
+        used_gb = device_used_gb()
+        self.seconds = time.perf_counter() - self._start[0]
+        self.gb = used_gb - self._start[1]
+
+
+def device_used_gb() -> float:
+    """Returns the memory in use: of the whole GPU, or without one of this process."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        return float(total - free) / GIB
+    resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return resident_pages * os.sysconf("SC_PAGE_SIZE") / GIB
+
+
+class Probe:
+    """What one scheduler process has measured."""
+
+    def __init__(self, control: Path) -> None:
+        self._control = control
+        self._command_id = 0
+        self._engine: Engine | None = None
+        self.build = Build()
+        self.num_captures = {"before_ready": 0, "after_ready": 0}
+        self._ready = False
+        self._rounds: list[tuple[Any, ...]] = []
+
+    def count_capture(self) -> None:
+        """Counts one CUDA graph capture."""
+        self.num_captures["after_ready" if self._ready else "before_ready"] += 1
+
+    def mark_ready(self) -> None:
+        """Notes that the scheduler is about to serve."""
+        self._ready = True
+
+    def record(self, batch: Any, result: Any) -> None:
+        """Keeps a processed decode round: time, size, tokens, width, finished, graph replayed."""
+        if not batch.forward_mode.is_decode():
+            self._rounds.append((time.perf_counter_ns(), 0, 0, None, False, False))
+            return
+        size = len(batch.reqs)
+        self._rounds.append(
+            (
+                time.perf_counter_ns(),
+                size,
+                size + result.num_correct_drafts,
+                result.speculative_num_draft_tokens,
+                any(req.finished() for req in batch.reqs),
+                bool(result.can_run_cuda_graph),
+            )
+        )
+
+    def answer(self, scheduler: Any) -> dict[str, Any]:
+        """Carries out a new command from the control file and reports."""
+        if self._engine is None:
+            self._engine = Engine(scheduler)
+        command = json.loads(self._control.read_text())
+        done: dict[str, Any] = {}
+        if command["id"] != self._command_id:
+            done = self._engine.obey(command)
+            self._command_id = command["id"]
+        rounds, self._rounds = self._rounds, []
+        return {
+            "command_id": self._command_id,
+            "build_s": self.build.seconds,
+            "build_gb": self.build.gb,
+            "num_captures": dict(self.num_captures),
+            "rounds": rounds,
+            **done,
+        }
+
+
+def register() -> None:
+    """Installs the hooks; does nothing in a server that no benchmark started."""
+    control = os.environ.get(CONTROL_ENV)
+    if control is None:
+        return
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    probe = Probe(Path(control))
+
+    def before(target: str, action: Callable[[], None]) -> None:
+        HookRegistry.register(target, lambda *_args, **_kw: action(), HookType.BEFORE)
+
+    def after(target: str, hook: Callable[..., Any]) -> None:
+        HookRegistry.register(target, hook, HookType.AFTER)
+
+    def report(output: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
+        output.internal_state[ANSWER_KEY] = probe.answer(scheduler)
+        return output
+
+    before(f"{SCHEDULER}.init_all_attention_backends", probe.build.begin)
+    after(f"{SCHEDULER}.init_all_cuda_graphs", lambda *_args, **_kw: probe.build.end())
+    before("torch.cuda.CUDAGraph.capture_begin", probe.count_capture)
+    before(f"{SCHEDULER}.get_init_info", probe.mark_ready)
+    after(f"{SCHEDULER}.process_batch_result", lambda _none, _self, *args: probe.record(*args))
+    after(f"{SCHEDULER}.get_internal_state", report)

@@ -1,0 +1,66 @@
+"""Model folders with a config and no weights, and prompts made of token ids.
+
+The host fills the weights with random numbers (``--load-format dummy``) and needs no tokenizer
+(``--skip-tokenizer-init``), so an 8B model's round times can be measured without its weights.
+"""
+
+import json
+import random
+from pathlib import Path
+from typing import NamedTuple
+
+LLAMA_3_1_8B = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "bos_token_id": 128000,
+    "eos_token_id": 128001,
+    "initializer_range": 0.02,
+    "torch_dtype": "bfloat16",
+}
+
+# The usual EAGLE-3 head of that target: one layer, a draft vocabulary of 32,000.
+EAGLE3_HEAD = {
+    **LLAMA_3_1_8B,
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "num_hidden_layers": 1,
+    "draft_vocab_size": 32000,
+}
+
+# Ids that any of our models has and that are no special token in them.
+PROMPT_IDS = range(5, 250)
+
+
+class ModelPair(NamedTuple):
+    """Folders of a target and its draft."""
+
+    target: Path
+    draft: Path
+
+
+def write_dummy_pair(folder: Path) -> ModelPair:
+    """Writes the configs of a Llama-3.1-8B target and its EAGLE-3 head under ``folder``."""
+    pair = ModelPair(folder / "llama-3.1-8b", folder / "eagle3-head")
+    for path, config in zip(pair, (LLAMA_3_1_8B, EAGLE3_HEAD), strict=True):
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "config.json").write_text(json.dumps(config, indent=1))
+    return pair
+
+
+def prompt_ids(num_prompts: int, length_tokens: int, seed: int) -> list[list[int]]:
+    """Returns ``num_prompts`` random prompts; the same seed gives every arm the same ones."""
+    rng = random.Random(seed)
+    return [rng.choices(PROMPT_IDS, k=length_tokens) for _ in range(num_prompts)]

@@ -1,0 +1,149 @@
+"""Checks every result file: each summary recomputed from its raw repeats, and its provenance.
+
+    python -m benchmarks.verify_results          # or: make verify-results
+
+A file passes if it has the agreed shape, its figures follow from the raw repeats beside them, and
+the code that it measured is the code of this checkout: its commit is an ancestor and nothing under
+sglang_adaptive_spec/ has changed since.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks import summary
+from benchmarks.provenance import CODE, ROOT, code_sha256, code_sha256_at, is_ancestor
+from benchmarks.tables import target_table
+
+RESULTS = ROOT / "benchmarks" / "results"
+Raw = Mapping[str, Any]
+
+PROVENANCE_KEYS = {"git_sha", "code_sha256", "host_version", "gpu", "argv", "date"}
+SLICE_KEYS = {
+    "provenance",
+    "arms",
+    "overhead_us_per_round",
+    "switch_us",
+    "captures_after_ready",
+    "plain_over_none",
+    "smollm2",
+    "raw",
+}
+ARM_KEYS = {"ready_s", "tiers_s", "tiers_gb", "tokens_per_s", "raw"}
+PHASE_KEYS = {"tokens_per_s", "accept_length"}
+# What the slice must hold at least; more batch sizes or acceptances are welcome.
+BATCH_SIZES = {"1", "5", "8", "24", "48", "64", "100"}
+PLAIN_BATCH_SIZES = {"1", "16", "64", "128"}
+ACCEPTANCE = {"natural", "sim3.5"}
+MIN_REPEATS = 3
+
+
+def check_provenance(record: Raw, root: Path = ROOT) -> list[str]:
+    """Returns what is wrong with a file's provenance, seen from the checkout at ``root``."""
+    missing = PROVENANCE_KEYS - record.keys()
+    if missing:
+        return [f"provenance lacks {sorted(missing)}"]
+    sha = record["git_sha"]
+    if not is_ancestor(sha, root):
+        return [f"git_sha {sha} is no ancestor of HEAD (or this clone is shallow)"]
+    measured = code_sha256_at(sha, root)
+    if record["code_sha256"] != measured:
+        return [f"the code that ran is not the code at {sha}"]
+    if code_sha256(root) != measured:
+        return [f"{CODE}/ has changed since {sha}: measure again"]
+    return []
+
+
+def check_slice(result: Raw) -> list[str]:
+    """Returns what is wrong with the shape or the figures of the first slice."""
+    problems = _slice_shape(result)
+    if problems:
+        return problems
+    passes = {name: arm["raw"] for name, arm in result["arms"].items()}
+    again = summary.build_result(result["provenance"], passes, result["raw"])
+    return differences(result, again, "")
+
+
+def _slice_shape(result: Raw) -> list[str]:
+    problems = _keys("file", result, SLICE_KEYS)
+    problems += _keys("arms", result.get("arms", {}), set(summary.REPORTED_ARMS))
+    if problems:
+        return problems
+    for name, arm in result["arms"].items():
+        problems += _keys(f"arms.{name}", arm, ARM_KEYS)
+        if not problems:
+            problems += _arm_cells(name, arm)
+    problems += _at_least("plain_over_none", result["plain_over_none"], PLAIN_BATCH_SIZES)
+    problems += _at_least("overhead_us_per_round", result["overhead_us_per_round"], BATCH_SIZES)
+    problems += _at_least("smollm2", result["smollm2"], set(summary.REPORTED_ARMS))
+    for arm, phases in result["smollm2"].items():
+        for phase, figures in phases.items():
+            problems += _keys(f"smollm2.{arm}.{phase}", figures, PHASE_KEYS)
+    return problems
+
+
+def _arm_cells(name: str, arm: Raw) -> list[str]:
+    rates = arm["tokens_per_s"]
+    problems = _at_least(f"arms.{name}.tokens_per_s", rates, ACCEPTANCE)
+    for acceptance, by_size in rates.items():
+        problems += _at_least(f"arms.{name}.tokens_per_s.{acceptance}", by_size, BATCH_SIZES)
+        for size in by_size:
+            count = len(summary.repeats_of(arm["raw"], acceptance, size))
+            if count < MIN_REPEATS:
+                problems.append(f"arms.{name} {acceptance} {size}: {count} repeats")
+    return problems
+
+
+def _keys(where: str, found: Raw, wanted: set[str]) -> list[str]:
+    return [f"{where}: keys {sorted(found)}, expected {sorted(wanted)}"] * (set(found) != wanted)
+
+
+def _at_least(where: str, found: Raw, wanted: set[str]) -> list[str]:
+    missing = wanted - set(found)
+    return [f"{where} lacks {sorted(missing)}"] if missing else []
+
+
+def differences(stated: Any, recomputed: Any, where: str) -> list[str]:
+    """Returns where two JSON values differ."""
+    if isinstance(stated, Mapping) and isinstance(recomputed, Mapping):
+        keys = sorted({*stated, *recomputed})
+        return [
+            problem
+            for key in keys
+            for problem in differences(stated.get(key), recomputed.get(key), f"{where}.{key}")
+        ]
+    if stated == recomputed:
+        return []
+    return [f"{where.lstrip('.')}: the file says {stated!r}, its raw repeats give {recomputed!r}"]
+
+
+CHECKS: dict[str, Callable[[Raw], list[str]]] = {"slice-h200.json": check_slice}
+
+
+def check_file(path: Path) -> list[str]:
+    """Returns everything that is wrong with one result file."""
+    check = CHECKS.get(path.name)
+    if check is None:
+        return [f"no check is written for {path.name}"]
+    result = json.loads(path.read_text())
+    return [*check_provenance(result.get("provenance", {})), *check(result)]
+
+
+def main() -> int:
+    """Checks every file under benchmarks/results/; returns 1 if one is missing or wrong."""
+    num_problems = 0
+    for path in sorted({*RESULTS.glob("*.json"), *(RESULTS / name for name in CHECKS)}):
+        problems = check_file(path) if path.exists() else ["missing"]
+        num_problems += len(problems)
+        print(f"{path.name}: {'ok' if not problems else ''}")
+        for problem in problems:
+            print(f"  {problem}")
+        if not problems and path.name == "slice-h200.json":
+            print(target_table(json.loads(path.read_text())))
+    return 1 if num_problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
