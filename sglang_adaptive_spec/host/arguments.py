@@ -35,6 +35,9 @@ def resolve_adaptive(resolve: Callable[[], Any], server_args: Any) -> Any:
     Args:
         resolve: The host's own resolution of ``server_args``.
         server_args: The raw record; not resolved yet.
+
+    Raises:
+        ConfigError: The config file or a flag is wrong.
     """
     request = read_request(server_args)
     if request.static_reason is None:
@@ -44,6 +47,9 @@ def resolve_adaptive(resolve: Callable[[], Any], server_args: Any) -> Any:
         result = resolve()
         reason = unsupported.resolved_reason(server_args)
         if reason is None:
+            # Only now: steps that are no candidate do not matter to a server that cannot switch.
+            initial = request.config.initial_steps(request.initial_steps)
+            setattr(server_args, ATTRIBUTE, replace(request, initial_steps=initial))
             _warn_about_request_cap(server_args)
             return result
         # The raw fields are sealed while the host resolves, so putting the bookkeeping and our own
@@ -74,8 +80,7 @@ def read_request(server_args: Any) -> AdaptiveRequest:
     steps = server_args.speculative_num_steps
     if steps is None and server_args.speculative_num_draft_tokens is not None:
         steps = server_args.speculative_num_draft_tokens - 1
-    initial = config.initial_steps(steps) if reason is None else steps or 0
-    return AdaptiveRequest(config, base, initial, reason)
+    return AdaptiveRequest(config, base, steps, reason)
 
 
 def draft_config(server_args: Any) -> Any:
@@ -110,6 +115,11 @@ def _write_static(server_args: Any, request: AdaptiveRequest) -> None:
         request.static_reason,
     )
     server_args.speculative_algorithm = request.base
+    steps = server_args.speculative_num_steps
+    if steps is not None and server_args.speculative_eagle_topk is None:
+        # The host takes steps only together with topk (sglang 0.5.23 speculative_hook.py).
+        server_args.speculative_eagle_topk = 1
+        server_args.speculative_num_draft_tokens = steps + 1
     setattr(server_args, ATTRIBUTE, request)
 
 

@@ -21,7 +21,7 @@ class AdaptiveRequest:
 
     config: AdaptiveConfig
     base: str  # EAGLE or EAGLE3
-    initial_steps: int
+    initial_steps: int | None  # None: the user gave none, and the server is static
     static_reason: str | None = None
 
     @property

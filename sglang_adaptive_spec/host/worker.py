@@ -91,6 +91,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         super().__init__(*args, **kwargs)
         request = request_of(self.server_args)
         assert isinstance(request, AdaptiveRequest), "create_worker checked this"
+        assert request.initial_steps is not None, "resolution set it"
         self.adaptive_request = request
         startup = request.startup_tier
         policy = EmaPolicy(request.config, request.initial_steps)

@@ -1,0 +1,198 @@
+"""ADAPTIVE_EAGLE becomes EAGLE at the largest tier, or static EAGLE with the user's own steps."""
+
+import json
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_adaptive_spec.config import ConfigError
+from sglang_adaptive_spec.host.request import AdaptiveRequest, request_of
+
+pytestmark = pytest.mark.usefixtures("plugins_loaded")
+
+
+def arguments(models: dict[str, str], draft: str = "eagle", **changes: Any) -> Any:
+    from sglang.srt.server_args import ServerArgs
+
+    fields: dict[str, Any] = {
+        "model_path": models["target"],
+        "device": "cpu",
+        "attention_backend": "intel_amx",
+        "disable_cuda_graph": True,
+        "max_running_requests": 8,
+        "mem_fraction_static": 0.05,
+        "speculative_algorithm": "ADAPTIVE_EAGLE",
+        "speculative_draft_model_path": models[draft],
+    }
+    return ServerArgs(**{**fields, **changes})
+
+
+def resolved(server_args: Any) -> tuple[Any, AdaptiveRequest]:
+    from sglang.srt.arg_groups.overrides import resolved_view
+
+    server_args.resolve_once()
+    request = request_of(server_args)
+    assert request is not None
+    return resolved_view(server_args), request
+
+
+@pytest.mark.parametrize(("draft", "base"), [("eagle", "EAGLE"), ("eagle3", "EAGLE3")])
+def test_the_base_is_found_from_the_draft_and_resolution_runs_at_the_largest_tier(
+    models: dict[str, str], draft: str, base: str
+) -> None:
+    view, request = resolved(arguments(models, draft))
+    assert (view.speculative_algorithm, request.base, request.mode) == (base, base, "adaptive")
+    assert view.speculative_num_steps == 7
+    assert view.speculative_num_draft_tokens == 8
+    assert view.speculative_eagle_topk == 1
+    assert view.speculative_adaptive is False
+    assert request.initial_steps == 3  # the middle of 1, 3, 7
+
+
+def test_the_config_key_base_wins_over_the_drafts_architecture(
+    models: dict[str, str], tmp_path: Path
+) -> None:
+    config = tmp_path / "adaptive_spec.json"
+    config.write_text(json.dumps({"base": "EAGLE", "1": {"candidate_steps": [0, 2]}}))
+    server_args = arguments(models, "eagle3", speculative_adaptive_config=str(config))
+    view, request = resolved(server_args)
+    assert view.speculative_algorithm == "EAGLE"
+    assert (view.speculative_num_steps, request.initial_steps) == (2, 2)
+
+
+@pytest.mark.parametrize("name", ["adaptive_eagle", "Adaptive_Eagle"])
+def test_the_name_is_case_insensitive_like_the_hosts(models: dict[str, str], name: str) -> None:
+    _, request = resolved(arguments(models, speculative_algorithm=name))
+    assert request.mode == "adaptive"
+
+
+def test_zero_steps_alone_still_start_the_host_at_one(
+    models: dict[str, str], tmp_path: Path
+) -> None:
+    config = tmp_path / "plain.json"
+    config.write_text('{"1": {"candidate_steps": [0]}}')
+    view, request = resolved(arguments(models, speculative_adaptive_config=str(config)))
+    assert (view.speculative_num_steps, request.initial_steps) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "initial"),
+    [
+        ({"speculative_num_steps": 7}, 7),
+        ({"speculative_num_steps": 1, "speculative_num_draft_tokens": 2}, 1),
+        ({"speculative_num_draft_tokens": 2}, 1),
+    ],
+)
+def test_the_users_steps_and_draft_tokens_are_the_initial_step(
+    models: dict[str, str], given: dict[str, int], initial: int
+) -> None:
+    view, request = resolved(arguments(models, **given))
+    assert (request.initial_steps, view.speculative_num_steps) == (initial, 7)
+
+
+def test_steps_that_are_no_candidate_are_an_error_that_says_so(models: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"--speculative-num-steps.*5.*1, 3, 7"):
+        arguments(models, speculative_num_steps=5).resolve_once()
+
+
+def test_two_controllers_at_once_are_an_error_that_says_which_to_drop(
+    models: dict[str, str],
+) -> None:
+    with pytest.raises(ConfigError, match="drop --speculative-adaptive"):
+        arguments(models, speculative_adaptive=True).resolve_once()
+
+
+STATIC = [
+    ({"speculative_eagle_topk": 4, "speculative_num_draft_tokens": 8}, "topk"),
+    ({"enable_deterministic_inference": True, "attention_backend": "triton"}, "deterministic"),
+    ({"enable_lora": True}, "LoRA"),
+    ({"enable_two_batch_overlap": True}, "two-batch"),
+]
+
+
+@pytest.mark.parametrize(("setting", "reason"), STATIC)
+def test_an_unsupported_setting_serves_the_users_own_static_steps_with_one_warning(
+    models: dict[str, str],
+    setting: dict[str, Any],
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server_args = arguments(models, speculative_num_steps=3, **setting)
+    with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
+        view, request = resolved(server_args)
+    assert request.mode == "static"
+    assert reason in (request.static_reason or "")
+    assert view.speculative_num_steps == 3
+    warnings = [record for record in caplog.records if "static" in record.getMessage()]
+    assert len(warnings) == 1
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(2, 2), (None, None)])
+def test_a_setting_known_only_after_resolution_gets_the_users_steps_not_the_largest_tier(
+    models: dict[str, str], steps: int | None, expected: int | None
+) -> None:
+    from sglang.srt.arg_groups.overrides import resolved_view
+
+    user = arguments(
+        models,
+        model_path=models["multi_layer"],
+        speculative_num_steps=steps,
+        speculative_eagle_topk=1 if steps else None,
+        speculative_num_draft_tokens=steps + 1 if steps else None,
+        speculative_adaptive_config="host-default" if steps is None else None,
+    )
+    # 2 is no candidate, which does not matter to a server that cannot switch.
+    plain = arguments(
+        models,
+        model_path=models["multi_layer"],
+        speculative_algorithm="EAGLE",
+        speculative_num_steps=steps,
+        speculative_eagle_topk=1 if steps else None,
+        speculative_num_draft_tokens=steps + 1 if steps else None,
+    )
+    plain.resolve_once()
+    user.resolve_once()
+    view, plain_view, request = resolved_view(user), resolved_view(plain), request_of(user)
+    assert request is not None
+    assert "multi" in (request.static_reason or "")
+    assert view.enable_multi_layer_eagle is True
+    names = ("speculative_algorithm", "speculative_num_steps", "speculative_num_draft_tokens")
+    for name in (*names, "speculative_eagle_topk", "max_running_requests"):
+        assert getattr(view, name) == getattr(plain_view, name), name
+
+
+def test_a_draft_that_shares_indices_across_steps_is_served_static(
+    models: dict[str, str],
+) -> None:
+    _, request = resolved(arguments(models, "index_share"))
+    assert "indices" in (request.static_reason or "")
+
+
+def test_the_request_survives_pickling_with_the_arguments(models: dict[str, str]) -> None:
+    server_args = arguments(models)
+    _, request = resolved(server_args)
+    assert request_of(pickle.loads(pickle.dumps(server_args))) == request
+
+
+def test_the_hosts_cap_on_running_requests_is_named_with_its_number(
+    models: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
+        view, _ = resolved(arguments(models, max_running_requests=None))
+    assert view.max_running_requests == 48
+    assert "48" in caplog.text
+    assert "--max-running-requests" in caplog.text
+
+
+def test_another_algorithm_passes_through_untouched(models: dict[str, str]) -> None:
+    chain = {"speculative_num_steps": 2, "speculative_eagle_topk": 1}
+    server_args = arguments(
+        models, speculative_algorithm="EAGLE", speculative_num_draft_tokens=3, **chain
+    )
+    bookkeeping = set(server_args.__dict__)
+    server_args.resolve_once()
+    assert request_of(server_args) is None
+    assert not any("adaptive" in name for name in set(server_args.__dict__) - bookkeeping)
