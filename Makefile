@@ -1,0 +1,43 @@
+# `make test` and `make demo` set up everything they need in .venv; nothing else is required than
+# Python >= 3.11 with venv, and a package index.
+
+VENV ?= .venv
+PY := $(VENV)/bin/python
+export OMP_NUM_THREADS ?= 1
+export SGLANG_USE_CPU_ENGINE := 1
+export TORCHDYNAMO_DISABLE := 1
+
+.PHONY: setup test check unit e2e demo contract verify-results clean
+
+setup:
+	@tools/setup_cpu.sh $(VENV)
+
+## Everything CI runs: lint, format, types, results, unit and property tests, end-to-end tests.
+test: setup check
+	$(PY) -m pytest
+
+check: setup
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -m benchmarks.verify_results
+
+unit: setup
+	$(PY) -m pytest -m "not e2e"
+
+e2e: setup
+	$(PY) -m pytest -m e2e
+
+## Real SGLang server, real model pair, five arms; writes demo/report.json and a timeline plot.
+demo: setup
+	$(PY) -m examples.demo.run
+
+## Regenerates patches/contract/*.json and the preset host-default from the released wheels.
+contract: setup
+	$(PY) -m tools.write_contract
+
+verify-results: setup
+	$(PY) -m benchmarks.verify_results
+
+clean:
+	rm -rf $(VENV) .cache demo
