@@ -182,6 +182,7 @@ CONTRACT: tuple[Symbol, ...] = (
         (CALL, "get_exec", "read the CUDA-graph settings in force", ""),
         (CALL, "get_parallel", "read ranks and groups", ""),
         (CALL, "get_observability", "see whether metrics are on", ""),
+        (CALL, "get_serving", "label the counters with the served model's name", ""),
     ),
     *_of(
         "sglang.srt.runtime_context:ParallelContext",
@@ -192,6 +193,10 @@ CONTRACT: tuple[Symbol, ...] = (
     *_of(
         f"{_FIELDS}.observability:Observability",
         (READ, "enable_metrics", "export counters only with --enable-metrics"),
+    ),
+    *_of(
+        f"{_FIELDS}.serving:Serving",
+        (READ, "served_model_name", "label the counters"),
     ),
     # -- the worker --
     *_of(

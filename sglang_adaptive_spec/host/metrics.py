@@ -2,11 +2,11 @@
 
 The rounds bump plain integers; once a second this thread adds what is new to the counters:
 
-    sglang:adaptive_spec_rounds_total{num_steps}
-    sglang:adaptive_spec_proposed_drafts_total{num_steps}
-    sglang:adaptive_spec_accepted_drafts_total{num_steps,position}
-    sglang:adaptive_spec_switches_total{reason}
-    sglang:adaptive_spec_fallbacks_total{reason}
+    sglang:adaptive_spec_rounds_total{model_name,num_steps}
+    sglang:adaptive_spec_proposed_drafts_total{model_name,num_steps}
+    sglang:adaptive_spec_accepted_drafts_total{model_name,num_steps,position}
+    sglang:adaptive_spec_switches_total{model_name,reason}
+    sglang:adaptive_spec_fallbacks_total{model_name,reason}
 
 Accept length by tier, for example:
     1 + sum by (num_steps) (rate(sglang:adaptive_spec_accepted_drafts_total[1m]))
@@ -26,25 +26,25 @@ EXPORT_INTERVAL_S = 1.0  # well below the scrape intervals in use (Prometheus' d
 class MetricsExporter(threading.Thread):
     """Adds to Prometheus what the counters gained since the last export."""
 
-    def __init__(self, counters: RoundCounters, tiers: Sequence[Tier]) -> None:
+    def __init__(self, counters: RoundCounters, tiers: Sequence[Tier], model_name: str) -> None:
         super().__init__(name="adaptive-spec-metrics", daemon=True)
         # Imported here: the host sets PROMETHEUS_MULTIPROC_DIR first (observability/
         # metrics_collector.py), and prometheus_client reads it when it is imported.
         from prometheus_client import Counter
 
-        self._counters, self._tiers = counters, tiers
+        self._counters, self._tiers, self._model_name = counters, tiers, model_name
         self._exported: dict[tuple[str, tuple[str, ...]], int] = {}
-        prefix = "sglang:adaptive_spec_"
+
+        def counter(name: str, text: str, *labels: str) -> Any:
+            return Counter(f"sglang:adaptive_spec_{name}", text, ["model_name", *labels])
+
+        accepted = "Request-rounds whose drafts up to this position were all accepted."
         self._metrics: dict[str, Any] = {
-            "rounds": Counter(f"{prefix}rounds", "Decode rounds.", ["num_steps"]),
-            "proposed": Counter(f"{prefix}proposed_drafts", "Drafts proposed.", ["num_steps"]),
-            "accepted": Counter(
-                f"{prefix}accepted_drafts",
-                "Request-rounds whose drafts up to this position were all accepted.",
-                ["num_steps", "position"],
-            ),
-            "switches": Counter(f"{prefix}switches", "Tier switches.", ["reason"]),
-            "fallbacks": Counter(f"{prefix}fallbacks", "Failures survived.", ["reason"]),
+            "rounds": counter("rounds", "Decode rounds.", "num_steps"),
+            "proposed": counter("proposed_drafts", "Drafts proposed.", "num_steps"),
+            "accepted": counter("accepted_drafts", accepted, "num_steps", "position"),
+            "switches": counter("switches", "Tier switches.", "reason"),
+            "fallbacks": counter("fallbacks", "Failures survived.", "reason"),
         }
 
     def run(self) -> None:
@@ -58,7 +58,7 @@ class MetricsExporter(threading.Thread):
         for metric, labels, total in self._totals():
             gained = total - self._exported.get((metric, labels), 0)
             if gained:
-                self._metrics[metric].labels(*labels).inc(gained)
+                self._metrics[metric].labels(self._model_name, *labels).inc(gained)
                 self._exported[metric, labels] = total
 
     def _totals(self) -> Iterator[tuple[str, tuple[str, ...], int]]:

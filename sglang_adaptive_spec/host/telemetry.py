@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from sglang.srt.runtime_context import get_observability, get_parallel
+from sglang.srt.runtime_context import get_observability, get_parallel, get_serving
 
 from sglang_adaptive_spec import __version__
 from sglang_adaptive_spec.host.metrics import MetricsExporter
@@ -22,7 +22,8 @@ class Telemetry:
         self._worker = worker
         self._exporter: MetricsExporter | None = None
         if get_observability().enable_metrics and get_parallel().tp_rank == 0:
-            self._exporter = MetricsExporter(worker.controller.counters, self._tiers())
+            model_name = get_serving().served_model_name
+            self._exporter = MetricsExporter(worker.controller.counters, self._tiers(), model_name)
             self._exporter.start()
 
     def log_start(self) -> None:
