@@ -19,7 +19,9 @@ MAX_CEILING_COEFF = 1e6  # far above any depth it could cap; keeps ema * coeff f
 MAX_SHOWN_CHARS = 80  # of a wrong value, inside a message
 
 ALLOWED = {
-    "candidate_steps": f"a non-empty list of whole numbers from 0 to {MAX_STEPS}, such as [1, 3, 7]",
+    "candidate_steps": (
+        f"a non-empty list of whole numbers from 0 to {MAX_STEPS}, such as [1, 3, 7]"
+    ),
     "ema_alpha": "a number above 0 and at most 1",
     "update_interval": "a whole number from 1 up",
     "warmup_batches": "a whole number from 0 up",
