@@ -1,0 +1,142 @@
+"""Fits a head to the target's text and measures how many of its drafts hold."""
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from examples.smollm2.training.data import Sample, collate, hot_vocabulary
+from examples.smollm2.training.head import Eagle3Head
+from examples.smollm2.training.target import Target
+from examples.smollm2.training.unroll import (
+    DraftStep,
+    DraftVocabulary,
+    hits_of,
+    loss_of,
+    unroll,
+)
+
+EVALUATION_BATCH = 16
+FINAL_LR_SHARE = 0.05
+MAX_GRADIENT_NORM = 0.5
+LOG_INTERVAL = 50
+
+
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """How long and how fast to train; the defaults are those of the shipped head."""
+
+    train_s: float = 225.0
+    batch_size: int = 64
+    max_len: int = 512
+    num_steps: int = 5
+    draft_vocab_size: int = 5120
+    learning_rate: float = 8e-4
+    warmup_steps: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Acceptance on held-out text of one domain, drafting from every position."""
+
+    top1: float  # share of first drafts that hold
+    num_correct_drafts: float  # mean accepted in a row, bonus not counted
+    histogram: tuple[float, ...]  # share of positions with 0, 1, ... drafts accepted
+    num_positions: int
+
+
+class Trainer:
+    """Owns the head, its vocabulary and the optimiser."""
+
+    def __init__(self, target: Target, samples: Sequence[Sample], settings: FitSettings) -> None:
+        self.target, self.settings = target, settings
+        self.train_samples = [s for s in samples if s.split == "train"]
+        self.held_out = [s for s in samples if s.split == "heldout"]
+        config = target.head_config(settings.draft_vocab_size)
+        hot = hot_vocabulary(
+            samples, settings.draft_vocab_size, config.vocab_size, config.eos_token_id
+        ).to(target.device)
+        rows = target.output_rows(hot)
+        self.vocabulary = DraftVocabulary.build(hot, config.vocab_size, rows)
+        self.head = Eagle3Head(config)
+        self.head.lm_head.weight.data.copy_(rows.float())
+        self.head.to(target.device)
+
+    def fit(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Trains until `train_s` has passed on `clock`: linear warm-up times half a cosine."""
+        settings = self.settings
+        optimiser = torch.optim.AdamW(
+            self.head.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.01
+        )
+        rng = random.Random(1)
+        start, step = clock(), 0
+        while (elapsed_s := clock() - start) < settings.train_s:
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate(settings, step, elapsed_s / settings.train_s)
+            count = min(settings.batch_size, len(self.train_samples))
+            steps = self._unroll(rng.sample(self.train_samples, count), settings.num_steps)
+            loss = loss_of(steps, self.vocabulary)
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            nn.utils.clip_grad_norm_(self.head.parameters(), MAX_GRADIENT_NORM)
+            optimiser.step()
+            step += 1
+            if step % LOG_INTERVAL == 0:
+                print(f"step {step}, {elapsed_s:.0f} s, loss {loss.item():.3f}", flush=True)
+
+    @torch.no_grad()
+    def measure_acceptance(self, max_samples: int = 64) -> dict[str, Acceptance]:
+        """Returns acceptance on held-out samples by domain."""
+        by_domain = {}
+        for domain in sorted({sample.domain for sample in self.held_out}):
+            samples = [s for s in self.held_out if s.domain == domain][:max_samples]
+            hits = []
+            for first in range(0, len(samples), EVALUATION_BATCH):
+                batch = samples[first : first + EVALUATION_BATCH]
+                steps = self._unroll(batch, self.settings.num_steps)
+                hits.append(hits_of(steps, self.vocabulary)[steps[0].is_counted])
+            by_domain[domain] = summarise(torch.cat(hits))
+        return by_domain
+
+    def _unroll(self, samples: Sequence[Sample], num_steps: int) -> list[DraftStep]:
+        pad_id = self.target.tokenizer.pad_token_id
+        batch = collate(samples, self.settings.max_len, pad_id, self.target.device)
+        is_cuda = self.target.device == "cuda"
+        with torch.autocast(self.target.device, torch.bfloat16, enabled=is_cuda):
+            return unroll(self.head, self.target.features(batch.tokens), batch, num_steps)
+
+
+def learning_rate(settings: FitSettings, step: int, progress: float) -> float:
+    """Returns the rate at `step`, `progress` (0..1) of the time being spent."""
+    warmup = min(1.0, (step + 1) / settings.warmup_steps)
+    cosine = 0.5 * (1 + math.cos(math.pi * progress))
+    return settings.learning_rate * warmup * (cosine * (1 - FINAL_LR_SHARE) + FINAL_LR_SHARE)
+
+
+def summarise(hits: Tensor) -> Acceptance:
+    """Summarises hits [num_positions, num_steps] bool."""
+    accepted = hits.int().cumprod(-1).sum(-1)
+    shares = [(accepted == n).float().mean().item() for n in range(hits.shape[-1] + 1)]
+    return Acceptance(
+        top1=round(hits[:, 0].float().mean().item(), 3),
+        num_correct_drafts=round(accepted.float().mean().item(), 2),
+        histogram=tuple(round(share, 2) for share in shares),
+        num_positions=len(accepted),
+    )
+
+
+def checkpoint_of(head: Eagle3Head, vocabulary: DraftVocabulary) -> dict[str, Tensor]:
+    """Returns the tensors SGLang loads: weights in bfloat16 and the two vocabulary maps."""
+    tensors = {
+        name: parameter.detach().to(torch.bfloat16).contiguous().cpu()
+        for name, parameter in head.named_parameters()
+    }
+    token_ids = vocabulary.token_ids.cpu()
+    # d2t holds offsets: target token = draft token + d2t[draft token].
+    tensors["d2t"] = token_ids - torch.arange(len(token_ids))
+    tensors["t2d"] = vocabulary.is_known.cpu()
+    return tensors
