@@ -4,8 +4,9 @@ import json
 import re
 from pathlib import Path
 
-import examples
 import pytest
+
+import examples
 from sglang_adaptive_spec.config import load_config
 
 EXAMPLES = Path(examples.__file__).parent

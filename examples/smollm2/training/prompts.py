@@ -122,6 +122,7 @@ def json_prompt(rng: random.Random, *, as_continuation: bool) -> Prompt:
     records = [_record(rng, index + 1, keys) for index in range(rng.randint(2, 4))]
     if as_continuation:
         array = json.dumps(records, indent=rng.choice([None, 2]))
+        # Two characters: "\n]" of an indented array, "}]" of a compact one.
         return Prompt("json", False, array[:-2].rstrip() + ",")
     request = (
         f"Write a JSON array with ten objects. Each object has the keys {', '.join(keys)}. "

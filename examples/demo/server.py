@@ -1,0 +1,163 @@
+"""One SGLang server on this machine: started, asked over HTTP and ended."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+HOST = "127.0.0.1"
+PORTS = range(31200, 31300)
+READY_TIMEOUT_S = 300.0
+REQUEST_TIMEOUT_S = 300.0
+PROBE_TIMEOUT_S = 5.0
+STOP_TIMEOUT_S = 15.0
+LOG_TAIL_LINES = 30
+
+CPU_ARGS = (
+    *("--device", "cpu", "--attention-backend", "intel_amx", "--dtype", "float32"),
+    *("--mem-fraction-static", "0.05", "--disable-cuda-graph", "--skip-server-warmup"),
+)
+CPU_ENVIRONMENT = {
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",  # the CPU host's triton stand-in cannot be compiled
+    "OMP_NUM_THREADS": "1",  # two threads were no faster for a model this small
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # /health must not run a round
+}
+
+
+class ServerError(RuntimeError):
+    """The server ended or never became ready; the message carries the end of its log."""
+
+
+class Server:
+    """Owns one server process and everything it spawns; a context manager.
+
+    Entering starts the process and waits until it answers; leaving ends its process group.
+    """
+
+    def __init__(self, command: Sequence[str], port: int, log: Path) -> None:
+        self.command = [*command, "--host", HOST, "--port", str(port)]
+        self.port, self.log = port, log
+        self.ready_s = 0.0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def of_sglang(cls, args: Sequence[str], log: Path) -> Self:
+        """Returns an unstarted SGLang server for the CPU, on a free port."""
+        module = [sys.executable, "-m", "sglang.launch_server"]
+        return cls([*module, *CPU_ARGS, *args], free_port(), log)
+
+    def __enter__(self) -> Self:
+        self.start()
+        try:
+            self.wait_ready()
+        except BaseException:  # an interrupt, too, must not leave a server behind
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Starts the process and returns at once."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as sink:
+            self._process = subprocess.Popen(
+                self.command,
+                env={**os.environ, **CPU_ENVIRONMENT},
+                cwd=self.log.parent,  # not the repository: what is installed is what runs
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a process group of its own, for `stop`
+            )
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Waits until /health answers.
+
+        Raises:
+            ServerError: The process ended, or the time is up.
+        """
+        assert self._process is not None
+        start = time.monotonic()
+        while (waited_s := time.monotonic() - start) < timeout_s:
+            if (code := self._process.poll()) is not None:
+                raise ServerError(f"The server ended with code {code}:\n{self.log_tail()}")
+            if self.is_healthy():
+                self.ready_s = waited_s
+                return
+            time.sleep(0.2)
+        raise ServerError(f"The server is not ready after {timeout_s:.0f} s:\n{self.log_tail()}")
+
+    def stop(self) -> None:
+        """Ends the process group: asks first, then kills what is left."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_TIMEOUT_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+
+    def log_tail(self, num_lines: int = LOG_TAIL_LINES) -> str:
+        """Returns the last lines of the log and where to find the rest."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n".join([*lines[-num_lines:], f"(log: {self.log})"])
+
+    def is_healthy(self) -> bool:
+        """Says whether /health answers."""
+        try:
+            urllib.request.urlopen(self._url("/health"), timeout=PROBE_TIMEOUT_S).close()
+        except OSError:
+            return False
+        return True
+
+    def get(self, path: str) -> Any:
+        """Returns the JSON of a GET."""
+        with urllib.request.urlopen(self._url(path), timeout=REQUEST_TIMEOUT_S) as response:
+            return json.load(response)
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """Returns the JSON that a POST is answered with."""
+        request = urllib.request.Request(
+            self._url(path), json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as response:
+            return json.load(response)
+
+    def internal_state(self) -> dict[str, Any]:
+        """Returns the scheduler's part of /server_info."""
+        state: dict[str, Any] = self.get("/server_info")["internal_states"][0]
+        return state
+
+    def _url(self, path: str) -> str:
+        return f"http://{HOST}:{self.port}{path}"
+
+
+def free_port() -> int:
+    """Returns a port of `PORTS` that nothing listens on."""
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+    raise ServerError(f"No port is free in {PORTS.start}..{PORTS.stop - 1}; end other servers.")
