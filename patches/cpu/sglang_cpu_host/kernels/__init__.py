@@ -1,0 +1,64 @@
+"""The part of `sgl_kernel` that SGLang's CPU branches call on the EAGLE path, in plain torch.
+
+Signatures are those of the compiled CPU build, as sglang 0.5.20 to 0.5.23 call it. The oracle of
+each function is the Triton kernel beside its call site; tests/cpu_host checks it independently.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import NoReturn
+
+import torch
+
+from .attention import decode_attention_cpu, extend_attention_cpu
+from .slots import (
+    assign_draft_cache_locs_contiguous_cpu,
+    assign_extend_cache_locs_cpu,
+    assign_req_to_token_pool_cpu,
+    build_draft_decode_metadata_cpu,
+    copy_all_layer_kv_cache_cpu,
+    fill_accept_out_cache_loc_cpu,
+    fill_bonus_tokens_cpu,
+    rotate_input_ids_cpu,
+)
+from .tree import build_tree_kernel_efficient_cpu, verify_tree_greedy_cpu
+
+
+def merge_state_v2(*args: object, **kwargs: object) -> NoReturn:
+    """Exists for `from sgl_kernel import merge_state_v2`; the host calls it on CUDA only."""
+    raise NotImplementedError("sglang-cpu-host has no merge_state_v2: it is a CUDA operator.")
+
+
+FUNCTIONS = (
+    assign_draft_cache_locs_contiguous_cpu,
+    assign_extend_cache_locs_cpu,
+    assign_req_to_token_pool_cpu,
+    build_draft_decode_metadata_cpu,
+    build_tree_kernel_efficient_cpu,
+    copy_all_layer_kv_cache_cpu,
+    fill_accept_out_cache_loc_cpu,
+    fill_bonus_tokens_cpu,
+    merge_state_v2,
+    rotate_input_ids_cpu,
+    verify_tree_greedy_cpu,
+)
+
+
+def fill(module: ModuleType) -> None:
+    """Turns an empty module into `sgl_kernel`.
+
+    Raises:
+        ImportError: the machine has a GPU, so the missing package must be installed instead.
+    """
+    if torch.cuda.is_available():
+        raise ImportError(
+            "sgl_kernel is not installed, and sglang-cpu-host does not stand in for it on a "
+            "machine with a GPU: install sglang-kernel.",
+            name=module.__name__,
+        )
+    for function in FUNCTIONS:
+        setattr(module, function.__name__, function)
+    # Plain attributes, not registered operators: the host only looks them up and calls them.
+    torch.ops.sgl_kernel.extend_attention_cpu = extend_attention_cpu
+    torch.ops.sgl_kernel.decode_attention_cpu = decode_attention_cpu

@@ -1,0 +1,122 @@
+"""Attention over the paged KV cache: one request at a time, torch's SDPA in float32.
+
+Stands in for torch.ops.sgl_kernel.{extend,decode}_attention_cpu as sglang 0.5.20 to 0.5.23
+layers/attention/intel_amx_backend.py calls them. What the tiny and small Llama targets do not use
+(cross attention, sliding window, sinks, logit cap, scaled KV) is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def extend_attention_cpu(
+    q: Tensor,  # [num_tokens, num_heads, head_dim]
+    k: Tensor | None,  # unused: the caller has already written it to the cache
+    v: Tensor | None,
+    o: Tensor,  # [num_tokens, num_heads, head_dim], written
+    k_buffer: Tensor,  # [num_slots, num_kv_heads, head_dim]
+    v_buffer: Tensor,
+    k_scale: float,
+    v_scale: float,
+    req_to_token: Tensor,  # [num_requests, pool_len]
+    req_pool_indices: Tensor,  # [bs]
+    seq_lens: Tensor,  # [bs], new tokens included
+    extend_seq_lens: Tensor,  # [bs]
+    extend_start_loc: Tensor,  # [bs] into q
+    max_len_extend: int,
+    sm_scale: float,
+    logit_cap: float,
+    is_cross_attn: bool,
+    sliding_window_size: int,
+    encoder_lens: Tensor | None,
+    sinks: Tensor | None,
+    tree_mask: Tensor | None = None,  # flat, [n, n] per request over its n new tokens
+    is_causal: bool = True,
+) -> None:
+    """Attends from each request's new tokens to its prefix and, causally or by tree, to them."""
+    _refuse(k_scale, v_scale, logit_cap, is_cross_attn, sliding_window_size, sinks)
+    done = 0
+    requests = zip(
+        req_pool_indices.tolist(),
+        seq_lens.tolist(),
+        extend_seq_lens.tolist(),
+        extend_start_loc.tolist(),
+        strict=True,
+    )
+    for request, seq_len, n, start in requests:
+        if n == 0:
+            continue
+        mask = torch.ones((n, seq_len), dtype=torch.bool)
+        if is_causal:
+            mask = mask.tril(seq_len - n)
+        if tree_mask is not None:
+            mask[:, seq_len - n :] = tree_mask.view(-1)[done : done + n * n].view(n, n).bool()
+            done += n * n
+        slots = req_to_token[request, :seq_len].long()
+        new = slice(start, start + n)
+        o[new] = _attend(q[new], k_buffer[slots], v_buffer[slots], mask, sm_scale)
+
+
+def decode_attention_cpu(
+    q: Tensor,  # [bs, num_heads, head_dim]
+    k_buffer: Tensor,  # [num_slots, num_kv_heads, head_dim], written at loc
+    v_buffer: Tensor,
+    k_scale: float,
+    v_scale: float,
+    o: Tensor,  # [bs, num_heads, head_dim], written
+    k: Tensor | None,  # [bs, ...] the new tokens' keys, or None when they are in the cache
+    v: Tensor | None,
+    loc: Tensor,  # [bs] slots of the new tokens
+    attn_logits: Tensor,  # scratch space of the compiled kernel
+    req_to_token: Tensor,  # [num_requests, pool_len]
+    req_pool_indices: Tensor,  # [bs]
+    seq_lens: Tensor,  # [bs], new token included
+    sm_scale: float,
+    logit_cap: float,
+    is_cross_attn: bool,
+    sliding_window_size: int,
+    encoder_lens: Tensor | None,
+    sinks: Tensor | None,
+) -> None:
+    """Stores each request's new key and value, then attends from its one new token."""
+    _refuse(k_scale, v_scale, logit_cap, is_cross_attn, sliding_window_size, sinks)
+    if k is not None and v is not None:
+        k_buffer[loc] = k.view(-1, *k_buffer.shape[1:]).to(k_buffer.dtype)
+        v_buffer[loc] = v.view(-1, *v_buffer.shape[1:]).to(v_buffer.dtype)
+    rows = zip(req_pool_indices.tolist(), seq_lens.tolist(), strict=True)
+    for i, (request, seq_len) in enumerate(rows):
+        slots = req_to_token[request, :seq_len].long()
+        o[i : i + 1] = _attend(q[i : i + 1], k_buffer[slots], v_buffer[slots], None, sm_scale)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """q [n, num_heads, head_dim], k and v [seq_len, num_kv_heads, head_dim] -> like q."""
+    query, key, value = (x.transpose(0, 1)[None].float() for x in (q, k, v))
+    is_grouped = q.shape[1] != k.shape[1]
+    out = scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, scale=scale, enable_gqa=is_grouped
+    )
+    return out[0].transpose(0, 1).to(q.dtype)
+
+
+def _refuse(
+    k_scale: float,
+    v_scale: float,
+    logit_cap: float,
+    is_cross_attn: bool,
+    sliding_window_size: int,
+    sinks: Tensor | None,
+) -> None:
+    unsupported = {
+        "cross attention": is_cross_attn,
+        "a sliding window": sliding_window_size > 0,
+        "attention sinks": sinks is not None,
+        "a logit cap": logit_cap > 0,
+        "a scaled KV cache": (k_scale, v_scale) != (1.0, 1.0),
+    }
+    used = [name for name, is_used in unsupported.items() if is_used]
+    if used:
+        raise NotImplementedError(f"sglang-cpu-host's attention has no {' and no '.join(used)}.")

@@ -1,0 +1,79 @@
+"""The changes to SGLang itself: an SGLang general plugin, all through the host's HookRegistry.
+
+Does nothing when a real sgl_kernel is installed. README.md says of each hook why it is needed and
+when it can go.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from .finder import StandInLoader
+
+logger = logging.getLogger(__name__)
+
+OVERLAP_SWITCH = "SGLANG_CPU_HOST_OVERLAP"
+
+
+def register() -> None:
+    """Registers the hooks; SGLang calls it once in each of its processes."""
+    spec = find_spec("sgl_kernel")
+    if spec is None or not isinstance(spec.loader, StandInLoader):
+        return
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    if os.environ.get("SGLANG_USE_CPU_ENGINE") != "1":
+        logger.warning("No GPU kernels are installed: set SGLANG_USE_CPU_ENGINE=1 to serve on CPU.")
+    HookRegistry.register(
+        "sglang.srt.arg_groups.overrides._attention_backend_platform_fallbacks",
+        keep_intel_amx,
+        HookType.AROUND,
+    )
+    if os.environ.get(OVERLAP_SWITCH) == "1":
+        HookRegistry.register(
+            "sglang.srt.arg_groups.speculative_hook._disable_overlap_schedule_for_cpu",
+            keep_overlap_schedule,
+            HookType.REPLACE,
+        )
+        HookRegistry.register(
+            "sglang.kernels.ops.speculative.gather_spec_extras.gather_spec_extras",
+            gather_spec_extras_on_cpu,
+            HookType.AROUND,
+        )
+        HookRegistry.register("torch.Tensor.record_stream", skip_on_cpu, HookType.AROUND)
+
+
+def keep_intel_amx(original: Callable[[Any], dict[str, Any]], view: Any) -> dict[str, Any]:
+    """Keeps the one CPU backend that can draft, on machines whose CPU has no AMX, too."""
+    if view.device == "cpu" and view.attention_backend == "intel_amx":
+        return {}
+    return original(view)
+
+
+def keep_overlap_schedule(server_args: Any) -> None:
+    """Replaces a function that turns the overlap schedule off, and does so for device cpu only."""
+
+
+def gather_spec_extras_on_cpu(
+    original: Callable[..., tuple[Any, ...]],
+    indices: Any,  # [n] tensor
+    topk_p_buf: Any,
+    topk_index_buf: Any,
+    output_tokens_buf: Any,
+    hidden_states_buf: Any,  # or None
+) -> tuple[Any, ...]:
+    """Gathers rows of the relay buffers without the Triton kernel, for which there is no branch."""
+    buffers = (topk_p_buf, topk_index_buf, output_tokens_buf, hidden_states_buf)
+    if indices.device.type != "cpu":
+        return original(indices, *buffers)
+    return tuple(None if buffer is None else buffer[indices] for buffer in buffers)
+
+
+def skip_on_cpu(original: Callable[..., None], tensor: Any, stream: Any) -> None:
+    """Has no stream to record for a tensor in host memory."""
+    if tensor.device.type != "cpu":
+        original(tensor, stream)

@@ -1,0 +1,120 @@
+"""Attention over the paged cache against softmax written out, one query and head at a time."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sglang_cpu_host.kernels.attention import decode_attention_cpu, extend_attention_cpu
+from torch import Tensor
+
+# The first call into torch takes long on a busy machine.
+patient = settings(deadline=None)
+
+HEAD_DIM, SCALE, NUM_SLOTS = 4, 0.6, 40
+ONE = (1.0, 1.0)
+PLAIN = (0.0, False, 0, None, None)  # cap, cross attention, window, encoder_lens, sinks
+
+
+def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """One query [heads, dim] over keys and values [length, kv_heads, dim], in float64."""
+    group = q.shape[0] // k.shape[1]
+    out = torch.zeros(q.shape, dtype=torch.float64)
+    for head in range(q.shape[0]):
+        scores = [SCALE * float(q[head].double() @ key[head // group].double()) for key in k]
+        weights = [math.exp(score - max(scores)) for score in scores]
+        for weight, value in zip(weights, v, strict=True):
+            out[head] += weight / sum(weights) * value[head // group].double()
+    return out
+
+
+@st.composite
+def paged_batches(draw):
+    """Requests with scattered slots: (pool, rows, prefix lengths, new lengths, heads, K, V)."""
+    bs = draw(st.integers(1, 3))
+    prefixes = [draw(st.integers(0, 5)) for _ in range(bs)]
+    news = [draw(st.integers(1, 5)) for _ in range(bs)]
+    order = iter(draw(st.permutations(range(NUM_SLOTS))))
+    rows = draw(st.permutations(range(bs)))
+    pool = torch.zeros((bs, 12), dtype=torch.int32)
+    for row, prefix, new in zip(rows, prefixes, news, strict=True):
+        for position in range(prefix + new):
+            pool[row, position] = next(order)
+    kv_heads = draw(st.sampled_from([1, 2]))
+    heads = kv_heads * draw(st.sampled_from([1, 3]))
+    torch.manual_seed(draw(st.integers(0, 99)))
+    k, v = torch.randn(2, NUM_SLOTS, kv_heads, HEAD_DIM)
+    return pool, rows, prefixes, news, heads, k, v
+
+
+@patient
+@given(paged_batches(), st.sampled_from(["causal", "tree", "full"]))
+def test_extend_sees_the_prefix_and_what_the_mask_allows(batch, kind):
+    pool, rows, prefixes, news, heads, k, v = batch
+    q = torch.randn(sum(news), heads, HEAD_DIM)
+    o = torch.full_like(q, torch.nan)
+    trees = [torch.rand(n, n) < 0.5 for n in news]
+    for tree in trees:
+        tree.fill_diagonal_(True)
+    starts = [sum(news[:i]) for i in range(len(news))]
+    extend_attention_cpu(
+        q, None, None, o, k, v, *ONE, pool, torch.tensor(rows),
+        torch.tensor(prefixes) + torch.tensor(news), torch.tensor(news), torch.tensor(starts),
+        max(news), SCALE, *PLAIN,
+        torch.cat([tree.flatten() for tree in trees]) if kind == "tree" else None,
+        kind == "causal",
+    )  # fmt: skip
+    for i, (row, prefix, new, start) in enumerate(zip(rows, prefixes, news, starts, strict=True)):
+        for step in range(new):
+            seen = {
+                "causal": [j <= step for j in range(new)],
+                "tree": trees[i][step].tolist(),
+                "full": [True] * new,
+            }[kind]
+            positions = [*range(prefix), *(prefix + j for j in range(new) if seen[j])]
+            slots = pool[row, positions].long()
+            expected = softmax_attention(q[start + step], k[slots], v[slots])
+            torch.testing.assert_close(o[start + step].double(), expected, atol=1e-5, rtol=1e-4)
+
+
+@patient
+@given(paged_batches(), st.booleans())
+def test_decode_stores_the_new_token_and_sees_it(batch, is_cached):
+    pool, rows, prefixes, news, heads, k, v = batch
+    seq_lens = [prefix + new for prefix, new in zip(prefixes, news, strict=True)]
+    loc = torch.stack([pool[row, n - 1] for row, n in zip(rows, seq_lens, strict=True)]).long()
+    q = torch.randn(len(rows), heads, HEAD_DIM)
+    o = torch.full_like(q, torch.nan)
+    new_k, new_v = torch.randn(2, len(rows), *k.shape[1:])
+    k_before, v_before = k.clone(), v.clone()
+    decode_attention_cpu(
+        q, k, v, *ONE, o, None if is_cached else new_k, None if is_cached else new_v, loc,
+        torch.empty(0), pool, torch.tensor(rows), torch.tensor(seq_lens), SCALE, *PLAIN,
+    )  # fmt: skip
+    if not is_cached:
+        k_before[loc], v_before[loc] = new_k, new_v
+    assert torch.equal(k, k_before)
+    assert torch.equal(v, v_before)
+    for i, (row, seq_len) in enumerate(zip(rows, seq_lens, strict=True)):
+        slots = pool[row, :seq_len].long()
+        expected = softmax_attention(q[i], k[slots], v[slots])
+        torch.testing.assert_close(o[i].double(), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("scales", "plain", "named"),
+    [
+        ((2.0, 1.0), PLAIN, "scaled KV"),
+        (ONE, (30.0, False, 0, None, None), "logit cap"),
+        (ONE, (0.0, True, 0, None, None), "cross attention"),
+        (ONE, (0.0, False, 9, None, None), "sliding window"),
+        (ONE, (0.0, False, 0, None, torch.zeros(1)), "sinks"),
+    ],
+)
+def test_what_it_cannot_compute_is_refused_by_name(scales, plain, named):
+    q = k = torch.zeros(1, 1, HEAD_DIM)
+    one = torch.tensor([1])
+    pool = torch.zeros((2, 1), dtype=torch.int32)
+    with pytest.raises(NotImplementedError, match=named):
+        decode_attention_cpu(q, k, k, *scales, q, None, None, one, q, pool, one, one, SCALE, *plain)

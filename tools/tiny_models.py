@@ -1,0 +1,250 @@
+"""Tiny seeded models for end-to-end tests: a Llama target, an EAGLE and an EAGLE-3 draft.
+
+    python tools/tiny_models.py DEST        writes DEST/{target,eagle,eagle3}, about 3 MB
+
+The idea: the target mostly continues a fixed cycle of tokens (its head points from the embedding
+of a token to the token's successor), and attention to the context pushes it off the cycle now and
+then. Both drafts know the cycle and nothing of the context. So greedy text does not repeat
+itself, depends on every KV slot, and drafts are right often, but not always and not regularly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch  # noqa: TID253  # this tool makes weights
+from safetensors.torch import save_file
+from torch import Generator, Tensor  # noqa: TID253
+
+HIDDEN, INTERMEDIATE, LAYERS = 128, 256, 4
+HEADS, KV_HEADS, HEAD_DIM = 4, 2, 32
+VOCAB, BOS, EOS = 512, 256, 257
+# The EAGLE-3 draft knows only these many tokens; the cycle runs through them.
+DRAFT_VOCAB = 384
+
+TARGET_SEED, EAGLE_SEED, EAGLE3_SEED = 7, 11, 13
+# Found by trial: greedy text stays varied and about 0.6 of it follows the cycle, as
+# tests/cpu_host/test_served.py holds them to with the real server.
+TARGET_QK_STD, TARGET_VO_STD, TARGET_MLP_STD = 0.3, 0.12, 0.05
+HEAD_NOISE = 0.25
+DRAFT_STD = 0.03
+
+Weights = dict[str, Tensor]
+
+
+def make_tiny_models(dest: str | Path) -> dict[str, Path]:
+    """Writes the three models under dest and returns their folders by name."""
+    generator = torch.Generator().manual_seed(TARGET_SEED)
+    embedding = torch.randn(VOCAB, HIDDEN, generator=generator)
+    cycle = torch.randperm(VOCAB, generator=generator)
+    cycle = cycle[(cycle != BOS) & (cycle != EOS)][:DRAFT_VOCAB]
+    head = _head(embedding, cycle, generator)
+    folders = {name: Path(dest) / name for name in ("target", "eagle", "eagle3")}
+    _write_model(folders["target"], _config(), _target(embedding, head, generator))
+    _write_model(
+        folders["eagle"],
+        _config(architectures=["LlamaForCausalLMEagle"], num_hidden_layers=1),
+        _eagle(embedding, torch.Generator().manual_seed(EAGLE_SEED)),
+    )
+    eagle3_config = _config(
+        architectures=["LlamaForCausalLMEagle3"],
+        num_hidden_layers=1,
+        num_key_value_heads=HEADS,
+        draft_vocab_size=DRAFT_VOCAB,
+        eagle_config={
+            "use_aux_hidden_state": True,
+            "eagle_aux_hidden_state_layer_ids": [0, 1, 2],
+        },
+    )
+    known = cycle.sort().values
+    eagle3 = _eagle3(head, known, torch.Generator().manual_seed(EAGLE3_SEED))
+    _write_model(folders["eagle3"], eagle3_config, eagle3)
+    return folders
+
+
+def _head(embedding: Tensor, cycle: Tensor, generator: Generator) -> Tensor:
+    """Rows that make each token of the cycle the likely one after its predecessor."""
+    head = 0.5 * torch.randn(VOCAB, HIDDEN, generator=generator)
+    head[cycle.roll(-1)] = embedding[cycle]
+    return head + HEAD_NOISE * torch.randn(VOCAB, HIDDEN, generator=generator)
+
+
+def _target(embedding: Tensor, head: Tensor, generator: Generator) -> Weights:
+    weights = {
+        "model.embed_tokens.weight": embedding,
+        "model.norm.weight": torch.ones(HIDDEN),
+        "lm_head.weight": head,
+    }
+    for layer in range(LAYERS):
+        weights |= _layer(
+            f"model.layers.{layer}",
+            generator,
+            kv_heads=KV_HEADS,
+            qk_std=TARGET_QK_STD,
+            vo_std=TARGET_VO_STD,
+            mlp_std=TARGET_MLP_STD,
+        )
+    return weights
+
+
+def _eagle(embedding: Tensor, generator: Generator) -> Weights:
+    """EAGLE: fc over [embedding; target hidden] passes the embedding on, one weak layer."""
+    weights = {
+        "fc.weight": torch.cat(
+            [
+                torch.eye(HIDDEN) + 0.16 * torch.randn(HIDDEN, HIDDEN, generator=generator),
+                0.02 * torch.randn(HIDDEN, HIDDEN, generator=generator),
+            ],
+            dim=1,
+        ),
+        "fc.bias": torch.zeros(HIDDEN),
+        "embed_tokens.weight": embedding,
+    }
+    weights |= _layer("layers.0", generator, kv_heads=KV_HEADS)
+    del weights["layers.0.input_layernorm.weight"]  # The host's EAGLE layer has none.
+    return weights
+
+
+def _eagle3(head: Tensor, known: Tensor, generator: Generator) -> Weights:
+    """EAGLE-3: three hidden states through fc, one layer over [embedding; hidden], own head."""
+    ids = torch.arange(DRAFT_VOCAB)
+    weights = {
+        "fc.weight": 0.01 * torch.randn(HIDDEN, 3 * HIDDEN, generator=generator),
+        "norm.weight": torch.ones(HIDDEN),
+        "lm_head.weight": head[known],
+        "d2t": known - ids,
+        "t2d": torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, known, True),
+        "midlayer.hidden_norm.weight": torch.ones(HIDDEN),
+    }
+    weights |= _layer("midlayer", generator, kv_heads=HEADS, in_dim=2 * HIDDEN)
+    # Only attention sees the embedding: q = k looks sharply at the token itself, v and o pass
+    # its embedding on to the residual stream.
+    eye, zero = torch.eye(HIDDEN), torch.zeros(HIDDEN, HIDDEN)
+    attention = "midlayer.self_attn"
+    weights[f"{attention}.q_proj.weight"] = torch.cat([2 * eye, zero], dim=1)
+    weights[f"{attention}.k_proj.weight"] = torch.cat([2 * eye, zero], dim=1)
+    weights[f"{attention}.v_proj.weight"] = torch.cat([eye, zero], dim=1)
+    weights[f"{attention}.o_proj.weight"] = eye + 0.1 * torch.randn(
+        HIDDEN, HIDDEN, generator=generator
+    )
+    return weights
+
+
+def _layer(
+    prefix: str,
+    generator: Generator,
+    *,
+    kv_heads: int,
+    in_dim: int = HIDDEN,
+    qk_std: float = DRAFT_STD,
+    vo_std: float = DRAFT_STD,
+    mlp_std: float = DRAFT_STD,
+) -> Weights:
+    """One random Llama layer."""
+
+    def normal(std: float, rows: int, columns: int) -> Tensor:
+        return std * torch.randn(rows, columns, generator=generator)
+
+    q_dim, kv_dim = HEADS * HEAD_DIM, kv_heads * HEAD_DIM
+    return {
+        f"{prefix}.self_attn.q_proj.weight": normal(qk_std, q_dim, in_dim),
+        f"{prefix}.self_attn.k_proj.weight": normal(qk_std, kv_dim, in_dim),
+        f"{prefix}.self_attn.v_proj.weight": normal(vo_std, kv_dim, in_dim),
+        f"{prefix}.self_attn.o_proj.weight": normal(vo_std, HIDDEN, q_dim),
+        f"{prefix}.mlp.gate_proj.weight": normal(mlp_std, INTERMEDIATE, HIDDEN),
+        f"{prefix}.mlp.up_proj.weight": normal(mlp_std, INTERMEDIATE, HIDDEN),
+        f"{prefix}.mlp.down_proj.weight": normal(mlp_std, HIDDEN, INTERMEDIATE),
+        f"{prefix}.input_layernorm.weight": torch.ones(HIDDEN),
+        f"{prefix}.post_attention_layernorm.weight": torch.ones(HIDDEN),
+    }
+
+
+def _config(**changes: Any) -> dict[str, Any]:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": HIDDEN,
+        "intermediate_size": INTERMEDIATE,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_DIM,
+        "num_hidden_layers": LAYERS,
+        "vocab_size": VOCAB,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "pad_token_id": EOS,
+        "attention_bias": False,
+        "mlp_bias": False,
+        **changes,
+    }
+
+
+def _write_model(folder: Path, config: Mapping[str, Any], weights: Weights) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_json(folder / "config.json", config)
+    _write_json(folder / "generation_config.json", {"bos_token_id": BOS, "eos_token_id": EOS})
+    stored = {
+        name: (weight.to(torch.bfloat16) if weight.is_floating_point() else weight).contiguous()
+        for name, weight in weights.items()
+    }
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    _write_tokenizer(folder)
+
+
+def _write_tokenizer(folder: Path) -> None:
+    """Byte level: one token a byte, then the two specials, then `<x258>` and so on."""
+    from tokenizers import (  # type: ignore[import-untyped]  # has no stubs
+        Tokenizer,
+        decoders,
+        models,
+        pre_tokenizers,
+        processors,
+    )
+
+    vocab = {char: i for i, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    vocab |= {"<s>": BOS, "</s>": EOS}
+    vocab |= {f"<x{i}>": i for i in range(EOS + 1, VOCAB)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    chat_template = (
+        "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "model_max_length": 2048,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": chat_template,
+    }
+    _write_json(folder / "tokenizer_config.json", config)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("dest", type=Path, help="folder to write the models into")
+    for name, folder in make_tiny_models(parser.parse_args().dest).items():
+        print(f"{name}: {folder}")  # noqa: T201  # a command-line program
+
+
+if __name__ == "__main__":
+    main()
