@@ -1,6 +1,7 @@
 """The arms of a comparison: what each adds to the arguments that all of them share."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ class Arm:
 
     name: str
     speculative: tuple[str, ...] = ()  # arguments beside the draft's path
-    config: dict[str, object] | None = None  # written to a file for ADAPTIVE_EAGLE
+    config: Mapping[str, object] | None = None  # written to a file for ADAPTIVE_EAGLE
     policy: str = "own"  # or: alternate
 
     @property

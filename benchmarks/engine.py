@@ -76,7 +76,7 @@ class Engine:
 
     def __init__(self, scheduler: Any) -> None:
         self._worker = scheduler.draft_worker
-        self._ours = getattr(self._worker, "controller", None)
+        self._ours: Any = getattr(self._worker, "controller", None)
         self._own_policy = self._ours.policy if self._ours else None
         self._stopwatch: Stopwatch | None = None
 

@@ -9,6 +9,7 @@ import statistics
 import urllib.request
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 # Rounds after a prefill that still wait for it, or launch without a predecessor in flight.
@@ -93,11 +94,20 @@ def generate(
     return answers
 
 
-def generate_all(
-    url: str, prompts: Sequence[Sequence[int]], max_new_tokens: int, timeout_s: float = 300.0
+def generate_closed(
+    url: str,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    concurrency: int,
+    timeout_s: float = 300.0,
 ) -> list[dict[str, Any]]:
-    """Sends ``prompts`` as one batch; every answer ends by itself or at ``max_new_tokens``."""
-    return _post(url, prompts, {"max_new_tokens": max_new_tokens}, timeout_s)
+    """Keeps ``concurrency`` requests in flight; answers end by themselves or at the limit."""
+
+    def send(prompt: Sequence[int]) -> dict[str, Any]:
+        return _post(url, [prompt], {"max_new_tokens": max_new_tokens}, timeout_s)[0]
+
+    with ThreadPoolExecutor(concurrency) as clients:
+        return list(clients.map(send, prompts))
 
 
 def _post(

@@ -40,7 +40,7 @@ DEFAULTS: dict[str, dict[str, str]] = {
     "smollm2": {
         "arms": "none,static-3,builtin,ema",
         "acceptance": "natural",
-        "batches": "1",
+        "batches": "4",  # requests in flight
     },
 }
 MAX_LOG_LINES = 2000  # of a server's log kept beside the record

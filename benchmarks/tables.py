@@ -27,7 +27,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def _text(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+    return str(value)
 
 
 def start_table(passes: Sequence[Raw]) -> str:

@@ -1,0 +1,81 @@
+"""The benchmark itself, end to end on the CPU host: real servers, real requests, small batches."""
+
+import json
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.e2e.launches import MODELS, ensure_tiny_models
+from tests.hosts import REPO
+
+SMALL = ("--repeats", "2", "--prompt-tokens", "16", "--context-length", "1024",
+         "--new-tokens", "32", "--new-tokens-sim", "64",
+         "--settle-tokens", "20", "--settle-tokens-sim", "20")  # fmt: skip
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def passes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One pass each over the host's own adaptive arm and our forced alternation."""
+    ensure_tiny_models()
+    out = tmp_path_factory.mktemp("dry-run")
+    command = [sys.executable, "-m", "benchmarks.slice", "run", "--dry-cpu", *SMALL]
+    command += ["--target", str(MODELS / "target"), "--draft", str(MODELS / "eagle3")]
+    command += ["--arms", "builtin,ema-alternate", "--batches", "3"]
+    command += ["--port", str(free_port()), "--out", str(out)]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads((out / "slice-1.json").read_text())
+    return {each["arm"]: each for each in record["passes"]}
+
+
+def cell(one: dict[str, Any], acceptance: str) -> dict[str, Any]:
+    """The cell of one acceptance."""
+    return dict(next(each for each in one["cells"] if each["acceptance"] == acceptance))
+
+
+@pytest.mark.e2e
+def test_both_arms_are_measured_between_the_same_two_points(passes: dict[str, Any]) -> None:
+    for one in passes.values():
+        assert 0 < one["tiers_s"] < one["ready_s"]
+        assert one["captures"] == {"before_ready": 0, "after_ready": 0}  # a CPU captures nothing
+
+
+@pytest.mark.e2e
+def test_our_plugin_serves_in_our_arm_only(passes: dict[str, Any]) -> None:
+    assert passes["builtin"]["plugin"] is None
+    assert passes["ema-alternate"]["plugin"]["mode"] == "adaptive"
+
+
+@pytest.mark.e2e
+def test_the_alternation_runs_every_tier_and_switches_are_timed(passes: dict[str, Any]) -> None:
+    one = passes["ema-alternate"]
+    rounds = [set(repeat["rounds"]) for repeat in cell(one, "natural")["repeats"]]
+    assert rounds == [{"0", "1", "3", "5", "7"}] * 2
+    assert one["switch_us"] > 0
+    assert passes["builtin"]["switch_us"] > 0
+    assert set(cell(one, "natural")["took_us"]) == {"choose", "observe"}
+
+
+@pytest.mark.e2e
+def test_the_injected_accept_length_is_seen_and_the_natural_one_is_not_it(
+    passes: dict[str, Any],
+) -> None:
+    (injected, natural) = (
+        [
+            repeat["num_tokens"] / 3 / sum(repeat["rounds"].values())
+            for repeat in cell(passes["builtin"], acceptance)["repeats"]
+        ]
+        for acceptance in ("sim3.5", "natural")
+    )
+    assert all(3.0 <= length <= 4.0 for length in injected)
+    assert all(length < 3.0 for length in natural)

@@ -1,0 +1,150 @@
+"""What the measuring plugin does inside a scheduler: force, time, and leave no trace."""
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from benchmarks.engine import Calls, Engine, ForcedPolicy, Stopwatch
+from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+
+TIERS = tuple(chain_tier(steps) for steps in (0, 1, 3))
+
+
+class SmallPolicy:
+    """Chooses the deepest of a few tiers; below eight requests only two are reachable."""
+
+    def choose(self, batch_size: int) -> Tier:
+        return self.reachable(batch_size)[-1]
+
+    def reachable(self, batch_size: int) -> Sequence[Tier]:
+        return TIERS if batch_size >= 8 else TIERS[:2]
+
+    def describe(self) -> dict[str, str]:
+        return {"of": "its own"}
+
+
+class SmallPool:
+    """Remembers what was activated."""
+
+    def __init__(self) -> None:
+        self.states = [types.SimpleNamespace(tier=tier) for tier in TIERS]
+        self.current = TIERS[0]
+        self.activated: list[Tier] = []
+
+    def activate(self, tier: Tier) -> None:
+        self.activated.append(tier)
+        self.current = tier
+
+
+class SmallController:
+    """Stands where the worker's controller stands."""
+
+    def __init__(self) -> None:
+        self.policy: Any = SmallPolicy()
+        self.pool = SmallPool()
+        self.calls: list[str] = []
+
+    def before_decode(self, batch_size: int, requests: Sequence[object]) -> None:
+        self.calls.append(f"choose {batch_size} {len(requests)}")
+
+    def observe(self, num_correct_drafts: Sequence[int], batch_size: int) -> None:
+        self.calls.append(f"observe {batch_size}")
+
+
+def test_alternation_runs_through_every_tier_that_the_batch_may_choose() -> None:
+    forced = ForcedPolicy(SmallPolicy(), None)
+    assert {forced.choose(4) for _ in range(2)} == set(TIERS[:2])
+    assert {forced.choose(8) for _ in range(3)} == set(TIERS)
+
+
+def test_a_fixed_tier_stays_and_one_out_of_reach_is_an_error() -> None:
+    forced = ForcedPolicy(SmallPolicy(), 3)
+    assert [forced.choose(8) for _ in range(3)] == [TIERS[2]] * 3
+    with pytest.raises(StopIteration):
+        forced.choose(4)
+
+
+def test_everything_else_is_the_policy_s_own() -> None:
+    assert ForcedPolicy(SmallPolicy(), None).describe() == {"of": "its own"}
+
+
+def test_the_stopwatch_times_calls_and_uncovers_the_methods_again() -> None:
+    controller = SmallController()
+    watch = Stopwatch(Calls(controller, "before_decode", "observe"))
+    controller.before_decode(2, ["a", "b"])
+    controller.before_decode(2, ["a", "b"])
+    controller.observe([1, 0], 2)
+    watch.remove()
+    controller.observe([1, 0], 2)
+    assert [len(watch.took_ns[stage]) for stage in ("choose", "observe")] == [2, 1]
+    assert all(took > 0 for took in watch.took_ns["choose"])
+    assert controller.calls == ["choose 2 2", "choose 2 2", "observe 2", "observe 2"]
+    assert not {"before_decode", "observe"} & set(vars(controller))
+
+
+def command(**changed: Any) -> dict[str, Any]:
+    """A command that changes nothing but what it names."""
+    unchanged = {"accept_length": None, "policy": "own", "timing": False, "switches": False}
+    return {"seed": 0, **unchanged, **changed}
+
+
+@pytest.fixture
+def host_switch(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """The host's module that holds SIMULATE_ACC_LEN, without the host."""
+    spec_utils = types.SimpleNamespace(SIMULATE_ACC_LEN=3.5)
+    package = types.ModuleType("sglang.srt.speculative")
+    package.spec_utils = spec_utils  # type: ignore[attr-defined]
+    monkeypatch.setitem(__import__("sys").modules, "sglang.srt.speculative", package)
+    return spec_utils
+
+
+def test_a_command_sets_acceptance_and_policy_and_the_next_takes_them_back(
+    host_switch: types.SimpleNamespace,
+) -> None:
+    controller = SmallController()
+    own = controller.policy
+    engine = Engine(
+        types.SimpleNamespace(draft_worker=types.SimpleNamespace(controller=controller))
+    )
+    engine.obey(command(policy="alternate"))
+    assert host_switch.SIMULATE_ACC_LEN == -1.0
+    assert isinstance(controller.policy, ForcedPolicy)
+    engine.obey(command(accept_length=3.5))
+    assert host_switch.SIMULATE_ACC_LEN == 3.5
+    assert controller.policy is own
+
+
+def test_the_switch_loop_alternates_the_two_deepest_tiers_and_restores_the_first(
+    host_switch: types.SimpleNamespace,
+) -> None:
+    controller = SmallController()
+    engine = Engine(
+        types.SimpleNamespace(draft_worker=types.SimpleNamespace(controller=controller))
+    )
+    switch_us = engine.obey(command(switches=True))["switch_us"]
+    assert switch_us > 0
+    pool = controller.pool
+    assert set(pool.activated[:-1]) == set(TIERS[1:])
+    assert all(a is not b for a, b in zip(pool.activated, pool.activated[1:], strict=False))
+    assert pool.current is TIERS[0]
+
+
+def test_timing_is_reported_by_the_command_that_ends_it(
+    host_switch: types.SimpleNamespace,
+) -> None:
+    controller = SmallController()
+    engine = Engine(
+        types.SimpleNamespace(draft_worker=types.SimpleNamespace(controller=controller))
+    )
+    assert engine.obey(command(timing=True)) == {}
+    controller.before_decode(1, ["a"])
+    assert len(engine.obey(command())["took_ns"]["choose"]) == 1
+    assert engine.obey(command()) == {}
+
+
+def test_a_server_without_speculation_takes_commands_and_measures_nothing() -> None:
+    engine = Engine(types.SimpleNamespace(draft_worker=None))
+    assert engine.obey(command(accept_length=3.5, policy="alternate", timing=True)) == {}
+    assert engine.obey(command(switches=True)) == {"switch_us": None}

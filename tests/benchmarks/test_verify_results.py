@@ -1,0 +1,153 @@
+"""A result is refused when a figure, its shape or the code behind it is not what it claims."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import summary
+from benchmarks.provenance import CODE, code_sha256, code_sha256_at, git, without_folders
+from benchmarks.verify_results import check_file, check_provenance, check_slice
+from tests.benchmarks.records import PROVENANCE, records
+
+
+@pytest.fixture(scope="module")
+def complete() -> dict[str, Any]:
+    merged = summary.merged(records())
+    return dict(json.loads(json.dumps(merged)))
+
+
+def test_a_complete_result_passes_after_a_round_trip_through_json(complete: Any) -> None:
+    assert check_slice(complete) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("arms", "ema", "tiers_gb"), 1.0),
+        (("arms", "builtin", "tokens_per_s", "natural", "24"), 2399.9),
+        (("overhead_us_per_round", "100"), 11.0),
+        (("switch_us",), 0.1),
+        (("captures_after_ready",), 1),
+        (("plain_over_none", "128"), 1.0),
+        (("smollm2", "ema", "prose", "accept_length"), 3.1),
+    ],
+)
+def test_a_figure_that_its_repeats_do_not_give_is_named(
+    complete: Any, path: tuple[str, ...], value: float
+) -> None:
+    result = copy.deepcopy(complete)
+    inner = result
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    (problem,) = check_slice(result)
+    assert problem.startswith(".".join(path) + ": the file says")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda result: result.pop("switch_us"), "file: keys"),
+        (lambda result: result["arms"].pop("static-3"), "arms: keys"),
+        (lambda result: result["arms"]["ema"].pop("ready_s"), "arms.ema: keys"),
+        (lambda result: result["arms"]["ema"]["tokens_per_s"].pop("sim3.5"), "lacks ['sim3.5']"),
+        (
+            lambda result: result["arms"]["ema"]["tokens_per_s"]["natural"].pop("48"),
+            "arms.ema.tokens_per_s.natural lacks ['48']",
+        ),
+        (
+            lambda result: result["arms"]["none"]["raw"][0]["cells"][0]["repeats"].pop(),
+            "arms.none natural 1: 2 repeats",
+        ),
+        (lambda result: result["plain_over_none"].pop("16"), "plain_over_none lacks ['16']"),
+        (lambda result: result["overhead_us_per_round"].clear(), "overhead_us_per_round lacks"),
+        (lambda result: result["smollm2"].pop("builtin"), "smollm2 lacks ['builtin']"),
+    ],
+)
+def test_a_part_that_is_missing_is_named(complete: Any, spoil: Any, message: str) -> None:
+    result = copy.deepcopy(complete)
+    spoil(result)
+    assert any(message in problem for problem in check_slice(result))
+
+
+def test_a_file_without_a_check_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text("{}")
+    assert check_file(path) == ["no check is written for other.json"]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A repository with one committed source file of the package."""
+    (tmp_path / CODE).mkdir()
+    (tmp_path / CODE / "code.py").write_text("steps = 3\n")
+    git(tmp_path, "init", "--quiet")
+    commit(tmp_path)
+    return tmp_path
+
+
+def commit(root: Path) -> str:
+    """Commits everything in the repository; returns the commit."""
+    git(root, "add", "--all")
+    author = ("-c", "user.name=test", "-c", "user.email=test@example.invalid")
+    git(root, *author, "commit", "--quiet", "--allow-empty", "--message", "test")
+    return git(root, "rev-parse", "HEAD").strip()
+
+
+def measured_at(root: Path) -> dict[str, Any]:
+    """The provenance that a run in this checkout would have."""
+    return {
+        **PROVENANCE,
+        "git_sha": git(root, "rev-parse", "HEAD").strip(),
+        "code_sha256": code_sha256(root),
+    }
+
+
+def test_later_commits_elsewhere_keep_a_result_valid(checkout: Path) -> None:
+    record = measured_at(checkout)
+    (checkout / "README.md").write_text("words\n")
+    commit(checkout)
+    assert check_provenance(record, checkout) == []
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("name", ["code.py", "new.py", "preset.json"])
+def test_runtime_code_that_changed_since_asks_for_a_new_measurement(
+    checkout: Path, name: str, is_committed: bool
+) -> None:
+    record = measured_at(checkout)
+    (checkout / CODE / name).write_text("steps = 5\n")
+    if is_committed:
+        commit(checkout)
+    (problem,) = check_provenance(record, checkout)
+    assert "has changed since" in problem
+
+
+def test_a_run_of_uncommitted_code_is_found_out(checkout: Path) -> None:
+    (checkout / CODE / "code.py").write_text("steps = 5\n")
+    (problem,) = check_provenance(measured_at(checkout), checkout)
+    assert problem.startswith("the code that ran is not the code at")
+
+
+def test_a_commit_outside_the_history_is_refused(checkout: Path) -> None:
+    record = {**measured_at(checkout), "git_sha": "0" * 40}
+    (problem,) = check_provenance(record, checkout)
+    assert "is no ancestor of HEAD" in problem
+
+
+def test_missing_provenance_is_named(checkout: Path) -> None:
+    record = measured_at(checkout)
+    del record["gpu"], record["argv"]
+    assert check_provenance(record, checkout) == ["provenance lacks ['argv', 'gpu']"]
+
+
+def test_the_hash_of_a_commit_is_that_of_its_checkout(checkout: Path) -> None:
+    assert code_sha256_at("HEAD", checkout) == code_sha256(checkout)
+
+
+def test_a_recorded_command_names_no_folder_of_the_machine() -> None:
+    shown = without_folders(["/somewhere/slice.py", "run", "--out", "/a/b/out", "examples/x"])
+    assert shown == ["slice.py", "run", "--out", "out", "examples/x"]
