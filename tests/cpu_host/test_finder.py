@@ -10,10 +10,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import sglang_cpu_host
 import torch
 from sglang_cpu_host import kernels
 
-REPO = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[2] / "patches" / "cpu"
 # Importing the real SGLang takes seconds; the finder only asks whether someone did.
 AS_SGLANG = "import sys, types; sys.modules['sglang'] = types.ModuleType('sglang')\n"
 
@@ -28,8 +29,7 @@ def run(code: str, python: Path | str = sys.executable, *options: str) -> str:
 
 def run_stub(code: str) -> str:
     """Runs code where nothing is installed but this package's folder: triton is never real."""
-    folder = REPO / "patches" / "cpu"
-    start = f"import sys; sys.path.insert(0, {str(folder)!r})\n"
+    start = f"import sys; sys.path.insert(0, {str(PACKAGE)!r})\n"
     install = "import sglang_cpu_host.finder as finder; finder.install()\n"
     return run(start + install + AS_SGLANG + code, sys.executable, "-I", "-S")
 
@@ -89,10 +89,8 @@ def test_a_real_package_installed_later_wins_and_its_removal_brings_the_stand_in
     venv.create(tmp_path / "venv", with_pip=False)
     python = tmp_path / "venv" / "bin" / "python"
     site = Path(run("import sysconfig; print(sysconfig.get_path('purelib'))", python))
-    for file in files("sglang-cpu-host") or []:
-        if file.suffix in {".py", ".pth"}:
-            (site / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(str(file.locate()), site / file)
+    shutil.copytree(Path(str(sglang_cpu_host.__file__)).parent, site / "sglang_cpu_host")
+    shutil.copy(PACKAGE / "sglang_cpu_host.pth", site)
 
     def origin(name: str) -> str:
         find = f"import importlib.util as u; spec = u.find_spec({name!r})\n"

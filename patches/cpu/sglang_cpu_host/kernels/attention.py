@@ -55,9 +55,9 @@ def extend_attention_cpu(
         if tree_mask is not None:
             mask[:, seq_len - n :] = tree_mask.view(-1)[done : done + n * n].view(n, n).bool()
             done += n * n
-        slots = req_to_token[request, :seq_len].long()
+        slots = req_to_token[request, :seq_len]
         new = slice(start, start + n)
-        o[new] = _attend(q[new], k_buffer[slots], v_buffer[slots], mask, sm_scale)
+        o[new] = _attend(q[new], k_buffer, v_buffer, slots, mask, sm_scale)
 
 
 def decode_attention_cpu(
@@ -88,12 +88,21 @@ def decode_attention_cpu(
         v_buffer[loc] = v.view(-1, *v_buffer.shape[1:]).to(v_buffer.dtype)
     rows = zip(req_pool_indices.tolist(), seq_lens.tolist(), strict=True)
     for i, (request, seq_len) in enumerate(rows):
-        slots = req_to_token[request, :seq_len].long()
-        o[i : i + 1] = _attend(q[i : i + 1], k_buffer[slots], v_buffer[slots], None, sm_scale)
+        slots = req_to_token[request, :seq_len]
+        o[i : i + 1] = _attend(q[i : i + 1], k_buffer, v_buffer, slots, None, sm_scale)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """q [n, num_heads, head_dim], k and v [seq_len, num_kv_heads, head_dim] -> like q."""
+def _attend(
+    q: Tensor,  # [n, num_heads, head_dim]
+    k_buffer: Tensor,
+    v_buffer: Tensor,
+    slots: Tensor,  # [seq_len]
+    mask: Tensor | None,  # [n, seq_len] bool
+    scale: float,
+) -> Tensor:
+    """Attends from n tokens of one request to the tokens in its slots; the result is like q."""
+    # index_select, since indexing with a tensor copies four times slower here.
+    k, v = k_buffer.index_select(0, slots), v_buffer.index_select(0, slots)
     query, key, value = (x.transpose(0, 1)[None].float() for x in (q, k, v))
     is_grouped = q.shape[1] != k.shape[1]
     out = scaled_dot_product_attention(
