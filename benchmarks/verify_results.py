@@ -38,6 +38,7 @@ BATCH_SIZES = {"1", "5", "8", "24", "48", "64", "100"}
 PLAIN_BATCH_SIZES = {"1", "16", "64", "128"}
 ACCEPTANCE = {"natural", "sim3.5"}
 MIN_REPEATS = 3
+GPU = "H200"
 
 
 def check_provenance(record: Raw, root: Path = ROOT) -> list[str]:
@@ -71,6 +72,9 @@ def _slice_shape(result: Raw) -> list[str]:
     problems += _keys("arms", result.get("arms", {}), set(summary.REPORTED_ARMS))
     if problems:
         return problems
+    gpu = result["provenance"].get("gpu")
+    if GPU not in str(gpu):
+        problems.append(f"measured on {gpu}, not on an {GPU}")
     for name, arm in result["arms"].items():
         problems += _keys(f"arms.{name}", arm, ARM_KEYS)
         if not problems:

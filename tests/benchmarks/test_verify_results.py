@@ -65,6 +65,7 @@ def test_a_figure_that_its_repeats_do_not_give_is_named(
         (lambda result: result["plain_over_none"].pop("16"), "plain_over_none lacks ['16']"),
         (lambda result: result["overhead_us_per_round"].clear(), "overhead_us_per_round lacks"),
         (lambda result: result["smollm2"].pop("builtin"), "smollm2 lacks ['builtin']"),
+        (lambda result: result["provenance"].update(gpu="cpu"), "measured on cpu"),
     ],
 )
 def test_a_part_that_is_missing_is_named(complete: Any, spoil: Any, message: str) -> None:
