@@ -1,0 +1,1 @@
+"""The documentation holds: links resolve, names exist, examples load."""
