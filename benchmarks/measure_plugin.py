@@ -1,7 +1,7 @@
 """A measuring SGLang plugin, loaded in every arm through the host's own HookRegistry.
 
 It measures building between the same two points whatever speculates (before the attention
-backends, after the graphs), counts graph captures, and records each decode round when its result
+backends, after the graphs) and, within it, the prefill graphs; counts graph captures, and records each decode round when its result
 is processed. The benchmark talks to it through a control file and `/server_info`: every new
 command in the file is carried out, and answered, in the next `get_internal_state`, between rounds.
 """
@@ -19,6 +19,9 @@ CONTROL_ENV = "SLICE_BENCH_CONTROL"  # names the control file
 ANSWER_KEY = "slice_bench"  # in internal_states[0]
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+PREFILL_CAPTURE = (
+    "sglang.srt.model_executor.model_runner_components.cuda_graph_setup.capture_prefill_graph"
+)
 GIB = 2**30
 
 
@@ -29,6 +32,8 @@ class Build:
         self._start: tuple[float, float] | None = None
         self.seconds: float | None = None
         self.gb: float | None = None
+        self.prefill_s = 0.0
+        self.prefill_gb = 0.0
 
     def begin(self) -> None:
         """Marks the first point."""
@@ -42,6 +47,14 @@ class Build:
         used_gb = device_used_gb()
         self.seconds = time.perf_counter() - self._start[0]
         self.gb = used_gb - self._start[1]
+
+    def measure_prefill(self, capture: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Adds up what the prefill graphs take, which belong to no tier and are in every arm."""
+        before_gb, start_s = device_used_gb(), time.perf_counter()
+        captured = capture(*args, **kwargs)
+        self.prefill_gb += device_used_gb() - before_gb
+        self.prefill_s += time.perf_counter() - start_s
+        return captured
 
 
 def device_used_gb() -> float:
@@ -108,6 +121,8 @@ class Probe:
             "command_id": self._command_id,
             "build_s": self.build.seconds,
             "build_gb": self.build.gb,
+            "prefill_s": self.build.prefill_s,
+            "prefill_gb": self.build.prefill_gb,
             "num_captures": dict(self.num_captures),
             "rounds": rounds,
             **done,
@@ -135,6 +150,7 @@ def register() -> None:
 
     before(f"{SCHEDULER}.init_all_attention_backends", probe.build.begin)
     after(f"{SCHEDULER}.init_all_cuda_graphs", lambda *_args, **_kw: probe.build.end())
+    HookRegistry.register(PREFILL_CAPTURE, probe.build.measure_prefill, HookType.AROUND)
     before("torch.cuda.CUDAGraph.capture_begin", probe.count_capture)
     before(f"{SCHEDULER}.get_init_info", probe.mark_ready)
     after(f"{SCHEDULER}.process_batch_result", lambda _none, _self, *args: probe.record(*args))

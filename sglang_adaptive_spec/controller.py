@@ -45,7 +45,7 @@ class AdaptiveController:
         self.startup_tier = startup_tier
         self.counters = RoundCounters()
         self.decode_tier = startup_tier  # the tier of the newest decode round
-        self._decode_slot: int | None = None
+        self._batch_size = 0  # of the newest decode round
         self._in_flight: deque[Launch] = deque()
         self._policy_error_logged = False
 
@@ -80,18 +80,21 @@ class AdaptiveController:
     def _choose(self, batch_size: int) -> Tier:
         try:
             tier = self.policy.choose(batch_size)
-            slot = self.policy.slot(batch_size)
+            if tier != self.decode_tier:
+                self._switch_to(tier, batch_size)
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("choose")
             return self.decode_tier
-        if tier != self.decode_tier:
-            reason = "policy" if slot == self._decode_slot else "batch_size"
-            if self._decode_slot is not None:  # the first choice switches from nothing
-                self.counters.num_switches[reason] += 1
-                logger.debug("tier %s -> %s (%s)", self.decode_tier, tier, reason)
-            self.decode_tier = tier
-        self._decode_slot = slot
+        self._batch_size = batch_size
         return tier
+
+    def _switch_to(self, tier: Tier, batch_size: int) -> None:
+        if self._batch_size:  # else it is the first choice, which switches from nothing
+            is_same_slot = self.policy.slot(self._batch_size) == self.policy.slot(batch_size)
+            reason = "policy" if is_same_slot else "batch_size"
+            self.counters.num_switches[reason] += 1
+            logger.debug("tier %s -> %s (%s)", self.decode_tier, tier, reason)
+        self.decode_tier = tier
 
     def _count_policy_error(self, call: str) -> None:
         self.counters.num_policy_errors += 1

@@ -208,6 +208,7 @@ CONTRACT: tuple[Symbol, ...] = (
             "self, server_args, gpu_id, nccl_port, target_worker",
             "self, server_args, gpu_id, ps, nccl_port, target_worker",  # 0.5.20
         ),
+        (OVERRIDE, "init_attention_backends", "hold garbage collection before captures", "self"),
         (OVERRIDE, "init_cuda_graphs", "build every tier inside the host's start-up", "self"),
         (
             OVERRIDE,
@@ -329,6 +330,12 @@ CONTRACT: tuple[Symbol, ...] = (
     *_of(f"{_GRAPHS}:Phase", (READ, "DECODE", "ask about the decode phase")),
     *_of(
         "sglang.srt.model_executor.runner.base_cuda_graph_runner",
+        (
+            HOOK,
+            "freeze_gc",
+            "collect garbage once for all captures, not twice for each",
+            "enable_cudagraph_gc",
+        ),
         (
             CALL,
             "get_batch_sizes_to_capture",

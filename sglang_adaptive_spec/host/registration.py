@@ -15,6 +15,7 @@ INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
 INIT_INFO = "sglang.srt.managers.scheduler.Scheduler.get_init_info"
 LAUNCH = "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes"
 GET_BACKEND = "sglang.srt.model_executor.model_runner.ModelRunner._get_attention_backend"
+FREEZE_GC = "sglang.srt.model_executor.runner.base_cuda_graph_runner.freeze_gc"
 CAPTURE = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup.capture_decode_graph"
 
 
@@ -40,13 +41,14 @@ def install_hooks() -> None:
 
 
 def install_build_hooks(
-    around_capture: Callable[..., Any], around_get_backend: Callable[..., Any]
+    *, capture: Callable[..., Any], get_backend: Callable[..., Any], freeze_gc: Callable[..., Any]
 ) -> None:
-    """Hooks what the target builds; only in a process that builds our worker."""
-    HookRegistry.register(CAPTURE, around_capture, HookType.AROUND)
-    HookRegistry.register(GET_BACKEND, around_get_backend, HookType.AROUND)
+    """Hooks what the host does while tiers are built; only in a process that builds our worker."""
+    hooks = {CAPTURE: capture, GET_BACKEND: get_backend, FREEZE_GC: freeze_gc}
+    for target, hook in hooks.items():
+        HookRegistry.register(target, hook, HookType.AROUND)
     HookRegistry.apply_hooks()
-    for target in (CAPTURE, GET_BACKEND):
+    for target in hooks:
         if not hasattr(resolve_name(target), "__wrapped__"):
             raise RuntimeError(f"ADAPTIVE_EAGLE could not hook {target}; the log above says why.")
 

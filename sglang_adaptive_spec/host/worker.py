@@ -13,7 +13,7 @@ from typing import Any
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
 
 from sglang_adaptive_spec.controller import AdaptiveController
-from sglang_adaptive_spec.host.capture import CaptureLists
+from sglang_adaptive_spec.host.capture import CaptureLists, garbage_hold
 from sglang_adaptive_spec.host.registration import install_build_hooks
 from sglang_adaptive_spec.host.request import AdaptiveRequest, request_of
 from sglang_adaptive_spec.host.startup import TierBuilder
@@ -41,7 +41,11 @@ def worker_class(host_class: type[Any]) -> type[Any]:
             f"ADAPTIVE_EAGLE needs the host's EAGLEWorkerV2 and got {host_class.__name__}: "
             "remove the plugin that replaces it, or serve with --speculative-algorithm EAGLE."
         )
-    install_build_hooks(capture_target_graphs, get_target_backend)
+    install_build_hooks(
+        capture=capture_target_graphs,
+        get_backend=get_target_backend,
+        freeze_gc=garbage_hold.around_freeze_gc,
+    )
     return AdaptiveEagleWorker
 
 
@@ -106,11 +110,17 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self._draft_worker.tier_builder = self.tier_builder
         self._built_values: tuple[object, ...] = ()
 
+    def init_attention_backends(self, *args: Any, **kwargs: Any) -> None:
+        """The last step before the first capture, the target's."""
+        super().init_attention_backends(*args, **kwargs)
+        garbage_hold.hold()
+
     def init_cuda_graphs(self, *args: Any, **kwargs: Any) -> None:
         """Builds all tiers; the host calls the builder back where it would build its own."""
         self.adaptive_controller: TierBuilder | None = self.tier_builder
         super().init_cuda_graphs(*args, **kwargs)
         self.adaptive_controller = None
+        garbage_hold.release()
         delattr(self._target_worker.model_runner, CAPTURES_ATTRIBUTE)
         self.telemetry = Telemetry(self)
         self.telemetry.log_start()

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import gc
 import logging
 import os
 import re
@@ -30,7 +31,7 @@ FOREIGN = {
     "graph",  # the settings of ExecGraph, by its _NS_PATH
 }  # fmt: skip
 BUILTINS = (str, dict, list, tuple, set, type, BaseException)
-MODULES = (contextlib, logging, os, time, threading)
+MODULES = (contextlib, gc, logging, os, time, threading)
 CLASSES = (logging.Logger, threading.Thread, threading.Event)
 STANDARD = {name for owner in (*BUILTINS, *MODULES, *CLASSES) for name in dir(owner)}
 # Read by the host on our behalf, not by our code.
