@@ -1,9 +1,10 @@
 """A measuring SGLang plugin, loaded in every arm through the host's own HookRegistry.
 
 It measures building between the same two points whatever speculates (before the attention
-backends, after the graphs) and, within it, the prefill graphs; counts graph captures, and records each decode round when its result
-is processed. The benchmark talks to it through a control file and `/server_info`: every new
-command in the file is carried out, and answered, in the next `get_internal_state`, between rounds.
+backends, after the graphs) and, within it, the prefill graphs; counts graph captures, and records
+each decode round when its result is processed. The benchmark talks to it through a control file
+and `/server_info`: every new command in the file is carried out, and answered, in the next
+`get_internal_state`, between rounds.
 """
 
 import json

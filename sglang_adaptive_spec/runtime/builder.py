@@ -15,8 +15,8 @@ from sglang_adaptive_spec.runtime.pool import RuntimePool, TierState
 
 logger = logging.getLogger(__name__)
 
-# GB that stay free for what serving allocates beside the graphs. The largest of it is sampling: three
-# fp32 copies of the verify logits of 128 requests x 8 tokens x a vocabulary of 128k are 1.6 GB.
+# GB that stay free for what serving allocates beside the graphs. The largest of it is sampling:
+# three fp32 copies of the verify logits of 128 requests x 8 tokens x 128k vocabulary are 1.6 GB.
 RESERVED_GB = 2.0
 
 
