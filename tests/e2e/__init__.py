@@ -1,0 +1,1 @@
+"""End to end: the real SGLang server on the CPU host, compared with no speculation."""

@@ -1,0 +1,79 @@
+"""Breaks a server on purpose: the identity tests must notice each of these.
+
+Each plants a mistake that a switch of tiers could make, in a server that starts and is healthy.
+
+What does not serve as a mutant on this host, tried: chain buffers that stay the start-up tier's
+(each row begins with the shorter chain, and the stand-in reads row by row), a stale draft backend
+(drafts get worse and are refused) and a stale target backend (without graphs it holds no width).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+READY = "sglang.srt.managers.scheduler.Scheduler.get_init_info"
+FORWARD = "sglang.srt.model_executor.model_runner.ModelRunner.forward"
+SHIFT_INTERVAL = 10  # verifies from one shifted one to the next
+
+
+def shift_kv_slot() -> None:
+    """Writes the KV of one request's drafts one slot off, in every tenth verify."""
+    HookRegistry.register(FORWARD, _Shift().forward, HookType.AROUND)
+
+
+class _Shift:
+    """Counts the target's verifies; the text of the round itself is right, the next ones read."""
+
+    def __init__(self) -> None:
+        self._num_verifies = 0
+
+    def forward(
+        self, forward: Callable[..., Any], runner: Any, batch: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if batch.forward_mode.is_target_verify() and not runner.is_draft_worker:
+            self._num_verifies += 1
+            if self._num_verifies % SHIFT_INTERVAL == 0:
+                window = slice(0, batch.spec_info.draft_token_num)
+                batch.out_cache_loc[window] = batch.out_cache_loc[window].roll(1)
+        return forward(runner, batch, *args, **kwargs)
+
+
+def delay_chain_buffers() -> None:
+    """Activates a tier with the chain buffers of the tier before.
+
+    A deeper tier then finds a shorter chain: on this host the tree's sizes do not match and the
+    round fails. It cannot be subtler: a wrong tree of the right size still accepts only what the
+    target says.
+    """
+    _delay_slots("_draft_worker", "_topk1_parents_prealloc", "_topk1_score_indices_prealloc")
+
+
+def delay_width() -> None:
+    """Activates a tier with the worker's number of draft tokens of the tier before.
+
+    Results are read with it as their stride: from the second request of a batch on, the tokens
+    of another row come out, and nothing else shows it.
+    """
+    _delay_slots("", "speculative_num_draft_tokens")
+
+
+def _delay_slots(attribute: str, *names: str) -> None:
+    """Makes some slots of ``worker.<attribute>`` (or the worker) lag one activation behind."""
+
+    def delay(info: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
+        worker = scheduler.draft_worker
+        owner = getattr(worker, attribute) if attribute else worker
+        activate = worker.pool.activate
+        due = {name: getattr(owner, name) for name in names}
+
+        def activate_late(tier: Any) -> None:
+            activate(tier)
+            for name, value in due.items():
+                due[name] = getattr(owner, name)
+                setattr(owner, name, value)
+
+        worker.pool.activate = activate_late
+        return info
+
+    HookRegistry.register(READY, delay, HookType.AFTER)

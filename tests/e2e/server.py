@@ -1,0 +1,201 @@
+"""One real SGLang server on the CPU host: started, asked and ended."""
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tests.hosts import CACHE, host_source
+
+PLUGIN_FOLDER = Path(__file__).parent / "plugins"
+LOGS = CACHE / "e2e-logs"
+OURS = "sglang_adaptive_spec"
+CPU_HOST = "sglang_cpu_host"
+MODULE = ("-m", "sglang.launch_server")
+
+READY_TIMEOUT_S = 240.0  # on a busy machine; 15 to 20 s on an idle one
+REQUEST_TIMEOUT_S = 240.0
+STOP_TIMEOUT_S = 15.0
+PORTS = range(31400, 31500)
+
+COMMON_ARGS = (
+    *("--device", "cpu", "--attention-backend", "intel_amx", "--dtype", "float32"),
+    *("--mem-fraction-static", "0.5", "--disable-cuda-graph", "--skip-server-warmup"),
+    *("--random-seed", "1"),
+)
+ENVIRONMENT = {
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",  # the triton stand-in cannot be compiled
+    "OMP_NUM_THREADS": "1",  # two threads beside other load are slower than one
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # /health must not count as a request
+}
+# The host's own checks: pages leaked or freed twice, relays consumed twice.
+STRICT = {
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
+    "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
+    "SGLANG_IS_IN_CI": "1",
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What to start; equal launches give equal servers."""
+
+    name: str
+    target: tuple[str, ...]  # arguments that say what is served
+    args: tuple[str, ...] = ()  # and how it speculates
+    host: str = "0.5.21"
+    overlap: bool = False
+    plugins: tuple[str, ...] = (OURS,)
+    strict: bool = False
+    command: tuple[str, ...] = MODULE
+
+    def __str__(self) -> str:
+        return f"{self.host}-{self.name}" + ("-overlap" if self.overlap else "")
+
+    def reference(self) -> "Launch":
+        """Returns the same host and target without speculation."""
+        return Launch("none", self.target, host=self.host)
+
+    def environment(self) -> dict[str, str]:
+        """Returns the environment of the process: which host, which plugins, which checks."""
+        paths = [str(PLUGIN_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
+        if self.host != version("sglang"):
+            paths.insert(0, str(host_source(self.host)))
+        return {
+            **os.environ,
+            **ENVIRONMENT,
+            **(STRICT if self.strict else {}),
+            "PYTHONPATH": os.pathsep.join(paths),
+            "SGLANG_PLUGINS": ",".join((CPU_HOST, *self.plugins)),
+            "SGLANG_CPU_HOST_OVERLAP": "1" if self.overlap else "0",
+        }
+
+    def argv(self, port: int) -> list[str]:
+        """Returns the whole command line."""
+        return [
+            sys.executable,
+            *self.command,
+            *COMMON_ARGS,
+            *self.target,
+            *self.args,
+            "--port",
+            str(port),
+        ]
+
+
+_ports = itertools.cycle(random.sample(PORTS, len(PORTS)))
+_log_number = itertools.count(1)
+
+
+def free_port() -> int:
+    """Returns a port that nothing listens on; no two servers of this session share one."""
+    for port in itertools.islice(_ports, len(PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"no free port in {PORTS}")
+
+
+@dataclass
+class Server:
+    """A started server, ready or not; `stop` ends it and everything it started."""
+
+    launch: Launch
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    @classmethod
+    def start(cls, launch: Launch) -> "Server":
+        """Starts the process and returns at once."""
+        LOGS.mkdir(parents=True, exist_ok=True)
+        port, log = free_port(), LOGS / f"{next(_log_number):02d}-{launch}.log"
+        with log.open("wb") as sink:
+            process = subprocess.Popen(
+                launch.argv(port),
+                env=launch.environment(),
+                cwd=LOGS,  # not the repository: what is installed is what runs
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return cls(launch, process, port, log)
+
+    def wait_ready(self) -> None:
+        """Waits until the server answers; raises with its log when it ends before."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not self.answers("/health"):
+            if self.process.poll() is not None:
+                raise RuntimeError(f"{self.launch} ended at its start:\n{self.log_text()[-4000:]}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.launch} is not ready:\n{self.log_text()[-4000:]}")
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """Ends the server's process group, kindly first."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_TIMEOUT_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # start_new_session: the group is ours
+        self.process.wait()
+
+    # -- asking it --
+
+    def url(self, path: str) -> str:
+        """Returns the address of an endpoint."""
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    def answers(self, path: str) -> bool:
+        """Says whether a GET of ``path`` succeeds."""
+        try:
+            urllib.request.urlopen(self.url(path), timeout=10).close()
+        except OSError:
+            return False
+        return True
+
+    def get_text(self, path: str) -> str:
+        """Returns the body of a GET."""
+        with urllib.request.urlopen(self.url(path), timeout=60) as response:
+            return str(response.read().decode())
+
+    def get(self, path: str) -> Any:
+        """Returns the JSON of a GET."""
+        return json.loads(self.get_text(path))
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """Returns the JSON that a POST is answered with (or its text, where it is none)."""
+        request = urllib.request.Request(
+            self.url(path), json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as response:
+            text = response.read().decode()
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            return text
+
+    def internal_state(self) -> dict[str, Any]:
+        """Returns the scheduler's part of /server_info."""
+        state: dict[str, Any] = self.get("/server_info")["internal_states"][0]
+        return state
+
+    def log_text(self) -> str:
+        """Returns what the server has written so far."""
+        return self.log.read_text(errors="replace")
