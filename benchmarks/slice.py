@@ -49,7 +49,7 @@ EAGLE3_HEAD = Path("examples/smollm2/eagle3-head")
 
 GPU_COMMON = (
     *("--attention-backend", "flashinfer", "--mem-fraction-static", "0.8"),
-    *("--max-running-requests", "128", "--cuda-graph-max-bs-decode", "128"),
+    *("--max-running-requests", "160", "--cuda-graph-max-bs-decode", "128"),
     *("--skip-tokenizer-init", "--random-seed", "1"),
 )
 DUMMY_WEIGHTS = ("--load-format", "dummy")
