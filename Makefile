@@ -20,7 +20,6 @@ check: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PY) -m benchmarks.verify_results
 
 unit: setup
 	$(PY) -m pytest -m "not e2e and not contract"

@@ -5,21 +5,40 @@ from collections.abc import Iterator
 
 import pytest
 
+from examples.smollm2.fetch_target import fetch_target
 from tests.e2e.fleet import Fleet
-from tests.e2e.launches import ensure_tiny_models
+from tests.e2e.launches import PAIR, ensure_tiny_models
 from tests.e2e.server import Launch, Server
+from tests.hosts import CACHE
+
+
+def parameters(item: pytest.Item) -> dict[str, object]:
+    """Returns the parameters of a collected test."""
+    return item.callspec.params if hasattr(item, "callspec") else {}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Lets all tests of one server follow each other, whatever module they are in."""
+    first: dict[object, int] = {}
+    for number, item in enumerate(items):
+        first.setdefault(parameters(item).get("launch", item), number)
+    items.sort(key=lambda item: first[parameters(item).get("launch", item)])
 
 
 def scheduled(items: list[pytest.Item]) -> list[Launch]:
-    """Returns the servers that the collected tests need, in their order, references first."""
+    """Returns the servers that the collected tests need, in their order.
+
+    The parameter ``launch`` is compared with its reference, which therefore comes before it.
+    """
     schedule: list[Launch] = []
     for item in items:
-        launch = item.callspec.params.get("launch") if hasattr(item, "callspec") else None
-        if launch is None:
-            continue
-        reference = launch.reference()
-        schedule += [reference] if reference not in schedule else []
-        schedule += [launch] if launch != schedule[-1] else []
+        for name, launch in parameters(item).items():
+            if not isinstance(launch, Launch):
+                continue
+            if name == "launch" and launch.reference() not in schedule:
+                schedule.append(launch.reference())
+            if launch not in schedule[-1:]:
+                schedule.append(launch)
     return schedule
 
 
@@ -27,8 +46,11 @@ def scheduled(items: list[pytest.Item]) -> list[Launch]:
 def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     """Ends its servers whatever happens, a termination of the test run included."""
     signal.signal(signal.SIGTERM, lambda *_: pytest.exit("terminated", returncode=143))
+    schedule = scheduled(request.session.items)
     ensure_tiny_models()
-    fleet = Fleet(scheduled(request.session.items))
+    if any(launch.target == PAIR for launch in schedule):
+        fetch_target(CACHE)
+    fleet = Fleet(schedule)
     yield fleet
     fleet.stop()
 

@@ -1,7 +1,7 @@
-"""Servers shared by the tests, at most two alive: the one in use and the next one, starting.
+"""Servers shared by the tests: the one in use, and the next ones, which start meanwhile.
 
-A start is mostly imports on one core, and so is a test. The order in which the collected tests
-need their servers is known, so the next one starts while the current one is asked.
+A start is mostly imports, 19 s of CPU time in three processes, and a test keeps one core busy. The
+order in which the collected tests need their servers is known, so both cores are kept at work.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from tests.e2e.server import Launch, Server
 
 Result = TypeVar("Result")
+
+NUM_AHEAD = 2  # servers that start while another is used; each takes 1.5 GB
 
 
 class Fleet:
@@ -22,14 +24,14 @@ class Fleet:
 
     def use(self, launch: Launch) -> Server:
         """Returns the ready server of ``launch``; ends those of earlier tests."""
-        following = self._following(launch)
-        for other in set(self._servers) - {launch, following}:
+        needed = [launch, *self._following(launch)]
+        for other in set(self._servers) - set(needed):
             self._servers.pop(other).stop()
-        server = self._started(launch)
-        if following is not None:
-            self._started(following)
-        server.wait_ready()
-        return server
+        for other in needed:
+            if other not in self._servers:
+                self._servers[other] = Server.start(other)
+        self._servers[launch].wait_ready()
+        return self._servers[launch]
 
     def ask_once(self, launch: Launch, question: Callable[[Server], Result]) -> Result:
         """Returns what ``question`` gives on the server of ``launch``, asked only once."""
@@ -49,13 +51,9 @@ class Fleet:
         while self._servers:
             self._servers.popitem()[1].stop()
 
-    def _started(self, launch: Launch) -> Server:
-        if launch not in self._servers:
-            self._servers[launch] = Server.start(launch)
-        return self._servers[launch]
-
-    def _following(self, launch: Launch) -> Launch | None:
-        """The next launch of the schedule; what lies before has been used and is dropped."""
+    def _following(self, launch: Launch) -> list[Launch]:
+        """The next launches of the schedule; what lies before has been used and is dropped."""
         if launch in self._schedule:
             del self._schedule[: self._schedule.index(launch) + 1]
-        return next((other for other in self._schedule if other != launch), None)
+        others = dict.fromkeys(other for other in self._schedule if other != launch)
+        return list(others)[:NUM_AHEAD]

@@ -6,6 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from examples.smollm2.fetch_target import FOLDER as PAIR_FOLDER
 from tests.e2e.server import OURS, Launch
 from tests.hosts import CACHE, REPO
 from tools.tiny_models import make_tiny_models
@@ -21,6 +22,11 @@ TINY = (
     *("--model-path", str(MODELS / "target"), "--context-length", "1024"),
     *("--max-total-tokens", "8192", *SERVED),
 )
+PAIR = (
+    *("--model-path", str(CACHE / PAIR_FOLDER), "--context-length", "2048"),
+    *("--max-total-tokens", "8192", *SERVED),
+)
+PAIR_DRAFT = REPO / "examples" / "smollm2" / "eagle3-head"
 
 
 def ensure_tiny_models() -> None:
@@ -39,11 +45,6 @@ def ensure_tiny_models() -> None:
 def draft(name: str) -> tuple[str, ...]:
     """Returns the arguments that name the tiny draft ``eagle`` or ``eagle3``."""
     return ("--speculative-draft-model-path", str(MODELS / name))
-
-
-def no_speculation(host: str = "0.5.21") -> Launch:
-    """The reference: the same host and target, no speculation."""
-    return Launch("none", TINY, host=host)
 
 
 def adaptive(base: str, *args: str, host: str = "0.5.21", overlap: bool = False) -> Launch:

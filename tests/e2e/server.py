@@ -146,6 +146,18 @@ class Server:
                 raise RuntimeError(f"{self.launch} is not ready:\n{self.log_text()[-4000:]}")
             time.sleep(0.2)
 
+    def wait_end(self, timeout_s: float, never: str | None = None) -> int:
+        """Waits until the process ends by itself; returns its exit code.
+
+        Asserts all the while that ``never``, if given, is not answered.
+        """
+        deadline = time.monotonic() + timeout_s
+        while (code := self.process.poll()) is None:
+            assert never is None or not self.answers(never), f"{self.launch} answers {never}"
+            assert time.monotonic() < deadline, f"{self.launch} does not end"
+            time.sleep(0.2)
+        return code
+
     def stop(self) -> None:
         """Ends the server's process group, kindly first."""
         with contextlib.suppress(ProcessLookupError):

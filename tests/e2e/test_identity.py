@@ -123,9 +123,8 @@ def test_json_by_a_schema_is_valid_and_the_same(fleet: Fleet, launch: Launch) ->
 
 def test_aborted_requests_leave_nothing_behind(fleet: Fleet, launch: Launch) -> None:
     server = fleet.use(launch)
-    reply = abort_running(server, rid="e2e-abort")
-    assert reply["meta_info"]["finish_reason"]["type"] == "abort"
-    disconnect_while_running(server, "leave me", num_tokens=900)
+    assert abort_running(server, rid="abort") == "abort"
+    disconnect_while_running(server, rid="leave", text="leave me", num_tokens=900)
     check_idle_and_whole(server)
     check_identical(answers(server), fleet.ask_once(launch.reference(), answers))
     spec = server.internal_state()["adaptive_spec"]

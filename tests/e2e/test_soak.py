@@ -62,7 +62,7 @@ def requests(seed: int) -> list[Request]:
 def send(server: Server, request: Request) -> str:
     """Sends one request as its fate says; returns how it ended."""
     if request.fate == "disconnect":
-        disconnect_while_running(server, request.text, request.num_tokens)
+        disconnect_while_running(server, request.rid, request.text, request.num_tokens)
         return "disconnect"
     sampling = greedy(request.num_tokens)
     body = {"text": request.text, "rid": request.rid, "sampling_params": sampling}

@@ -1,13 +1,14 @@
 """What the tests send, and what must come back: the token ids that no speculation gives."""
 
-import http.client
+import contextlib
 import itertools
 import json
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
-from tests.e2e.server import Server
+from tests.e2e.server import REQUEST_TIMEOUT_S, Server
 
 NUM_TOKENS = 96
 MIN_DISTINCT = 50  # of NUM_TOKENS: a reference that repeats itself hides mistakes
@@ -89,34 +90,32 @@ def check_not_degenerate(reference: Answers) -> None:
 # -- aborting --
 
 
-def abort_running(server: Server, rid: str) -> dict[str, Any]:
-    """Starts a long request, aborts it through /abort_request; returns its reply."""
-    body = {"text": "abort me", "rid": rid, "sampling_params": greedy(900)}
-    with ThreadPoolExecutor(1) as pool:
-        reply = pool.submit(server.post, "/generate", body)
-        _wait_until_running(server)
-        server.post("/abort_request", {"rid": rid})
-        result: dict[str, Any] = reply.result()
-    return result
-
-
-def disconnect_while_running(server: Server, text: str, num_tokens: int) -> None:
-    """Starts a streamed request and hangs up after its first words."""
-    body = {"text": text, "stream": True, "sampling_params": greedy(num_tokens)}
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+@contextlib.contextmanager
+def running(server: Server, rid: str, text: str, num_tokens: int) -> Iterator[HTTPResponse]:
+    """Starts a streamed request and yields once its first words are there; hangs up after."""
+    sampling = greedy(num_tokens)
+    body = {"text": text, "rid": rid, "stream": True, "sampling_params": sampling}
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=REQUEST_TIMEOUT_S)
     headers = {"Content-Type": "application/json"}
     connection.request("POST", "/generate", json.dumps(body), headers)
-    assert connection.getresponse().read(1), "nothing was streamed"
+    response = connection.getresponse()
+    assert response.readline().startswith(b"data:"), "nothing was streamed"
+    yield response
     connection.close()
 
 
-def _wait_until_running(server: Server) -> None:
-    deadline = time.monotonic() + IDLE_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if load(server)["num_running_reqs"] > 0:
-            return
-        time.sleep(0.02)
-    raise AssertionError("the request never ran")
+def abort_running(server: Server, rid: str) -> str:
+    """Aborts a long request through /abort_request; returns why it ended."""
+    with running(server, rid, "abort me", num_tokens=900) as response:
+        server.post("/abort_request", {"rid": rid})
+        *_, last = (line for line in response if line.startswith(b"data: {"))
+    return str(json.loads(last.removeprefix(b"data: "))["meta_info"]["finish_reason"]["type"])
+
+
+def disconnect_while_running(server: Server, rid: str, text: str, num_tokens: int) -> None:
+    """Hangs up on a request after its first words."""
+    with running(server, rid, text, num_tokens):
+        pass
 
 
 # -- idleness --

@@ -19,10 +19,14 @@ def _add_worker(result: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
     return result
 
 
-def drop_our_hooks_in_the_scheduler() -> None:
+def drop_our_hooks_in_children() -> None:
     """Leaves every child process without our hooks."""
-    if multiprocessing.parent_process() is None:
-        return
+    if multiprocessing.parent_process() is not None:
+        drop_our_hooks()
+
+
+def drop_our_hooks() -> None:
+    """Leaves this process without our hooks, whenever they are registered."""
     apply_hooks = HookRegistry.apply_hooks
 
     def apply_others() -> None:
