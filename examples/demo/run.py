@@ -6,10 +6,12 @@ no speculation gives. What it does and shows: docs/demo.md.
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from examples.demo.prompts import PHASES, DemoPrompt, Tokenizer, load_prompts
@@ -33,7 +35,7 @@ EXAMPLES = Path(__file__).resolve().parent.parent
 HEAD = EXAMPLES / "smollm2" / "eagle3-head"
 CONFIG = EXAMPLES / "demo" / "adaptive_spec.json"
 STATIC_STEPS = (1, 3, 5)
-LIMITS = ("--context-length", "2048", "--max-total-tokens", "16384", "--max-running-requests", "8")
+LIMITS = ("--context-length", "2048", "--max-total-tokens", "4096", "--max-running-requests", "8")
 
 
 class Progress:
@@ -91,6 +93,7 @@ def run_arm(
 def main() -> int:
     """Runs the demo; 0 when every check holds."""
     args = _parse()
+    signal.signal(signal.SIGTERM, _exit_on_signal)  # so that a running server is stopped, too
     start = time.monotonic()
     print(f"target: {MODEL_NAME}; draft: {HEAD.relative_to(EXAMPLES.parent)}", flush=True)
     model = fetch_target(args.cache).resolve()
@@ -111,6 +114,10 @@ def main() -> int:
     return 0 if report["passed"] else 1
 
 
+def _exit_on_signal(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
 def _settings(args: argparse.Namespace, elapsed_s: float) -> dict[str, Any]:
     return {
         "target": MODEL_NAME,
@@ -127,7 +134,7 @@ def _settings(args: argparse.Namespace, elapsed_s: float) -> dict[str, Any]:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--prompts-per-phase", type=int, default=8, help="default: %(default)s")
-    parser.add_argument("--new-tokens", type=int, default=48, help="default: %(default)s")
+    parser.add_argument("--new-tokens", type=int, default=40, help="default: %(default)s")
     parser.add_argument("--cache", type=Path, default=Path(".cache"), help="default: %(default)s")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="default: %(default)s")
     return parser.parse_args()

@@ -25,7 +25,9 @@ LOG_TAIL_LINES = 30
 
 CPU_ARGS = (
     *("--device", "cpu", "--attention-backend", "intel_amx", "--dtype", "float32"),
-    *("--mem-fraction-static", "0.05", "--disable-cuda-graph", "--skip-server-warmup"),
+    # The host compares free memory before and after loading, and other processes count, too: a
+    # share near the weights' own size fails at random. --max-total-tokens bounds the KV cache.
+    *("--mem-fraction-static", "0.5", "--disable-cuda-graph", "--skip-server-warmup"),
 )
 CPU_ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
