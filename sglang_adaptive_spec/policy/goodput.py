@@ -1,0 +1,371 @@
+"""The tier with the most expected tokens per millisecond for this batch, zero steps included.
+
+    rate(t) = expected_tokens[t.num_steps] / round_ms(t, batch_size, context_tokens)
+
+Tokens come from `policy/acceptance.py`, round times from `policy/costs.py`. Against the tier in
+force h, the best tier b gains g = expected_tokens[b] - expected_tokens[h] * ms(b) / ms(h) tokens
+a round. The common prefix of both depths cancels, so g is as uncertain as the survival between
+them and the two round times: b is taken when g > SWITCH_Z * that noise, and beyond CLEAR_GAIN in
+any case. Deeper than the tier in force nothing is observed; `policy/probing.py` looks there now
+and then. Decisions are made every few rounds or when the batch changed; no clock, no randomness.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sglang_adaptive_spec.policy.acceptance import AcceptanceModel, Rows
+from sglang_adaptive_spec.policy.costs import CATCH_UP_ROUNDS, CostTable
+from sglang_adaptive_spec.policy.hazards import Floats
+from sglang_adaptive_spec.policy.probing import Prober, probe_rounds
+from sglang_adaptive_spec.policy.tiers import (
+    PLAIN_TIER,
+    DecodeBatch,
+    Observation,
+    RoundTime,
+    Tier,
+)
+
+# Rounds from one decision to the next while the batch stays the same. A change of the acceptance
+# needs that long to show anyhow; benchmarks/overhead.py has what it costs.
+DECISION_ROUNDS = 4
+SMALL_BATCH = 4  # up to here 8 rounds: a round is cheap, and one of them tells little
+SMALL_BATCH_DECISION_ROUNDS = 8
+SWITCH_Z = 1.0  # standard errors: a wrong switch costs nothing but the difference itself
+# A gain above this share is taken in spite of its noise: it bounds what staying can lose. Issue 3
+# asks for 0.97 of the best static arm in every cell.
+CLEAR_GAIN = 0.02
+# Hazard of censored positions in the most favourable case worth a probe: the highest acceptance
+# of the benchmark matrix (issue 3).
+OPTIMISTIC_HAZARD = 0.95
+# Round times of a tier before an unseeded table is believed about it.
+TIMED_ROUNDS = 3
+# A probe of a tier with unknown round times: results enough for TIMED_ROUNDS of them (the first
+# round of a shape and the switch itself are not timed), and the share of its time it may lose.
+UNTIMED_PROBE_ROUNDS = 8
+UNTIMED_LOSS = 0.5
+# The back-off starts anew once this share of the batch may have changed.
+RESET_SHARE = 1 / 8
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision with what it was made of."""
+
+    round_idx: int
+    batch_size: int
+    tiers: tuple[Tier, ...]
+    tokens: Floats  # [tiers] expected per round
+    round_ms: Floats  # [tiers]
+    best: Tier
+    home: Tier  # in force after the decision
+    reason: str
+
+    def rates(self) -> list[float]:
+        """Returns the expected tokens per ms of every tier."""
+        pairs = zip(self.tokens, self.round_ms, strict=True)
+        return [float(tokens / ms) for tokens, ms in pairs]
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the decision for /server_info, rates in tokens per ms."""
+        rates = self.rates()
+        order = sorted(range(len(rates)), key=lambda idx: -rates[idx])
+        runner_up = self.tiers[order[1]].num_steps if len(order) > 1 else None
+        return {
+            "round": self.round_idx,
+            "batch_size": self.batch_size,
+            "num_steps": self.home.num_steps,
+            "best_steps": self.best.num_steps,
+            "runner_up_steps": runner_up,
+            "reason": self.reason,
+            "tokens_per_ms": _by_steps(self.tiers, rates),
+            "expected_tokens": _by_steps(self.tiers, self.tokens),
+            "round_ms": _by_steps(self.tiers, self.round_ms),
+        }
+
+
+class GoodputPolicy:
+    """Chooses by expected tokens per millisecond."""
+
+    def __init__(
+        self,
+        candidates: Mapping[int, Sequence[Tier]],
+        costs: CostTable,
+        acceptance: AcceptanceModel,
+        initial: Tier,
+    ) -> None:
+        """Takes the tiers allowed per batch-size slot (by its lower bound), ascending.
+
+        Raises:
+            ValueError: No slot, a slot without tiers, or a tier deeper than the model.
+        """
+        self.candidates = {bound: tuple(sorted(candidates[bound])) for bound in sorted(candidates)}
+        _check(self.candidates, acceptance)
+        self.costs = costs
+        self.acceptance = acceptance
+        self.initial = initial
+        self.prober = Prober()
+        self.home = initial  # the tier in force, probes aside
+        self.decision: Decision | None = None
+        self.num_switches: dict[str, int] = {"gain": 0, "slot": 0, "probe": 0}
+        self._bounds = list(self.candidates)
+        self._steps: dict[tuple[Tier, ...], Rows] = {}
+        self._last_of_slot: dict[int, Tier] = {}
+        self._num_timed: dict[Tier, int] = {}
+        self._round = 0
+        self._due = 0  # rounds until the next decision
+        self._requests: tuple[Hashable, ...] = ()
+        self._num_batch_changes = 0  # since the back-off was last reset
+        self._num_changes = acceptance.num_changes
+        self._has_first = False  # zero-step rounds tell about position 1
+        self._home_ms = 0.0
+
+    def choose(self, batch: DecodeBatch) -> Tier:
+        """Returns the tier for the decode batch that is about to launch."""
+        self._round += 1
+        self._due -= 1
+        requests = tuple(batch.requests)
+        if requests != self._requests:
+            self._requests = requests
+            self._due = 0
+            self._num_batch_changes += 1
+            if self._num_batch_changes >= RESET_SHARE * batch.size:
+                self._num_batch_changes = 0
+                self.prober.reset()
+        if self._due <= 0:
+            self._decide(batch)
+        self.prober.earn(self._home_ms)
+        probe = self.prober.probe
+        if probe is None:
+            return self.home
+        probe.calls_left -= 1
+        return probe.tier
+
+    def observe(self, observation: Observation) -> None:
+        """Learns what a round accepted, and position 1 from zero-step rounds."""
+        num_steps = observation.tier.num_steps
+        if num_steps:
+            self.acceptance.observe(observation.requests, observation.num_correct_drafts, num_steps)
+        elif observation.first_draft_correct is not None:
+            self._has_first = True
+            self.acceptance.observe_first(observation.requests, observation.first_draft_correct)
+        self.prober.saw(observation.tier)
+
+    def observe_time(self, round_time: RoundTime) -> None:
+        """Learns what an uninterrupted round took."""
+        self.costs.observe(round_time)
+        self._num_timed[round_time.tier] = self._num_timed.get(round_time.tier, 0) + 1
+
+    def reachable(self, batch_size: int) -> Sequence[Tier]:
+        """Returns the tiers of the slot that serves ``batch_size``, shallowest first."""
+        return self.candidates[self.slot(batch_size)]
+
+    def slot(self, batch_size: int) -> int:
+        """Returns the lower bound of the slot that serves ``batch_size``."""
+        # A batch below the first bound belongs to the first slot.
+        return self._bounds[max(0, bisect_right(self._bounds, batch_size) - 1)]
+
+    def without(self, tiers: Iterable[Tier]) -> "GoodputPolicy":
+        """Returns a fresh policy that never chooses ``tiers``; asked before serving only.
+
+        A slot left empty gets the deepest remaining tier below its own shallowest one, so that it
+        never drafts deeper than it allows; if there is none, the shallowest remaining tier.
+
+        Raises:
+            ValueError: No tier would be left.
+        """
+        withdrawn = set(tiers)
+        remaining = sorted({t for kept in self.candidates.values() for t in kept} - withdrawn)
+        if not remaining:
+            raise ValueError("every candidate tier was withdrawn; at least one must remain")
+        candidates = {}
+        for bound, allowed in self.candidates.items():
+            kept = [tier for tier in allowed if tier not in withdrawn]
+            candidates[bound] = kept or [_clip(allowed[0], remaining)]
+        return GoodputPolicy(candidates, self.costs, self.acceptance, self.initial)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns slots, last decision, acceptance, costs and probing for /server_info."""
+        return {
+            "num_steps": self.home.num_steps,
+            "rounds": self._round,
+            "num_switches": dict(self.num_switches),
+            "slots": {
+                str(bound): {
+                    "candidate_steps": [tier.num_steps for tier in tiers],
+                    "current_steps": self._last_of_slot.get(bound, self._start(tiers)).num_steps,
+                }
+                for bound, tiers in self.candidates.items()
+            },
+            "decision": None if self.decision is None else self.decision.describe(),
+            "acceptance": self.acceptance.describe(),
+            "cost_drift": self.costs.drift,
+            "are_costs_seeded": self.costs.is_seeded,
+            "probing": self.prober.describe(),
+        }
+
+    def _start(self, tiers: Sequence[Tier]) -> Tier:
+        return _clip(self.initial, tiers)
+
+    def _decide(self, batch: DecodeBatch) -> None:
+        is_small = batch.size <= SMALL_BATCH
+        self._due = SMALL_BATCH_DECISION_ROUNDS if is_small else DECISION_ROUNDS
+        slot = self.slot(batch.size)
+        allowed = self.candidates[slot]
+        if self.home not in allowed:
+            self._move(_clip(self.home, allowed), "slot")
+        probe = self.prober.probe
+        if probe is not None and probe.tier not in allowed:
+            self.prober.finish(probe.reserved_ms, has_paid=False)
+        known = self._known(allowed)
+        if known:
+            self._weigh(batch, known)
+        if len(known) < len(allowed):
+            self._explore(allowed, known)
+        self._last_of_slot[slot] = self.home
+
+    def _known(self, allowed: tuple[Tier, ...]) -> tuple[Tier, ...]:
+        """Returns the tiers whose round times are known; none before those of the home tier."""
+        if self.costs.is_seeded:
+            return allowed
+        known = tuple(t for t in allowed if self._num_timed.get(t, 0) >= TIMED_ROUNDS)
+        return known if self.home in known else ()
+
+    def _weigh(self, batch: DecodeBatch, tiers: tuple[Tier, ...]) -> None:
+        """Decides between ``tiers``, then about probing beyond them."""
+        expected = self.acceptance.expected_tokens(self._requests)
+        if self.acceptance.num_changes != self._num_changes:
+            self._num_changes = self.acceptance.num_changes
+            self.prober.reset()
+        tokens = expected.take(self._steps_of(tiers))
+        round_ms = self.costs.round_ms_all(tiers, batch.size, batch.context_tokens)
+        rates = tokens / round_ms
+        home_idx, best_idx = tiers.index(self.home), int(rates.argmax())
+        best = tiers[best_idx]
+        reason = "best"
+        if best_idx != home_idx:
+            gain = 1.0 - float(rates[home_idx] / rates[best_idx])  # share of the best tier's tokens
+            reason = self._reason_to_switch(best, gain, float(tokens[best_idx]))
+            if reason != "within noise":
+                self._move(best, "gain")
+                home_idx = best_idx
+        self._home_ms = float(round_ms[home_idx])
+        self.decision = Decision(
+            self._round, batch.size, tiers, tokens, round_ms, best, self.home, reason
+        )
+        self._probe(batch, expected, self.decision)
+
+    def _reason_to_switch(self, best: Tier, gain: float, tokens: float) -> str:
+        if gain >= CLEAR_GAIN:
+            return "clear gain"
+        costs = self.costs
+        acceptance_noise = (
+            self.acceptance.gain_noise(self._requests, self.home.num_steps, best.num_steps) / tokens
+        )
+        noise = math.hypot(
+            acceptance_noise, costs.relative_noise(best), costs.relative_noise(self.home)
+        )
+        return "gain beyond noise" if gain > SWITCH_Z * noise else "within noise"
+
+    def _move(self, tier: Tier, reason: str) -> None:
+        if tier.num_steps < self.home.num_steps:
+            self.prober.hold_off()  # what lies deeper was observed until now
+        self.home = tier
+        self.num_switches[reason] += 1
+
+    def _probe(self, batch: DecodeBatch, expected: Floats, decision: Decision) -> None:
+        """Ends the probe under way if it is over; starts one if it may pay and is paid for."""
+        prober = self.prober
+        probe = prober.probe
+        if probe is not None:
+            has_paid = self.home.num_steps >= probe.tier.num_steps
+            if has_paid or probe.rounds_left <= 0 or probe.calls_left <= 0:
+                prober.finish(
+                    self._loss_ms(probe.tier, probe.num_rounds, batch, decision), has_paid
+                )
+        elif prober.is_ready:
+            depth = self._observed_depth()
+            reaching = float(expected[depth] - expected[depth - 1]) if depth else float(batch.size)
+            tier = self._promising(depth, float(expected[depth]), reaching, decision)
+            if tier is not None:
+                num_rounds = probe_rounds(reaching)
+                prober.start(tier, num_rounds, self._loss_ms(tier, num_rounds, batch, decision))
+
+    def _observed_depth(self) -> int:
+        """Returns the deepest position that the rounds at the home tier observe."""
+        return self.home.num_steps or int(self._has_first)
+
+    def _promising(
+        self, depth: int, tokens: float, reaching: float, decision: Decision
+    ) -> Tier | None:
+        """Returns the shallowest tier beyond ``depth`` that might beat the home tier."""
+        rates = decision.rates()
+        rate = rates[decision.tiers.index(self.home)]
+        for tier, ms in zip(decision.tiers, decision.round_ms, strict=True):
+            beyond = tier.num_steps - depth
+            if beyond > 0:
+                most = OPTIMISTIC_HAZARD * (1.0 - OPTIMISTIC_HAZARD**beyond)
+                if (tokens + reaching * most / (1.0 - OPTIMISTIC_HAZARD)) / ms > rate:
+                    return tier
+        return None
+
+    def _loss_ms(
+        self, tier: Tier, num_rounds: int, batch: DecodeBatch, decision: Decision
+    ) -> float:
+        """Returns what ``num_rounds`` at ``tier`` lose against the home tier."""
+        if tier not in decision.tiers:
+            return UNTIMED_LOSS * num_rounds * self._home_ms
+        rates = decision.rates()
+        idx = decision.tiers.index(tier)
+        share = 1.0 - rates[idx] / rates[decision.tiers.index(self.home)]
+        loss = max(0.0, share) * num_rounds * float(decision.round_ms[idx])
+        if self.home == PLAIN_TIER:
+            # Leaving zero steps brings the catch-up round of the draft forward.
+            loss += CATCH_UP_ROUNDS * self.costs.plain_extra_ms(batch.size, batch.context_tokens)
+        return loss
+
+    def _explore(self, allowed: tuple[Tier, ...], known: tuple[Tier, ...]) -> None:
+        """Gives a tier without round times some rounds, within the budget of the probes."""
+        prober = self.prober
+        if prober.probe is not None:
+            probe = prober.probe
+            if self.decision is None or probe.tier in known or probe.calls_left <= 0:
+                prober.finish(probe.reserved_ms, has_paid=probe.tier in known)
+        elif known and prober.is_ready:
+            home = self.home.num_steps
+            unknown = [tier for tier in allowed if tier not in known]
+            nearest = min(unknown, key=lambda tier: (abs(tier.num_steps - home), tier))
+            loss_ms = UNTIMED_LOSS * UNTIMED_PROBE_ROUNDS * self._home_ms
+            prober.start(nearest, UNTIMED_PROBE_ROUNDS, loss_ms)
+
+    def _steps_of(self, tiers: tuple[Tier, ...]) -> Rows:
+        steps = self._steps.get(tiers)
+        if steps is None:
+            steps = self._steps[tiers] = np.array([tier.num_steps for tier in tiers], np.intp)
+        return steps
+
+
+def _clip(tier: Tier, allowed: Sequence[Tier]) -> Tier:
+    """Returns the deepest allowed tier no deeper than ``tier``, else the shallowest."""
+    below = [other for other in allowed if other.num_steps <= tier.num_steps]
+    return max(below) if below else min(allowed)
+
+
+def _by_steps(tiers: Sequence[Tier], values: Iterable[float]) -> dict[str, float]:
+    pairs = zip(tiers, values, strict=True)
+    return {str(tier.num_steps): round(float(value), 5) for tier, value in pairs}
+
+
+def _check(candidates: Mapping[int, Sequence[Tier]], acceptance: AcceptanceModel) -> None:
+    if not candidates or not all(candidates.values()):
+        raise ValueError(f"candidates are {dict(candidates)}; every slot needs at least one tier")
+    for tier in (tier for tiers in candidates.values() for tier in tiers):
+        if tier.topk != 1 or tier.num_steps > acceptance.max_steps:
+            raise ValueError(
+                f"candidate {tier} is no chain of at most {acceptance.max_steps} steps, "
+                "which is what the acceptance model predicts"
+            )

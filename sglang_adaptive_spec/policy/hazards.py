@@ -1,0 +1,156 @@
+"""How likely the draft at each position holds, pooled over requests; forgets fast after a change.
+
+Position i = 1.. has the logit ``theta[i]``: the hazard ``h = sigmoid(theta[i] + b)`` of a request
+with offset b (`policy/acceptance.py`). Per position, discounted sums over the request-rounds that
+reached it: N (reached), A (accepted) and E (N times ``e = logit(mean p) - theta``, where p are the
+hazards predicted for exactly those requests). With ``m = theta[i-1] + gap[i]`` and ``s = E / N``:
+
+    theta[i] = logit((A + PRIOR_ROUNDS * sigmoid(m + s)) / (N + PRIOR_ROUNDS)) - s
+
+Deep positions are reached mostly by good requests; s is how good they were, so theta is that of
+an average request. A position without evidence follows the one before (gap 0), after a change at
+its old distance in logits. Memory: the request-rounds since the last change, within FAST_MEMORY
+and SLOW_MEMORY. Change test: two-sided CUSUM (Page 1954) of the log-likelihood ratio of a shift
+of all logits; an alarm restarts every sum from the rounds since the shift began.
+"""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+# Request-rounds, from the design: how little is remembered right after a change, and how much at
+# most. 1,000 leave a standard error of 0.01 to 0.016 on a hazard between 0.3 and 0.9.
+FAST_MEMORY = 32.0
+SLOW_MEMORY = 1000.0
+# Hazard before any evidence; optimistic, so that the first rounds speculate and find out. It is
+# the per-position acceptance of a good EAGLE-3 draft on code (issue 3 benchmarks 0.3 to 0.95).
+PRIOR_HAZARD = 0.8
+PRIOR_ROUNDS = 4.0  # request-rounds that the guess for a position counts as
+# Shifts of the logits (both signs) that the change test looks for: 0.5 is 0.7 -> 0.79, a drift
+# worth another depth; 1.5 is 0.7 -> 0.91, another kind of text, found in a third of the rounds.
+CHANGE_SHIFTS = (0.5, 1.5, -0.5, -1.5)
+# Log-likelihood ratio of an alarm: false ones come once in about e^8 = 3,000 independent
+# stretches; tests/policy/test_acceptance.py bounds them on simulated steady rounds.
+CHANGE_THRESHOLD = 8.0
+LOGIT_LIMIT = 6.0  # hazards stay within 0.0025 .. 0.9975
+_SHIFTS = np.array(CHANGE_SHIFTS)
+
+
+def sigmoid(logits: Floats) -> Floats:
+    """Returns 1 / (1 + exp(-logits)); callers keep logits within a few LOGIT_LIMIT."""
+    result: Floats = 1.0 / (1.0 + np.exp(-logits))
+    return result
+
+
+def logit(probability: float) -> float:
+    """Returns log(p / (1 - p)) for 0 < p < 1."""
+    return math.log(probability / (1.0 - probability))
+
+
+class PooledHazards:
+    """Owns the pooled logit of every position and the test for a change of all of them."""
+
+    def __init__(self, max_steps: int) -> None:
+        self.max_steps = max_steps
+        self.num_changes = 0
+        self.memory = FAST_MEMORY  # request-rounds
+        self.evidence = np.zeros(max_steps)  # N per position
+        self._sums = np.zeros((3, max_steps))  # A, N, E: discounted
+        self._totals = np.zeros((3, max_steps))  # the same since the last change, undiscounted
+        self._marks = np.zeros((len(CHANGE_SHIFTS), 3, max_steps))  # totals where a shift may begin
+        self._cusum = np.zeros(len(CHANGE_SHIFTS))
+        self._gaps = [0.0] * max_steps
+        self.theta = np.zeros(max_steps)
+        self._refresh()
+
+    def observe(self, reached: Floats, accepted: Floats, predicted: Floats, info: Floats) -> None:
+        """Learns from a block of rounds: sums per position over its request-rounds.
+
+        Args:
+            reached: [num_steps] request-rounds whose earlier drafts were all accepted.
+            accepted: [num_steps] those whose draft at the position was accepted, too.
+            predicted: [num_steps] sum of the predicted hazards p over those that reached it.
+            info: [num_steps] sum of p * (1 - p).
+        """
+        num_steps = len(reached)
+        seen = np.maximum(reached, 1e-9)  # nothing reached: predicted is 0, too, and adds nothing
+        mean = np.minimum(np.maximum(predicted / seen, 0.002), 0.998)
+        block = np.empty((3, num_steps))
+        block[0] = accepted
+        block[1] = reached
+        block[2] = reached * (np.log(mean / (1.0 - mean)) - self.theta[:num_steps])
+        sums = self._sums[:, :num_steps]
+        sums *= np.exp(reached * (-1.0 / self.memory))
+        sums += block
+        self._totals[:, :num_steps] += block
+        self.memory = min(SLOW_MEMORY, self.memory + float(reached[0]))
+        residual = float(np.add.reduce(accepted) - np.add.reduce(predicted))
+        self._test(residual, float(np.add.reduce(info)))
+        self._refresh()
+
+    def recentre(self, shift: float) -> None:
+        """Moves every logit up by ``shift``; the caller takes it off every request's offset."""
+        self._sums[2] -= shift * self._sums[1]
+        self._totals[2] -= shift * self._totals[1]
+        self._marks[:, 2] -= shift * self._marks[:, 1]
+        self._gaps[0] += shift
+        self._refresh()
+
+    def variance(self) -> Floats:
+        """Returns the squared standard error of every logit: [max_steps]."""
+        hazards = sigmoid(self.theta)
+        result: Floats = 1.0 / ((self.evidence + PRIOR_ROUNDS) * hazards * (1.0 - hazards))
+        return result
+
+    def describe(self) -> dict[str, Any]:
+        """Returns memory and change test for /server_info."""
+        return {
+            "memory_request_rounds": round(self.memory, 1),
+            "num_changes": self.num_changes,
+            "change_score": round(float(self._cusum.max()), 2),
+            "change_threshold": CHANGE_THRESHOLD,
+        }
+
+    def _test(self, residual: float, info: float) -> None:
+        cusum = self._cusum
+        cusum += _SHIFTS * residual - (0.5 * info) * _SHIFTS * _SHIFTS
+        np.maximum(cusum, 0.0, out=cusum)
+        first = int(cusum.argmax())
+        if cusum[first] >= CHANGE_THRESHOLD:
+            self._restart(self._totals - self._marks[first])
+        else:
+            self._marks[cusum == 0.0] = self._totals
+
+    def _restart(self, since: Floats) -> None:
+        """Keeps only the rounds since the shift began, and the old profile as the guess."""
+        self.num_changes += 1
+        theta = self.theta.tolist()
+        self._gaps[1:] = [deep - shallow for shallow, deep in pairwise(theta)]
+        accepted, reached, effect = since[:, 0].tolist()
+        # Position 1 is its own guess: the data of the new regime, not the old regime's.
+        level = logit((accepted + 0.5) / (reached + 1.0)) - effect / max(reached, 1.0)
+        self._gaps[0] = level - logit(PRIOR_HAZARD)
+        self._sums[:] = since
+        self._totals[:] = 0.0
+        self._marks[:] = 0.0
+        self._cusum[:] = 0.0
+        self.memory = max(FAST_MEMORY, min(reached, SLOW_MEMORY))
+
+    def _refresh(self) -> None:
+        previous = logit(PRIOR_HAZARD)
+        rows = zip(*self._sums.tolist(), self._gaps, strict=True)
+        theta = []
+        for accepted, reached, effect, gap in rows:
+            shift = effect / reached if reached > 1e-6 else 0.0
+            guess = 1.0 / (1.0 + math.exp(-max(-20.0, min(20.0, previous + gap + shift))))
+            hazard = (accepted + PRIOR_ROUNDS * guess) / (reached + PRIOR_ROUNDS)
+            hazard = max(1e-6, min(1.0 - 1e-6, hazard))
+            previous = max(-LOGIT_LIMIT, min(LOGIT_LIMIT, logit(hazard) - shift))
+            theta.append(previous)
+        self.theta[:] = theta
+        self.evidence = self._sums[1]
