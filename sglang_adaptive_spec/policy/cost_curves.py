@@ -1,0 +1,185 @@
+"""Curves of round time over batch size, fitted to measured points.
+
+A tier's round takes ``base_ms(batch_size) + slope_ms(batch_size) * context_tokens``; both curves
+are tabulated at the batch-size buckets (the captured CUDA-graph sizes a batch pads to). Between
+measured sizes they are linear, below the smallest constant; above the largest, base goes on as it
+rose last and slope stays. More requests never take less time and context is never free of charge:
+base and slope are made non-decreasing (pool adjacent violators) and non-negative.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
+
+Floats = npt.NDArray[np.float64]
+
+# Extra time of one more step, as a share of the zero-step round, where only one tier is known.
+# 3 steps take 1.42 rounds of none at batch 1 (benchmarks/results/slice-h200.json, tokens_per_s of
+# none over static-3 times 3.5 accepted tokens); 2.7 at batch 100, so it flatters depth there.
+STEP_SHARE = 0.14
+# Choices: rounds of a tier at a bucket from which on it borrows nothing from the others there, and
+# the weight of a served round against a bucket nobody served, where order must be restored.
+OWN_ROUNDS = 16
+SEEN_WEIGHT = 4.0
+MIN_EXPECTED_MS = 1e-6  # keeps ratios finite
+
+
+Point = tuple[int, int, float]  # one measured round: batch size, context tokens, ms
+
+
+class Curve(NamedTuple):
+    """Round time of one tier at every batch-size bucket."""
+
+    base: Floats  # [num_buckets] ms
+    slope: Floats  # [num_buckets] ms per context token
+    rise: float  # ms per request above the largest bucket
+
+    def ms(self, bucket: int, context_tokens: int, num_above: int) -> float:
+        """Returns the time at a bucket's index, ``num_above`` requests beyond the last one."""
+        ms = self.base.item(bucket) + self.slope.item(bucket) * context_tokens
+        return float(ms + num_above * self.rise)
+
+
+def isotonic(values: Floats, weights: Floats) -> Floats:
+    """Returns the non-decreasing sequence closest to ``values`` in weighted squares."""
+    if (values[1:] >= values[:-1]).all():
+        return values
+    means: list[float] = []
+    masses: list[float] = []
+    counts: list[int] = []
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        mean, mass, count = value, weight, 1
+        while means and means[-1] > mean:
+            before = masses.pop()
+            mean = (means.pop() * before + mean * mass) / (before + mass)
+            mass += before
+            count += counts.pop()
+        means.append(mean)
+        masses.append(mass)
+        counts.append(count)
+    return np.repeat(means, counts)
+
+
+def fit_curve(points: Sequence[Point], buckets: Sequence[int]) -> Curve:
+    """Returns the curve through ``points`` (at least one), tabulated at ``buckets``."""
+    by_size: dict[int, list[Point]] = {}
+    for point in points:
+        by_size.setdefault(point[0], []).append(point)
+    sizes = np.array(sorted(by_size), dtype=np.float64)
+    groups = [by_size[size] for size in sorted(by_size)]
+    slope = _slopes(sizes, groups)
+    base = np.array(
+        [
+            np.mean([ms - at_size * tokens for _, tokens, ms in group])
+            for at_size, group in zip(slope.tolist(), groups, strict=True)
+        ]
+    )
+    base = np.maximum(isotonic(base, np.array([float(len(group)) for group in groups])), 0.0)
+    rise = float((base[-1] - base[-2]) / (sizes[-1] - sizes[-2])) if len(sizes) > 1 else 0.0
+    at = np.array(buckets, dtype=np.float64)
+    above = np.maximum(at - sizes[-1], 0.0) * rise
+    return Curve(np.interp(at, sizes, base) + above, np.interp(at, sizes, slope), rise)
+
+
+def _slopes(sizes: Floats, groups: Sequence[Sequence[Point]]) -> Floats:
+    """Returns ms per context token at every size; a size with one context length borrows."""
+    known, slopes, weights = [], [], []
+    for size, group in zip(sizes.tolist(), groups, strict=True):
+        tokens = np.array([point[1] for point in group], dtype=np.float64)
+        tokens -= tokens.mean()
+        spread = float(tokens @ tokens)
+        if spread > 0:
+            known.append(size)
+            slopes.append(float(tokens @ np.array([point[2] for point in group])) / spread)
+            weights.append(spread)  # the inverse variance of the slope
+    if not known:
+        return np.zeros(len(sizes))
+    fitted = np.maximum(isotonic(np.array(slopes), np.array(weights)), 0.0)
+    return np.interp(sizes, known, fitted)
+
+
+def step_factor(tier: Tier) -> float:
+    """Returns the default cost of ``tier`` in zero-step rounds."""
+    return 1 + STEP_SHARE * tier.num_steps
+
+
+def fit_learned(
+    points: Mapping[Tier, Sequence[tuple[int, float]]], buckets: Sequence[int]
+) -> dict[Tier, Curve]:
+    """Returns the curves of tiers known only by (batch size, ms) of served rounds.
+
+    All tiers together give one shape, each tier its ratio to it: a tier seen at small batches
+    alone must not look cheap at large ones. Without any point, a zero-step round takes 1 ms.
+    """
+    pooled = [(size, 0, ms / step_factor(tier)) for tier, own in points.items() for size, ms in own]
+    if not pooled:
+        return {PLAIN_TIER: Curve(np.ones(len(buckets)), np.zeros(len(buckets)), 0.0)}
+    shape = fit_curve(pooled, buckets)
+    at = np.array(buckets, dtype=np.float64)
+    curves = {}
+    for tier, own in points.items():
+        sizes, ms = np.array(sorted(own)).T
+        expected = np.interp(sizes, at, shape.base) + np.maximum(sizes - at[-1], 0) * shape.rise
+        ratios = ms / np.maximum(expected, MIN_EXPECTED_MS)
+        base = shape.base * np.interp(at, sizes, ratios)
+        rise = shape.rise * float(ratios[-1])
+        curves[tier] = Curve(isotonic(base, np.ones_like(base)), shape.slope, rise)
+    return curves
+
+
+def extrapolate(tier: Tier, known: Mapping[Tier, Curve]) -> Curve:
+    """Returns a curve for ``tier`` from those of others (at least one).
+
+    Two or more step counts: a line ``a + b * num_steps`` through them, b >= 0, nothing below
+    zero. One: in proportion to `step_factor`.
+    """
+    steps = np.array([other.num_steps for other in known], dtype=np.float64)
+    table = np.array([np.concatenate((*curve[:2], [curve.rise])) for curve in known.values()])
+    centred = steps - steps.mean()
+    if centred.any():
+        per_step = np.maximum(centred @ table / (centred @ centred), 0.0)
+        row = np.maximum(table.mean(axis=0) + per_step * (tier.num_steps - steps.mean()), 0.0)
+    else:
+        row = table.mean(axis=0) * step_factor(tier) / step_factor(next(iter(known)))
+    base, slope = np.split(row[:-1], 2)
+    ones = np.ones_like(base)
+    return Curve(isotonic(base, ones), isotonic(slope, ones), float(row[-1]))
+
+
+def difference(upper: Curve, lower: Curve) -> Curve:
+    """Returns what ``upper`` takes beyond ``lower``, nowhere below zero, in order of batch size."""
+    ones = np.ones_like(upper.base)
+    base = isotonic(np.maximum(upper.base - lower.base, 0.0), ones)
+    slope = isotonic(np.maximum(upper.slope - lower.slope, 0.0), ones)
+    return Curve(base, slope, max(upper.rise - lower.rise, 0.0))
+
+
+def corrected(
+    curves: Sequence[Curve], rounds: npt.NDArray[np.int64], log: Floats
+) -> tuple[Floats, Floats]:
+    """Returns base and slope of every curve times its corrections, order restored.
+
+    A tier not seen at a bucket takes what the others showed there, so it gains nothing by it.
+
+    Args:
+        curves: One per tier.
+        rounds: Rounds behind every correction, [num_tiers, num_buckets].
+        log: Logs of the corrections, [num_tiers, num_buckets].
+
+    Returns:
+        Two arrays [num_buckets, num_tiers].
+    """
+    at_bucket = rounds.sum(axis=0)
+    level = (rounds * log).sum(axis=0) / np.maximum(at_bucket, 1)
+    share = np.minimum(rounds / OWN_ROUNDS, 1.0)
+    scale = np.exp(share * log + (1.0 - share) * level)
+    # The same weights for all tiers, so that restoring the order moves them alike.
+    weights = 1.0 + SEEN_WEIGHT * at_bucket
+    pairs = list(zip(curves, scale, strict=True))
+    base = [isotonic(curve.base * factor, weights) for curve, factor in pairs]
+    slope = [isotonic(curve.slope * factor, weights) for curve, factor in pairs]
+    return np.array(base).T.copy(), np.array(slope).T.copy()

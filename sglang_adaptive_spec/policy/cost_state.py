@@ -1,0 +1,112 @@
+"""What a cost table knows, as plain data: for the cache file, telemetry and a TP broadcast.
+
+Everything else in `CostTable` is rebuilt from this record, so two tables with equal records
+predict the same to the last bit.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from sglang_adaptive_spec.policy.cost_curves import OWN_ROUNDS
+from sglang_adaptive_spec.policy.tiers import Tier
+
+PER_TIER = (  # fields with one entry a tier
+    "seeds",
+    "learned",
+    "off_graph_ms",
+    "num_off_graph",
+    "correction_log",
+    "num_corrected",
+    "unsettled",
+    "unsettled_pairs",
+    "residuals",
+)
+
+
+class CostState(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """All that a table knows; its curves are rebuilt from this. T tiers, K buckets."""
+
+    tiers: list[tuple[int, int, int]]
+    buckets: list[int]
+    seeds: list[list[tuple[int, int, float]]]  # [T] batch size, context tokens, ms
+    catch_up_seeds: list[tuple[int, int, float]]
+    learned: list[dict[int, tuple[int, float]]]  # [T] bucket index -> batch size, ms: served rounds
+    off_graph_ms: list[float]  # [T]
+    num_off_graph: list[int]  # [T] rounds behind it
+    correction_log: list[list[float]]  # [T][K]
+    num_corrected: list[list[int]]  # [T][K] rounds behind it
+    unsettled: list[list[float]]  # [T] off-graph residuals until the tier is settled
+    unsettled_pairs: list[dict[int, list[float]]]  # [T] bucket index -> values until settled
+    drift_ratios: list[float]  # oldest first
+    rounds_since_drift: int
+    catch_up_ratios: list[float]  # observed over expected extra time, oldest first
+    residuals: list[list[float]]  # [T] relative, oldest first
+    rounds_since_refresh: int
+
+
+def new_state(tiers: Sequence[Tier], buckets: Sequence[int]) -> CostState:
+    """Returns the state that knows nothing."""
+    num_tiers, num_buckets = len(tiers), len(buckets)
+    return CostState(
+        tiers=[(tier.num_steps, tier.topk, tier.num_draft_tokens) for tier in tiers],
+        buckets=list(buckets),
+        seeds=[[] for _ in tiers],
+        catch_up_seeds=[],
+        learned=[{} for _ in tiers],
+        off_graph_ms=[0.0] * num_tiers,
+        num_off_graph=[0] * num_tiers,
+        correction_log=[[0.0] * num_buckets for _ in tiers],
+        num_corrected=[[0] * num_buckets for _ in tiers],
+        unsettled=[[] for _ in tiers],
+        unsettled_pairs=[{} for _ in tiers],
+        drift_ratios=[],
+        rounds_since_drift=0,
+        catch_up_ratios=[],
+        residuals=[[] for _ in tiers],
+        rounds_since_refresh=0,
+    )
+
+
+def state_from_dict(data: Mapping[str, Any]) -> CostState:
+    """Returns the record that `state_to_dict` gave ``data`` for.
+
+    Raises:
+        ValueError: ``data`` is no such record.
+    """
+    try:
+        state = msgspec.convert(data, CostState, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"the cost table cannot be read: {error}; fix: seed again.") from error
+    num_tiers, num_buckets = len(state.tiers), len(state.buckets)
+    is_square = num_buckets > 0 and all(len(getattr(state, name)) == num_tiers for name in PER_TIER)
+    num_entries = [*map(len, state.correction_log), *map(len, state.num_corrected)]
+    if not is_square or set(num_entries) - {num_buckets}:
+        raise ValueError("the cost table's rows do not fit its tiers; fix: seed again.")
+    return state
+
+
+def state_to_dict(state: CostState) -> dict[str, Any]:
+    """Returns ``state`` as builtins that JSON holds exactly."""
+    builtins: dict[str, Any] = msgspec.to_builtins(state, str_keys=True)
+    return builtins
+
+
+def off_graph_ms(state: CostState, plain_idx: int | None) -> list[float]:
+    """Returns every tier's off-graph time; a tier hardly observed borrows from the others."""
+    known = []
+    for idx, own in enumerate(state.off_graph_ms):
+        share = min(state.num_off_graph[idx] / OWN_ROUNDS, 1.0)
+        borrowed = _borrowed_off_graph(state, idx, plain_idx) if share < 1.0 else 0.0
+        known.append(share * own + (1.0 - share) * borrowed)
+    return known
+
+
+def _borrowed_off_graph(state: CostState, idx: int, plain_idx: int | None) -> float:
+    """Returns the median of the others observed; zero steps last, for it has no verify."""
+    counts = enumerate(state.num_off_graph)
+    observed = [other for other, num_rounds in counts if num_rounds and other != idx]
+    chosen = [other for other in observed if other != plain_idx] or observed
+    return median(state.off_graph_ms[other] for other in chosen) if chosen else 0.0

@@ -1,0 +1,400 @@
+"""How long a round of a tier takes: seeded at start-up, corrected while serving.
+
+For tier t and a batch that pads to bucket k:
+
+    round_ms = drift * correction[t, k] * (base[t, k] + slope[t, k] * context_tokens) + off_graph[t]
+
+base and slope come from the seed (`cost_curves`), the rest from served rounds, each at its pace:
+off_graph (time outside the seeded graphs) is the median residual of a tier's first rounds, then
+slow; correction likewise for a tier at a bucket; drift, one factor for all tiers, is the median
+ratio of the last rounds of any settled tier, so tiers not visited follow the clocks. What only
+one tier was seen to do is lent to the others, so that no tier gains by not having been visited.
+Times in ms; no clock, deterministic.
+"""
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from sglang_adaptive_spec.policy.cost_curves import (
+    Floats,
+    corrected,
+    difference,
+    extrapolate,
+    fit_curve,
+    fit_learned,
+)
+from sglang_adaptive_spec.policy.cost_state import (
+    CostState,
+    new_state,
+    off_graph_ms,
+    state_from_dict,
+    state_to_dict,
+)
+from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, RoundTime, Tier
+
+# Zero-step rounds from one catch-up of the draft to the next (host/plain_round.py).
+CATCH_UP_ROUNDS = 16
+# The host's own capture list with speculation (sglang 0.5.23 arg_groups/cuda_graph_hook.py).
+DEFAULT_BUCKETS = (*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8))
+
+# The constants below are choices, not measurements: each states what it trades.
+DRIFT_WINDOW = 64  # rounds; its median turns after 33, 0.3 s at 10 ms a round
+MIN_DRIFT_ROUNDS = 8  # ratios before drift leaves 1
+DRIFT_LIMITS = (0.8, 5.0)  # seeding ran alone, so little can be faster; neighbours slow down
+UNSEEDED_DRIFT_LIMITS = (0.2, 5.0)  # the first rounds may have met the neighbour
+SETTLE_ROUNDS = 32  # of a tier, then of a tier at a bucket, before they speak for drift
+MAX_OFF_GRAPH_SHARE = 0.5  # of the seeded ms: beyond it is a neighbour rather than the scheduler
+MAX_CORRECTION_LOG = 0.15  # of a seeded tier at a bucket
+MAX_UNSEEDED_CORRECTION_LOG = 0.7  # a factor of two
+SLOW_RATE = 1 / 128  # share of a settled residual learned per round
+OFF_GRAPH_RATE = 1 / 1024
+MAX_RESIDUAL = 0.02  # a settled residual counts as no more: drift lags behind a jump by 33 rounds
+MAX_EVIDENCE = 256  # rounds a tier at a bucket is remembered for
+MIN_CATCH_UPS = 8  # served, before they outweigh the seed
+REFRESH_ROUNDS = 64  # settled rounds from one rebuild of the tables to the next
+RESIDUAL_WINDOW = 64  # rounds of a tier
+MIN_NOISE_ROUNDS = 8
+UNSEEN_NOISE = 0.05  # relative, before any round was observed: wide on purpose
+MIN_MS = 1e-6  # keeps ratios finite
+MAD_TO_SIGMA = 1.4826  # of a normal distribution
+
+
+def clamp(value: float, low: float, high: float) -> float:
+    """Returns ``value`` moved into [low, high]."""
+    return min(max(value, low), high)
+
+
+def push(window: list[float], value: float, size: int) -> None:
+    """Appends ``value`` and drops the oldest beyond ``size``."""
+    window.append(value)
+    if len(window) > size:
+        del window[0]
+
+
+def spread(values: Sequence[float]) -> float:
+    """Returns a robust standard deviation."""
+    middle = median(values)
+    return MAD_TO_SIGMA * median(abs(value - middle) for value in values)
+
+
+class CostTable:
+    """Round times of every tier; the module has the model."""
+
+    def __init__(self, state: CostState) -> None:
+        self._state = state
+        self.tiers = tuple(Tier(*fields) for fields in state.tiers)
+        self._idx = {tier: idx for idx, tier in enumerate(self.tiers)}
+        self._plain_idx = self._idx.get(PLAIN_TIER)
+        self._selections: dict[tuple[Tier, ...], list[int]] = {}
+        self.fit()
+
+    @classmethod
+    def empty(cls, tiers: Sequence[Tier], buckets: Sequence[int] = DEFAULT_BUCKETS) -> "CostTable":
+        """Returns a table of ``tiers`` that knows nothing; ``buckets`` are captured batch sizes."""
+        return cls(new_state(tuple(dict.fromkeys(tiers)), sorted(set(buckets))))
+
+    def seed(
+        self,
+        tier: Tier,
+        batch_size: int,
+        context_tokens: int,
+        ms: float,
+        is_catch_up: bool = False,
+    ) -> None:
+        """Takes one measured round; counts from the next `fit` on.
+
+        Raises:
+            ValueError: It is no measurement.
+        """
+        if not (math.isfinite(ms) and ms > 0 and batch_size > 0 and context_tokens >= 0):
+            raise ValueError(
+                f"a round of {ms} ms at batch {batch_size} with {context_tokens} context tokens "
+                "cannot seed a cost; allowed: finite and above zero; fix: measure it again."
+            )
+        seeds = self._state.seeds[self._idx[tier]]
+        (self._state.catch_up_seeds if is_catch_up else seeds).append(
+            (batch_size, context_tokens, ms)
+        )
+
+    def fit(self) -> None:
+        """Fits the curves to the seeds; a size seeded outside the buckets becomes one."""
+        state = self._state
+        sizes = {point[0] for points in state.seeds for point in points}
+        if not sizes <= set(state.buckets):
+            grown = new_state(self.tiers, sorted(sizes.union(state.buckets)))
+            grown.seeds, grown.catch_up_seeds = state.seeds, state.catch_up_seeds
+            self._state = state = grown
+        self._buckets = state.buckets
+        self._fit_curves()
+        self._sorted_ratios = sorted(state.drift_ratios)
+        self.drift = self._drift_of_window()
+        self._refresh()
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether every tier was measured at start-up."""
+        return all(self._state.seeds)
+
+    def off_graph_ms(self, tier: Tier) -> float:
+        """Returns the time of a round of ``tier`` that its seed does not hold."""
+        return float(self._off_graph[self._idx[tier]])
+
+    def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
+        """Returns a catch-up's extra time, spread over the zero-step rounds between two."""
+        if self._plain_idx is None or self._catch_up_scale == 0.0:
+            return 0.0
+        unit = self._extra_unit_ms(batch_size, context_tokens)
+        return self.drift * self._catch_up_scale * unit / CATCH_UP_ROUNDS
+
+    def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
+        """Returns the expected period of a round."""
+        idx = self._idx[tier]
+        ms = self.drift * self._graph_ms(idx, batch_size, context_tokens)
+        if idx == self._plain_idx:
+            ms += self.plain_extra_ms(batch_size, context_tokens)
+        return ms + float(self._off_graph[idx])
+
+    def round_ms_all(self, tiers: tuple[Tier, ...], batch_size: int, context_tokens: int) -> Floats:
+        """Returns `round_ms` of every one of ``tiers``."""
+        bucket = self._bucket(batch_size)
+        ms: Floats = self._slope[bucket] * context_tokens  # [T], a new array
+        ms += self._base[bucket]
+        if batch_size > self._buckets[-1]:
+            ms += self._rise * (batch_size - self._buckets[-1])
+        ms *= self.drift
+        if self._plain_idx is not None:
+            ms[self._plain_idx] += self.plain_extra_ms(batch_size, context_tokens)
+        ms += self._off_graph
+        if tiers == self.tiers:
+            return ms
+        selection = self._selections.get(tiers)
+        if selection is None:
+            selection = self._selections[tiers] = [self._idx[tier] for tier in tiers]
+        return ms[selection]
+
+    def relative_noise(self, tier: Tier) -> float:
+        """Returns the standard error of the expected period, as a share of it.
+
+        It is the robust spread of the tier's recent residuals over the root of their number; a
+        tier hardly observed takes the spread of all tiers, undivided.
+        """
+        own = self._state.residuals[self._idx[tier]]
+        if len(own) >= MIN_NOISE_ROUNDS:
+            return spread(own) / math.sqrt(len(own))
+        pooled = [residual for window in self._state.residuals for residual in window]
+        return spread(pooled) if len(pooled) >= MIN_NOISE_ROUNDS else UNSEEN_NOISE
+
+    def observe(self, round_time: RoundTime) -> None:
+        """Learns from one uninterrupted served round; a tier it does not hold is left alone."""
+        idx = self._idx.get(round_time.tier)
+        ms = round_time.ms
+        if idx is None or not (math.isfinite(ms) and ms > 0):
+            return
+        batch_size, context_tokens = round_time.batch_size, round_time.context_tokens
+        graph_ms = max(self._graph_ms(idx, batch_size, context_tokens), MIN_MS)
+        off_graph = self._off_graph.item(idx)
+        expected = self.drift * graph_ms + off_graph
+        if round_time.is_catch_up:
+            self._learn_catch_up(ms - expected, self._extra_unit_ms(batch_size, context_tokens))
+            return
+        push(self._state.residuals[idx], ms / expected - 1, RESIDUAL_WINDOW)
+        self._state.rounds_since_drift += 1
+        if self._settle(idx, round_time, graph_ms):
+            self._state.rounds_since_drift = 0
+        elif self._state.rounds_since_drift <= DRIFT_WINDOW:
+            return  # what a new tier shows first is its own; drift stands for the settled ones
+        self._follow_drift((ms - off_graph) / graph_ms)
+
+    def forget_drift(self) -> None:
+        """Takes drift back to 1: another process starts beside other neighbours."""
+        self._state.drift_ratios.clear()
+        self._sorted_ratios = []
+        self.drift = 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the whole state as builtins that JSON holds exactly.
+
+        The table rebuilds its own curves first: both sides then predict the same to the last bit.
+        """
+        self._refresh()
+        return state_to_dict(self._state)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "CostTable":
+        """Returns the table that `to_dict` gave ``data`` for.
+
+        Raises:
+            ValueError: ``data`` is no such state.
+        """
+        return cls(state_from_dict(data))
+
+    def _settle(self, idx: int, round_time: RoundTime, graph_ms: float) -> bool:
+        """Learns what is the tier's own; returns whether the tier was settled at this bucket."""
+        state = self._state
+        ms, bucket = round_time.ms, self._bucket(round_time.batch_size)
+        num_rounds = state.num_corrected[idx][bucket]
+        if not self._has_seeds:
+            if num_rounds < SETTLE_ROUNDS:
+                self._learn_point(idx, bucket, round_time)
+                return False
+        elif state.num_off_graph[idx] < SETTLE_ROUNDS:
+            self._learn_off_graph(idx, ms - self.drift * graph_ms, MAX_OFF_GRAPH_SHARE * graph_ms)
+            return False
+        curve_ms = self.drift * self._curve_ms(idx, round_time)
+        log = math.log(max(ms - self._off_graph.item(idx), MIN_MS) / curve_ms)
+        if num_rounds < SETTLE_ROUNDS:
+            self._learn_correction(idx, bucket, log)
+            return False
+        self._follow_correction(idx, bucket, log)
+        if self._has_seeds:
+            self._follow_off_graph(idx, ms - self.drift * graph_ms, graph_ms)
+        state.rounds_since_refresh += 1
+        if state.rounds_since_refresh >= REFRESH_ROUNDS:
+            self._refresh()
+        return True
+
+    def _learn_off_graph(self, idx: int, residual_ms: float, limit_ms: float) -> None:
+        state = self._state
+        window = state.unsettled[idx]
+        window.append(clamp(residual_ms, 0.0, limit_ms))
+        state.num_off_graph[idx] = len(window)
+        state.off_graph_ms[idx] = median(window)
+        if len(window) == SETTLE_ROUNDS:
+            window.clear()
+        self._off_graph = np.array(off_graph_ms(state, self._plain_idx))
+
+    def _follow_off_graph(self, idx: int, residual_ms: float, graph_ms: float) -> None:
+        state = self._state
+        before = state.off_graph_ms[idx]
+        limit = MAX_RESIDUAL * graph_ms
+        moved = before + OFF_GRAPH_RATE * clamp(residual_ms - before, -limit, limit)
+        state.off_graph_ms[idx] = clamp(moved, 0.0, max(before, MAX_OFF_GRAPH_SHARE * graph_ms))
+
+    def _learn_correction(self, idx: int, bucket: int, log: float) -> None:
+        """Takes the log of observed over seeded of a tier new to a bucket."""
+        window = self._state.unsettled_pairs[idx].setdefault(bucket, [])
+        window.append(log)
+        self._set_correction(idx, bucket, median(window))
+        self._count_unsettled(idx, bucket, len(window))
+
+    def _follow_correction(self, idx: int, bucket: int, log: float) -> None:
+        state = self._state
+        before = state.correction_log[idx][bucket]
+        step = SLOW_RATE * clamp(log - before, -MAX_RESIDUAL, MAX_RESIDUAL)
+        self._set_correction(idx, bucket, before + step)
+        num_rounds = state.num_corrected[idx][bucket]
+        state.num_corrected[idx][bucket] = min(num_rounds + 1, MAX_EVIDENCE)
+
+    def _learn_point(self, idx: int, bucket: int, round_time: RoundTime) -> None:
+        """Stands in for a seed: a tier's first rounds at a bucket, whatever their context."""
+        state = self._state
+        window = state.unsettled_pairs[idx].setdefault(bucket, [])
+        window.append(round_time.ms / self.drift)
+        size = max(round_time.batch_size, self._buckets[bucket])
+        state.learned[idx][bucket] = (size, median(window))
+        if len(window).bit_count() == 1:
+            self._fit_curves()
+        self._count_unsettled(idx, bucket, len(window))
+
+    def _count_unsettled(self, idx: int, bucket: int, num_rounds: int) -> None:
+        self._state.num_corrected[idx][bucket] = num_rounds
+        if num_rounds == SETTLE_ROUNDS:
+            del self._state.unsettled_pairs[idx][bucket]
+        if num_rounds.bit_count() == 1:  # 1, 2, 4, ...: a rebuild is too long for every round
+            self._refresh()
+
+    def _set_correction(self, idx: int, bucket: int, value: float) -> None:
+        limit = MAX_CORRECTION_LOG if self._state.seeds[idx] else MAX_UNSEEDED_CORRECTION_LOG
+        self._state.correction_log[idx][bucket] = clamp(value, -limit, limit)
+
+    def _learn_catch_up(self, extra_ms: float, unit_ms: float) -> None:
+        if unit_ms > 0:
+            window = self._state.catch_up_ratios
+            push(window, max(extra_ms, 0.0) / (self.drift * unit_ms), DRIFT_WINDOW)
+            self._catch_up_scale = self._catch_up_scale_of_window()
+
+    def _follow_drift(self, ratio: float) -> None:
+        window = self._state.drift_ratios
+        window.append(ratio)
+        insort(self._sorted_ratios, ratio)
+        if len(window) > DRIFT_WINDOW:
+            del self._sorted_ratios[bisect_left(self._sorted_ratios, window.pop(0))]
+        self.drift = self._drift_of_window()
+        # Faster than alone: what was booked as off-graph was a neighbour that has left since.
+        is_too_fast = len(window) == DRIFT_WINDOW and self.drift == DRIFT_LIMITS[0]
+        if is_too_fast and any(self._state.off_graph_ms):
+            self._forget_corrections()
+
+    def _drift_of_window(self) -> float:
+        ratios = self._sorted_ratios
+        if len(ratios) < MIN_DRIFT_ROUNDS:
+            return 1.0
+        limits = DRIFT_LIMITS if self._has_seeds else UNSEEDED_DRIFT_LIMITS
+        return clamp(ratios[len(ratios) // 2], *limits)
+
+    def _forget_corrections(self) -> None:
+        fresh = new_state(self.tiers, self._state.buckets)
+        for name in ("seeds", "catch_up_seeds", "learned", "catch_up_ratios", "residuals"):
+            setattr(fresh, name, getattr(self._state, name))
+        self._state = fresh
+        self.forget_drift()
+        self._refresh()
+
+    def _bucket(self, batch_size: int) -> int:
+        """Returns the index of the bucket a batch pads to; the last one if it exceeds all."""
+        return min(bisect_left(self._buckets, batch_size), len(self._buckets) - 1)
+
+    def _graph_ms(self, idx: int, batch_size: int, context_tokens: int) -> float:
+        bucket = self._bucket(batch_size)
+        ms = self._base.item(bucket, idx) + self._slope.item(bucket, idx) * context_tokens
+        return float(ms + max(batch_size - self._buckets[-1], 0) * self._rise.item(idx))
+
+    def _curve_ms(self, idx: int, round_time: RoundTime) -> float:
+        """Returns what the curve alone says, before corrections and restored order."""
+        bucket = self._bucket(round_time.batch_size)
+        above = max(round_time.batch_size - self._buckets[-1], 0)
+        return max(self._curves[idx].ms(bucket, round_time.context_tokens, above), MIN_MS)
+
+    def _extra_unit_ms(self, batch_size: int, context_tokens: int) -> float:
+        above = max(batch_size - self._buckets[-1], 0)
+        return self._extra.ms(self._bucket(batch_size), context_tokens, above)
+
+    def _fit_curves(self) -> None:
+        state = self._state
+        self._has_seeds = any(state.seeds)
+        if self._has_seeds:
+            own = {
+                tier: fit_curve(points, state.buckets)
+                for tier, points in zip(self.tiers, state.seeds, strict=True)
+                if points
+            }
+        else:
+            points_by_tier = zip(self.tiers, state.learned, strict=True)
+            learned = {tier: list(points.values()) for tier, points in points_by_tier if points}
+            own = fit_learned(learned, state.buckets)
+        self._curves = [own.get(tier) or extrapolate(tier, own) for tier in self.tiers]
+        self._rise = np.array([curve.rise for curve in self._curves])
+        # A catch-up that was not seeded is counted in zero-step rounds.
+        self._extra = self._curves[self._plain_idx or 0]
+        if state.catch_up_seeds:
+            self._extra = difference(fit_curve(state.catch_up_seeds, state.buckets), self._extra)
+        self._catch_up_scale = self._catch_up_scale_of_window()
+
+    def _catch_up_scale_of_window(self) -> float:
+        ratios = self._state.catch_up_ratios
+        if self._state.catch_up_seeds and len(ratios) < MIN_CATCH_UPS:
+            return 1.0
+        return median(ratios) if ratios else 0.0
+
+    def _refresh(self) -> None:
+        """Rebuilds the tables that predictions read."""
+        state = self._state
+        state.rounds_since_refresh = 0
+        rounds, log = np.array(state.num_corrected), np.array(state.correction_log)
+        self._base, self._slope = corrected(self._curves, rounds, log)  # [K, T]
+        self._off_graph = np.array(off_graph_ms(state, self._plain_idx))
