@@ -1,15 +1,24 @@
-"""The command line: `sglang-adaptive-spec check`. It parses and prints; the work is in host/."""
+"""The command line: `sglang-adaptive-spec check|simulate`. It parses and prints.
+
+The work is in host/ and simulate/.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from sglang_adaptive_spec.host.static_check import contract_report
 from sglang_adaptive_spec.host.versions import SUPPORTED, versions_report
+from sglang_adaptive_spec.simulate.command import Request, simulate
+from sglang_adaptive_spec.simulate.regret import WorkloadReport
+
+TABLE_HEAD = "policy       tokens/s of oracle  switches  probing  rounds by steps"
 
 
 def check() -> dict[str, Any]:
@@ -45,12 +54,52 @@ def render_check(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def render_simulation(reports: Sequence[WorkloadReport], origin: str) -> str:
+    """Returns what `simulate` found as text, one table per trace."""
+    lines = [f"costs: {origin}"]
+    for report in reports:
+        lines += ["", f"{report.workload}: best static tier {report.best_static}", TABLE_HEAD]
+        for arm in report.arms:
+            probing = "-" if arm.probing_share is None else f"{arm.probing_share:.4f}"
+            rounds = " ".join(f"{steps}:{count}" for steps, count in arm.rounds_by_steps.items())
+            lines.append(
+                f"{arm.name:<10} {arm.tokens_per_s:>10.1f} {arm.share_of_oracle:>9.3f} "
+                f"{arm.num_switches:>9} {probing:>8}  {rounds}"
+            )
+    return "\n".join(lines)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit status."""
     arguments = _parser().parse_args(argv)
+    return _simulate(arguments) if arguments.verb == "simulate" else _check(arguments)
+
+
+def _check(arguments: argparse.Namespace) -> int:
     result = check()
     print(json.dumps(result, indent=2) if arguments.json else render_check(result))
     return 0 if result["ok"] else 1
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    request = Request(
+        traces=arguments.trace,
+        golden=arguments.golden,
+        policies=arguments.policy,
+        costs=arguments.costs,
+        config=arguments.config,
+    )
+    try:
+        reports, origin = simulate(request)
+    except ValueError as error:  # names what is wrong and how to fix it
+        print(error, file=sys.stderr)
+        return 1
+    if arguments.json:
+        rows = {"costs": origin, "traces": [asdict(report) for report in reports]}
+        print(json.dumps(rows, indent=2))
+    else:
+        print(render_simulation(reports, origin))
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,4 +111,31 @@ def _parser() -> argparse.ArgumentParser:
         "check", help="report versions and check every SGLang symbol that the plugin uses"
     )
     verb.add_argument("--json", action="store_true", help="print JSON")
+    _add_simulate(verbs)
     return parser
+
+
+def _add_simulate(verbs: Any) -> None:
+    verb = verbs.add_parser(
+        "simulate", help="replay traffic against a cost table, for any policy, beside the oracle"
+    )
+    verb.add_argument(
+        "--trace", type=Path, action="append", default=[], metavar="FILE", help="a recorded trace"
+    )
+    verb.add_argument(
+        "--golden", action="append", default=[], metavar="NAME", help="a golden trace, or `all`"
+    )
+    verb.add_argument(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="goodput, ema or static-N; repeatable; default: goodput and ema",
+    )
+    verb.add_argument(
+        "--costs", type=Path, metavar="FILE", help="a cost cache; default: an H200 as an example"
+    )
+    verb.add_argument(
+        "--config", metavar="FILE", help="an adaptive_spec.json or preset for the policy it names"
+    )
+    verb.add_argument("--json", action="store_true", help="print JSON")

@@ -1,0 +1,139 @@
+"""Golden traces: traffic with known acceptance, made from a seed.
+
+A request has one hazard per draft position: the chance that a draft is accepted given that all
+before it were. Hazards may change with the phase, requests come in kinds, and a closed loop keeps
+as many requests open as the load says. Draft j of a round at output position p holds if the number
+of (seed, request, p + j) is below the hazard of position j.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sglang_adaptive_spec.simulate.workload import (
+    Clock,
+    Floats,
+    Ints,
+    Live,
+    Request,
+    position_keys,
+    request_keys,
+    uniform,
+)
+
+MAX_STEPS = 10  # the deepest tier that the golden traces can tell from its neighbours
+GOOD = 0.9  # hazard of drafts worth deep chains, as in the benchmark `matrix`
+BAD = 0.3  # hazard of drafts not worth a chain
+LENGTH_SPREAD = 0.5  # requests are this much shorter or longer than the mean, evenly
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of time with unchanging acceptance and speed."""
+
+    start_s: float
+    hazards: tuple[float, ...]  # per kind of request, the same at every draft position
+    slowdown: float = 1.0
+
+
+@dataclass(frozen=True)
+class SyntheticWorkload:
+    """A closed loop of requests with known hazards; ends after ``duration_s``."""
+
+    name: str
+    duration_s: float
+    load: tuple[tuple[float, int], ...]  # (from second, concurrency), ascending
+    phases: tuple[Phase, ...]  # ascending, the first from 0
+    prompt_tokens: int = 128
+    mean_tokens: int = 400
+    seed: int = 1
+    max_steps: int = MAX_STEPS
+
+    def is_over(self, clock: Clock) -> bool:
+        """Says whether the time is up."""
+        return clock.now_s >= self.duration_s
+
+    def concurrency(self, clock: Clock) -> int:
+        """Returns the load of this second."""
+        return self.load[bisect_right(self._load_starts, clock.now_s) - 1][1]
+
+    def request(self, idx: int) -> Request:
+        """Returns request ``idx``: kinds alternate, lengths are spread evenly about the mean."""
+        luck = float(uniform(request_keys(self.seed, np.array([idx])))[0])
+        num_tokens = round(self.mean_tokens * (1 + LENGTH_SPREAD * (2 * luck - 1)))
+        return Request(self.prompt_tokens, num_tokens, idx % len(self.phases[0].hazards))
+
+    def phase(self, clock: Clock) -> int:
+        """Returns the phase of this second."""
+        return bisect_right(self._phase_starts, clock.now_s) - 1
+
+    def slowdown(self, clock: Clock) -> float:
+        """Returns the slowdown of this second."""
+        return self.phases[self.phase(clock)].slowdown
+
+    def context_tokens(self, clock: Clock, live: Live) -> int:
+        """Returns prompts plus output so far."""
+        return int(live.prompt_tokens.sum() + live.positions.sum())
+
+    def num_correct_drafts(self, phase: int, live: Live, num_steps: int) -> Ints:
+        """Returns the accepted drafts per row."""
+        if num_steps == 0:
+            return np.zeros(live.size, np.int64)
+        positions = live.positions[:, None] + np.arange(num_steps)
+        luck = uniform(position_keys(request_keys(self.seed, live.idx)[:, None], positions))
+        hazards = self._hazards[phase][live.kinds][:, None]
+        is_correct = np.logical_and.accumulate(luck < hazards, axis=1)
+        return np.asarray(is_correct.sum(axis=1), np.int64)
+
+    def expected_tokens(self, phase: int, live: Live) -> Floats:
+        """Returns ``sum over rows of 1 + h + h^2 + ... + h^d`` for every depth d."""
+        hazards = self._hazards[phase][live.kinds]
+        powers: Floats = hazards[:, None] ** np.arange(self.max_steps + 1)
+        return np.asarray(powers.sum(axis=0).cumsum())
+
+    @cached_property
+    def _load_starts(self) -> list[float]:
+        return [start_s for start_s, _ in self.load]
+
+    @cached_property
+    def _phase_starts(self) -> list[float]:
+        return [phase.start_s for phase in self.phases]
+
+    @cached_property
+    def _hazards(self) -> list[Floats]:
+        return [np.array(phase.hazards) for phase in self.phases]
+
+
+def alternating(period_s: float, num_phases: int, *levels: float) -> tuple[Phase, ...]:
+    """Returns phases of equal length that go through ``levels`` again and again."""
+    return tuple(Phase(idx * period_s, (levels[idx % len(levels)],)) for idx in range(num_phases))
+
+
+def ramp(step_s: float, *sizes: int) -> tuple[tuple[float, int], ...]:
+    """Returns a load that stays at every size for ``step_s``."""
+    return tuple((idx * step_s, size) for idx, size in enumerate(sizes))
+
+
+def golden_workloads() -> Mapping[str, SyntheticWorkload]:
+    """Returns the golden traces by name; a number at the end of a name is the batch size."""
+    good, bad = (Phase(0, (GOOD,)),), (Phase(0, (BAD,)),)
+    neighbour = (Phase(0, (GOOD,)), Phase(10, (GOOD,), slowdown=1.5), Phase(70, (GOOD,)))
+    up_and_down = (1, 2, 4, 8, 16, 32, 64, 128, 64, 32, 16, 8, 4, 2, 1)
+    workloads = (
+        SyntheticWorkload("steady-high-1", 15, ((0, 1),), good),
+        SyntheticWorkload("steady-high-8", 15, ((0, 8),), good),
+        SyntheticWorkload("steady-high-64", 15, ((0, 64),), good),
+        SyntheticWorkload("steady-low-8", 15, ((0, 8),), bad),
+        SyntheticWorkload("steady-low-64", 15, ((0, 64),), bad),
+        SyntheticWorkload("phases-10s-16", 40, ((0, 16),), alternating(10, 4, BAD, GOOD)),
+        SyntheticWorkload("phases-2s-16", 24, ((0, 16),), alternating(2, 12, BAD, GOOD)),
+        SyntheticWorkload("phases-0.5s-16", 12, ((0, 16),), alternating(0.5, 24, BAD, GOOD)),
+        SyntheticWorkload("ramp-1-128-1", 30, ramp(2, *up_and_down), (Phase(0, (0.7,)),)),
+        SyntheticWorkload("mixed-32", 15, ((0, 32),), (Phase(0, (BAD, GOOD)),)),
+        SyntheticWorkload("long-context-8", 15, ((0, 8),), (Phase(0, (0.7,)),), 32_000),
+        SyntheticWorkload("neighbour-8", 80, ((0, 8),), neighbour),
+    )
+    return {workload.name: workload for workload in workloads}
