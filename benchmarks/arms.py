@@ -11,6 +11,8 @@ from benchmarks.models import ModelPair
 SAME_CONFIG = "host-default"
 ALL_TIERS = {"1": {"candidate_steps": [0, 1, 3, 5, 7]}}
 PLAIN_ONLY = {"1": {"candidate_steps": [0]}}
+# Arms that never change their depth: candidates for the best static setting.
+STATIC_ARMS = ("none", "static-1", "static-3", "static-5", "static-7")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,11 @@ class Arm:
     speculative: tuple[str, ...] = ()  # arguments beside the draft's path
     config: Mapping[str, object] | None = None  # written to a file for ADAPTIVE_EAGLE
     policy: str = "own"  # or: alternate
+
+    @property
+    def is_static(self) -> bool:
+        """Whether this arm never changes its depth."""
+        return self.name in STATIC_ARMS
 
     @property
     def is_ours(self) -> bool:
@@ -39,8 +46,13 @@ class Arm:
         return arguments
 
 
-STATIC_3 = ("--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "3",
-            "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4")  # fmt: skip
+def static(num_steps: int) -> Arm:
+    """Returns the host's own EAGLE-3 at a fixed depth."""
+    shape = ("--speculative-num-steps", str(num_steps), "--speculative-eagle-topk", "1",
+             "--speculative-num-draft-tokens", str(num_steps + 1))  # fmt: skip
+    return Arm(f"static-{num_steps}", ("--speculative-algorithm", "EAGLE3", *shape))
+
+
 BUILTIN = ("--speculative-algorithm", "EAGLE3", "--speculative-adaptive")
 OURS = ("--speculative-algorithm", "ADAPTIVE_EAGLE")
 
@@ -48,9 +60,10 @@ ARMS = {
     arm.name: arm
     for arm in (
         Arm("none"),
-        Arm("static-3", STATIC_3),
+        *(static(num_steps) for num_steps in (1, 3, 5, 7)),
         Arm("builtin", BUILTIN),
         Arm("ema", (*OURS, "--speculative-adaptive-config", SAME_CONFIG)),
+        Arm("goodput", OURS),
         Arm("ema-alternate", OURS, ALL_TIERS, policy="alternate"),
         Arm("plain", OURS, PLAIN_ONLY),
     )

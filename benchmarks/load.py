@@ -8,7 +8,7 @@ import json
 import statistics
 import urllib.request
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -43,12 +43,8 @@ class Window(NamedTuple):
         return self.num_tokens / self.seconds
 
 
-def steady_window(rounds: Sequence[Sequence[Any]], batch_size: int) -> Window:
-    """Returns the longest run of decode rounds in which all ``batch_size`` requests lived.
-
-    Raises:
-        ValueError: The run is too short to be measured.
-    """
+def full_run(rounds: Sequence[Sequence[Any]], batch_size: int) -> list[Round]:
+    """Returns the longest run of decode rounds in which all ``batch_size`` requests lived."""
     best: list[Round] = []
     run: list[Round] = []
     for fields in rounds:
@@ -59,11 +55,42 @@ def steady_window(rounds: Sequence[Sequence[Any]], batch_size: int) -> Window:
             run = []
         if len(run) > len(best):
             best = run
-    steady = best[SKIPPED_ROUNDS:]
+    return best
+
+
+def steady_window(rounds: Sequence[Sequence[Any]], batch_size: int) -> Window:
+    """Returns the longest full run, but for its first rounds.
+
+    Raises:
+        ValueError: The run is too short to be measured.
+    """
+    return _window(full_run(rounds, batch_size)[SKIPPED_ROUNDS:], batch_size, len(rounds))
+
+
+def timed_window(
+    rounds: Sequence[Sequence[Any]], batch_size: int, settle_s: float, window_s: float
+) -> Window:
+    """Returns ``window_s`` of the longest full run, after ``settle_s`` of it.
+
+    Raises:
+        ValueError: The run is too short to be measured.
+    """
+    run = full_run(rounds, batch_size)
+    steady = run[SKIPPED_ROUNDS:]
+    if steady:
+        start_ns = max(run[0].time_ns + int(settle_s * 1e9), steady[0].time_ns)
+        steady = [each for each in steady if each.time_ns >= start_ns]
+    if steady:
+        end_ns = steady[0].time_ns + int(window_s * 1e9)
+        steady = [each for each in steady if each.time_ns <= end_ns]
+    return _window(steady, batch_size, len(rounds))
+
+
+def _window(steady: Sequence[Round], batch_size: int, num_rounds: int) -> Window:
     if len(steady) < MIN_ROUNDS + 1:
         raise ValueError(
-            f"batch {batch_size}: {len(steady)} steady rounds of {len(rounds)}, at least "
-            f"{MIN_ROUNDS + 1} needed; raise --new-tokens."
+            f"batch {batch_size}: {len(steady)} steady rounds of {num_rounds}, at least "
+            f"{MIN_ROUNDS + 1} needed; raise --new-tokens or the window."
         )
     counted = steady[1:]  # the first one's end is where the clock starts
     steps = Counter(_steps_of(each) for each in counted)
@@ -87,7 +114,9 @@ def generate(
     Raises:
         RuntimeError: An answer is shorter or longer than asked for.
     """
-    answers = _post(url, prompts, {"max_new_tokens": new_tokens, "ignore_eos": True}, timeout_s)
+    answers = post_generate(
+        url, prompts, {"max_new_tokens": new_tokens, "ignore_eos": True}, timeout_s
+    )
     lengths = {len(answer["output_ids"]) for answer in answers}
     if lengths != {new_tokens}:
         raise RuntimeError(f"asked for {new_tokens} tokens per request, got lengths {lengths}.")
@@ -104,16 +133,21 @@ def generate_closed(
     """Keeps ``concurrency`` requests in flight; answers end by themselves or at the limit."""
 
     def send(prompt: Sequence[int]) -> dict[str, Any]:
-        return _post(url, [prompt], {"max_new_tokens": max_new_tokens}, timeout_s)[0]
+        return post_generate(url, [prompt], {"max_new_tokens": max_new_tokens}, timeout_s)[0]
 
     with ThreadPoolExecutor(concurrency) as clients:
         return list(clients.map(send, prompts))
 
 
-def _post(
-    url: str, prompts: Sequence[Sequence[int]], sampling: dict[str, Any], timeout_s: float
+def post_generate(
+    url: str,
+    prompts: Sequence[Sequence[int]],
+    sampling: Mapping[str, Any],
+    timeout_s: float = 300.0,
+    **fields: Any,
 ) -> list[dict[str, Any]]:
-    body = {"input_ids": prompts, "sampling_params": {"temperature": 0, **sampling}}
+    """Sends one batch at temperature 0; ``fields`` join the body of the request."""
+    body = {"input_ids": prompts, "sampling_params": {"temperature": 0, **sampling}, **fields}
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/generate", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=timeout_s) as response:

@@ -4,13 +4,14 @@ It measures building between the same two points whatever speculates (before the
 backends, after the graphs) and, within it, the prefill graphs; counts graph captures, and records
 each decode round when its result is processed. The benchmark talks to it through a control file
 and `/server_info`: every new command in the file is carried out, and answered, in the next
-`get_internal_state`, between rounds.
+`get_internal_state`, between rounds. A command may ask for a watch: when the batch has been full
+for long enough, a marker file says so, without a question that would disturb the rounds.
 """
 
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ PREFILL_CAPTURE = (
     "sglang.srt.model_executor.model_runner_components.cuda_graph_setup.capture_prefill_graph"
 )
 GIB = 2**30
+
+
+def done_marker(control: Path) -> Path:
+    """Returns the file that holds the last command whose watch is over."""
+    return control.with_suffix(".done")
 
 
 class Build:
@@ -71,11 +77,29 @@ def device_used_gb() -> float:
     return resident_pages * os.sysconf("SC_PAGE_SIZE") / GIB
 
 
+class Watch:
+    """Waits until a full batch has decoded for as long as a command wants."""
+
+    def __init__(self, wanted: Mapping[str, Any]) -> None:
+        self._batch_size: int = wanted["batch_size"]
+        self._wanted_ns = int(wanted["seconds"] * 1e9)
+        self._start_ns: int | None = None
+
+    def is_over(self, time_ns: int, batch_size: int, has_finished: bool) -> bool:
+        """Whether a processed round ends the wait: long enough, or the batch is no longer full."""
+        if batch_size != self._batch_size or has_finished:
+            return self._start_ns is not None
+        if self._start_ns is None:
+            self._start_ns = time_ns
+        return time_ns - self._start_ns >= self._wanted_ns
+
+
 class Probe:
     """What one scheduler process has measured."""
 
     def __init__(self, control: Path) -> None:
         self._control = control
+        self._watch: Watch | None = None
         self._command_id = 0
         self._engine: Engine | None = None
         self.build = Build()
@@ -93,20 +117,25 @@ class Probe:
 
     def record(self, batch: Any, result: Any) -> None:
         """Keeps a processed decode round: time, size, tokens, width, finished, graph replayed."""
+        now_ns = time.perf_counter_ns()
         if not batch.forward_mode.is_decode():
-            self._rounds.append((time.perf_counter_ns(), 0, 0, None, False, False))
+            self._rounds.append((now_ns, 0, 0, None, False, False))
             return
         size = len(batch.reqs)
+        has_finished = any(req.finished() for req in batch.reqs)
         self._rounds.append(
             (
-                time.perf_counter_ns(),
+                now_ns,
                 size,
                 size + result.num_correct_drafts,
                 result.speculative_num_draft_tokens,
-                any(req.finished() for req in batch.reqs),
+                has_finished,
                 bool(result.can_run_cuda_graph),
             )
         )
+        if self._watch is not None and self._watch.is_over(now_ns, size, has_finished):
+            self._watch = None
+            done_marker(self._control).write_text(str(self._command_id))
 
     def answer(self, scheduler: Any) -> dict[str, Any]:
         """Carries out a new command from the control file and reports."""
@@ -117,6 +146,8 @@ class Probe:
         if command["id"] != self._command_id:
             done = self._engine.obey(command)
             self._command_id = command["id"]
+            wanted = command["watch"]
+            self._watch = None if wanted is None else Watch(wanted)
         rounds, self._rounds = self._rounds, []
         return {
             "command_id": self._command_id,
@@ -125,6 +156,7 @@ class Probe:
             "prefill_s": self.build.prefill_s,
             "prefill_gb": self.build.prefill_gb,
             "num_captures": dict(self.num_captures),
+            "max_total_tokens": scheduler.max_total_num_tokens,
             "rounds": rounds,
             **done,
         }

@@ -9,19 +9,24 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure_plugin import ANSWER_KEY, CONTROL_ENV
+from benchmarks.measure_plugin import ANSWER_KEY, CONTROL_ENV, done_marker
 
 ROOT = Path(__file__).resolve().parent.parent
 GROUP = "sglang.srt.plugins"
 OURS = "sglang_adaptive_spec"
-PLUGINS = {OURS: f"{OURS}.plugin:register", "slice_bench": "benchmarks.measure_plugin:register"}
+PLUGINS = {
+    OURS: f"{OURS}.plugin:register",
+    "slice_bench": "benchmarks.measure_plugin:register",
+    "bench_inject": "benchmarks.inject_plugin:register",
+}
 POLL_S = 0.05
+WATCH_POLL_S = 0.005
 STOP_S = 10.0
 
 
@@ -86,6 +91,7 @@ class Server:
         timing: bool = False,
         switches: bool = False,
         seed: int = 0,
+        watch: Mapping[str, float] | None = None,
     ) -> dict[str, Any]:
         """Sets what the next rounds run under; returns the answer for those before."""
         self.num_commands += 1
@@ -96,12 +102,28 @@ class Server:
             "timing": timing,
             "switches": switches,
             "seed": seed,
+            "watch": watch,
         }
         write_whole(self.control, json.dumps(command))
         answer = self.internal_state()[ANSWER_KEY]
         if answer["command_id"] != self.num_commands:
             raise RuntimeError(f"the measuring plugin did not obey:\n{self.log_tail()}")
         return dict(answer)
+
+    def wait_watch(self, timeout_s: float) -> None:
+        """Waits until the last command's watch is over.
+
+        Raises:
+            RuntimeError: It is not within ``timeout_s``, or the server ended.
+        """
+        marker, wanted = done_marker(self.control), str(self.num_commands)
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and self.process.poll() is None:
+            with contextlib.suppress(FileNotFoundError):
+                if marker.read_text() == wanted:
+                    return
+            time.sleep(WATCH_POLL_S)
+        raise RuntimeError(f"no full batch within {timeout_s:.0f} s:\n{self.log_tail()}")
 
     def rounds(self) -> list[list[Any]]:
         """Returns the rounds processed since the last command or call."""

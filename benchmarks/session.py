@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.acceptance import OURS_ENV, SEED_ENV
 from benchmarks.arms import Arm, simulated_accept_length
 from benchmarks.load import Window, generate, steady_window
 from benchmarks.measure_plugin import ANSWER_KEY
@@ -15,6 +16,8 @@ from benchmarks.provenance import without_folders
 from benchmarks.server import Server, announce_plugins, server_environment, serving
 
 START_TIMEOUT_S = 400.0
+# Any length above 0 makes the host ask for a simulation, which the injecting plugin answers.
+INJECTED = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class Plan:
     new_tokens: dict[str, int]  # by acceptance
     settle_tokens: dict[str, int]  # sent before the repeats, so that a policy has settled
     has_graphs: bool
+    inject_seed: int | None = None  # injects acceptance by request id
 
 
 def run_pass(arm: Arm, plan: Plan) -> dict[str, Any]:
@@ -65,6 +69,11 @@ def serving_arm(
     extra = dict(plan.environment)
     if simulated and arm.speculative:
         extra["SGLANG_SIMULATE_ACC_LEN"] = str(simulated[0])
+    if plan.inject_seed is not None and arm.speculative:
+        extra["SGLANG_SIMULATE_ACC_LEN"] = str(INJECTED)
+        extra[SEED_ENV] = str(plan.inject_seed)
+        if arm.is_ours:
+            extra[OURS_ENV] = "1"
     environment = server_environment(plan.folder, arm.is_ours, extra)
     log = plan.folder / f"{arm.name}.log"
     measured: dict[str, Any] = {"arm": arm.name, "server_argv": without_folders(arguments)}
@@ -105,7 +114,7 @@ def run_cell(
         for repeat in range(plan.repeats)
     ]
     cell = {"acceptance": acceptance, "batch_size": batch_size, "repeats": repeats}
-    if arm.speculative and arm.name != "static-3":
+    if arm.speculative and not arm.is_static:
         send(1 + plan.repeats, settle, timing=True)
         cell["took_us"] = mean_us(server.command()["took_ns"])
     return cell

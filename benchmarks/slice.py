@@ -24,6 +24,14 @@ from benchmarks.arms import ARMS, Arm
 from benchmarks.models import ModelPair, write_dummy_pair
 from benchmarks.provenance import provenance
 from benchmarks.session import Plan, run_pass
+from benchmarks.settings import (
+    CPU_COMMON,
+    CPU_ENVIRONMENT,
+    DUMMY_WEIGHTS,
+    EAGLE3_HEAD,
+    GPU_COMMON,
+    words,
+)
 from benchmarks.smollm2 import read_prompts, run_phases
 
 DEFAULTS: dict[str, dict[str, str]] = {
@@ -45,27 +53,6 @@ DEFAULTS: dict[str, dict[str, str]] = {
 }
 MAX_LOG_LINES = 2000  # of a server's log kept beside the record
 PURPOSES = {"run": "slice", "plain": "plain", "smollm2": "smollm2"}
-EAGLE3_HEAD = Path("examples/smollm2/eagle3-head")
-
-GPU_COMMON = (
-    *("--attention-backend", "flashinfer", "--mem-fraction-static", "0.8"),
-    *("--max-running-requests", "160", "--cuda-graph-max-bs-decode", "128"),
-    *("--skip-tokenizer-init", "--random-seed", "1"),
-)
-DUMMY_WEIGHTS = ("--load-format", "dummy")
-# The CPU host of this repository: flags that make the same servers start without a GPU.
-CPU_COMMON = (
-    *("--device", "cpu", "--attention-backend", "intel_amx", "--dtype", "float32"),
-    *("--mem-fraction-static", "0.05", "--max-total-tokens", "8192", "--disable-cuda-graph"),
-    *("--max-running-requests", "8", "--skip-tokenizer-init", "--random-seed", "1"),
-)
-CPU_ENVIRONMENT = {
-    "SGLANG_USE_CPU_ENGINE": "1",
-    "TORCHDYNAMO_DISABLE": "1",
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -75,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     for name, defaults in DEFAULTS.items():
         sub = commands.add_parser(name)
         for flag, value in defaults.items():
-            sub.add_argument(f"--{flag}", type=_words, default=_words(value), help=f"[{value}]")
+            sub.add_argument(f"--{flag}", type=words, default=words(value), help=f"[{value}]")
         _add_run_flags(sub)
         if name == "smollm2":
             sub.add_argument("--prompts", type=Path, required=True, help="ids per phase, JSON")
@@ -101,10 +88,6 @@ def _add_run_flags(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--target", type=Path, help="a model folder instead of dummy weights")
     sub.add_argument("--draft", type=Path, help="the draft beside --target")
     sub.add_argument("--dry-cpu", action="store_true", help="the same path without a GPU")
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word for word in text.split(",") if word)
 
 
 def plan_of(args: argparse.Namespace, scratch: Path) -> Plan:

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from benchmarks.load import SKIPPED_ROUNDS, generate, generate_closed, steady_window
+from benchmarks.load import SKIPPED_ROUNDS, generate, generate_closed, steady_window, timed_window
 
 MS = 1_000_000
 PREFILL = (0, 0, 0, None, False, False)
@@ -51,6 +51,24 @@ def test_rounds_are_counted_per_tier_and_by_graph() -> None:
     window = steady_window(rounds, 1)
     assert window.rounds == {"1": 13 - SKIPPED_ROUNDS - 1, "7": 7}
     assert window.num_eager_rounds == 7
+
+
+def test_a_timed_window_starts_after_the_settling_and_is_as_long_as_asked() -> None:
+    rounds = [PREFILL, *(decode(index, 2, width=2 if index < 20 else 6) for index in range(100))]
+    window = timed_window(rounds, 2, settle_s=0.2, window_s=0.5)
+    assert window.rounds == {"5": 50}
+    assert window.seconds == pytest.approx(0.5)
+
+
+def test_a_timed_window_skips_the_first_rounds_without_settling_and_ends_with_the_batch() -> None:
+    rounds = [decode(index, 2) for index in range(30)] + [decode(30, 2, done=True)]
+    window = timed_window(rounds, 2, settle_s=0.0, window_s=5.0)
+    assert sum(window.rounds.values()) == 30 - SKIPPED_ROUNDS - 1
+
+
+def test_a_batch_that_ended_while_settling_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch 2: 0 steady rounds"):
+        timed_window([decode(index, 2) for index in range(30)], 2, settle_s=1.0, window_s=1.0)
 
 
 def test_without_speculation_the_rounds_have_no_tier() -> None:

@@ -1,0 +1,80 @@
+"""Injected acceptance by name: each row's probability, its request ids, and what must come of it.
+
+A name is a probability per position (``0.7``) or ``mixed``: half the rows at 0.3, half at 0.9. A
+row's probability travels in its request id, so that the server needs no other channel. With chains
+of d drafts, each accepted with probability p if all before it were, a round yields on average
+1 + p + ... + p^d tokens a request, whatever was drawn before.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+SEED_ENV = "BENCH_INJECT_SEED"  # set in a server: inject, with this seed
+OURS_ENV = "BENCH_INJECT_OURS"  # set: our plugin serves, whose zero-step rounds look at drafts, too
+MIXED = "mixed"
+MIXED_PROBABILITIES = (0.3, 0.9)
+DEFAULT_NAMES = ("0.3", "0.5", "0.7", "0.85", "0.95", MIXED)
+_IN_REQUEST_ID = re.compile(r"p(\d\.\d+)-")
+
+
+def probabilities(name: str, batch_size: int) -> list[float]:
+    """Returns the probability of each row.
+
+    Raises:
+        ValueError: The name is no probability, or an odd batch is to be mixed.
+    """
+    if name == MIXED:
+        if batch_size % 2:
+            raise ValueError(f"batch {batch_size} has no two halves: take an even one for mixed.")
+        return [MIXED_PROBABILITIES[row % 2] for row in range(batch_size)]
+    probability = float(name)
+    if not 0 <= probability < 1:
+        raise ValueError(f"acceptance {name!r}: use a probability in [0, 1), or {MIXED}.")
+    return [probability] * batch_size
+
+
+def request_ids(name: str, batch_size: int, repeat: int) -> list[str]:
+    """Returns an id per row, the same in every arm; another repeat draws anew."""
+    return [
+        f"p{probability:.4f}-b{batch_size}-n{repeat}-r{row}"
+        for row, probability in enumerate(probabilities(name, batch_size))
+    ]
+
+
+def probability_of(request_id: str) -> float:
+    """Returns the probability that a request id carries; one without accepts nothing."""
+    found = _IN_REQUEST_ID.match(request_id)
+    return float(found.group(1)) if found else 0.0
+
+
+def tokens_per_round(probability: float, num_steps: int) -> float:
+    """Returns the expected tokens of one request in one round, its bonus token included."""
+    return sum(probability**step for step in range(num_steps + 1))
+
+
+def expected_tokens(row_probabilities: Sequence[float], rounds: Mapping[str, int]) -> float:
+    """Returns the expected tokens of the whole batch over ``rounds`` (by num_steps, or none)."""
+    return sum(
+        count * sum(tokens_per_round(each, steps_of(key)) for each in row_probabilities)
+        for key, count in rounds.items()
+    )
+
+
+def tokens_variance(row_probabilities: Sequence[float], rounds: Mapping[str, int]) -> float:
+    """Returns the variance of the counted tokens around the expected ones."""
+    return sum(
+        count * sum(_round_variance(each, steps_of(key)) for each in row_probabilities)
+        for key, count in rounds.items()
+    )
+
+
+def _round_variance(probability: float, num_steps: int) -> float:
+    # E[L^2] of the accepted length L = sum over k >= 1 of (2 k - 1) P(L >= k), P(L >= k) = p^k
+    mean = tokens_per_round(probability, num_steps) - 1
+    square = sum((2 * step - 1) * probability**step for step in range(1, num_steps + 1))
+    return square - mean**2
+
+
+def steps_of(key: str) -> int:
+    """Returns the depth of a key of a window's rounds; no speculation is zero steps."""
+    return 0 if key == "none" else int(key)

@@ -1,0 +1,31 @@
+"""What is wrong between a stated result and what its raw repeats give."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Raw = Mapping[str, Any]
+
+
+def keys(where: str, found: Raw, wanted: set[str]) -> list[str]:
+    """Returns a problem if the keys are not exactly the wanted ones."""
+    return [f"{where}: keys {sorted(found)}, expected {sorted(wanted)}"] * (set(found) != wanted)
+
+
+def at_least(where: str, found: Raw, wanted: set[str]) -> list[str]:
+    """Returns a problem if one of the wanted keys is missing."""
+    missing = wanted - set(found)
+    return [f"{where} lacks {sorted(missing)}"] if missing else []
+
+
+def differences(stated: Any, recomputed: Any, where: str) -> list[str]:
+    """Returns where two JSON values differ."""
+    if isinstance(stated, Mapping) and isinstance(recomputed, Mapping):
+        keys = sorted({*stated, *recomputed})
+        return [
+            problem
+            for key in keys
+            for problem in differences(stated.get(key), recomputed.get(key), f"{where}.{key}")
+        ]
+    if stated == recomputed:
+        return []
+    return [f"{where.lstrip('.')}: the file says {stated!r}, its raw repeats give {recomputed!r}"]

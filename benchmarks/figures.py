@@ -1,0 +1,89 @@
+"""A figure with its 95 % interval, its limit and the verdict; ratios and geometric means of them.
+
+Errors of different arms count as independent. The interval takes Student's quantile for the
+repeats there are; with one repeat it is unknown and the figure is judged by its value.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+# Two-sided 95 % quantile of Student's distribution by degrees of freedom; above, the normal one.
+STUDENT_95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+)  # fmt: skip
+NORMAL_95 = 1.960
+
+
+class Ratio(NamedTuple):
+    """A ratio of two means, with its relative standard error and degrees of freedom."""
+
+    value: float
+    stderr: float | None
+    freedom: int
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval; the value itself where the error is unknown."""
+        if self.stderr is None:
+            return self.value, self.value
+        reach = quantile(self.freedom) * self.stderr
+        return self.value * math.exp(-reach), self.value * math.exp(reach)
+
+
+class Figure(NamedTuple):
+    """A claim of the project, what was measured, and whether the limit is kept."""
+
+    claim: str
+    ratio: Ratio
+    limit: float
+    is_upper: bool = False  # the limit is the largest allowed value
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the limit is kept; a miss must be beyond the 95 % interval."""
+        low, high = self.ratio.interval
+        return low <= self.limit if self.is_upper else high >= self.limit
+
+    def row(self) -> tuple[Any, ...]:
+        """Returns the figure as a row of a table."""
+        low, high = self.ratio.interval
+        return (
+            self.claim,
+            f"{self.ratio.value:.4f}",
+            f"{low:.4f} .. {high:.4f}",
+            f"{'<=' if self.is_upper else '>='} {self.limit:.4g}",
+            "met" if self.is_met else "MISSED",
+        )
+
+
+HEADER = ("target", "measured", "95 % interval", "limit", "verdict")
+
+
+def quantile(freedom: int) -> float:
+    """Returns the two-sided 95 % quantile for so many degrees of freedom."""
+    return STUDENT_95[freedom - 1] if freedom <= len(STUDENT_95) else NORMAL_95
+
+
+def exact(value: float) -> Ratio:
+    """Returns a figure without an error."""
+    return Ratio(value, None, 1)
+
+
+def geometric_mean(ratios: Sequence[Ratio]) -> Ratio:
+    """Returns the geometric mean of independent ratios."""
+    number = len(ratios)
+    value = math.exp(sum(math.log(ratio.value) for ratio in ratios) / number)
+    errors = [ratio.stderr for ratio in ratios]
+    known = [error for error in errors if error is not None]
+    if len(known) < number:
+        return Ratio(value, None, 1)
+    stderr = math.sqrt(sum(error**2 for error in known)) / number
+    return Ratio(value, stderr, sum(ratio.freedom for ratio in ratios))
+
+
+def lowest(claim: str, ratios: Sequence[tuple[str, Ratio]], limit: float) -> Figure:
+    """Returns the figure of the worst of several ratios, judged by the upper end of each."""
+    name, ratio = min(ratios, key=lambda pair: (pair[1].interval[1] >= limit, pair[1].value))
+    return Figure(f"{claim} ({name})", ratio, limit)

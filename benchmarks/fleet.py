@@ -1,0 +1,137 @@
+"""Several arms' servers alive at once on one GPU, one of them busy at a time.
+
+Interleaving windows of different arms needs all of their servers. They fit side by side if the KV
+pool is capped (`--max-total-tokens`); an idle scheduler sleeps (`--sleep-on-idle`) and launches
+nothing, so the busy one has the GPU to itself.
+"""
+
+import contextlib
+import sys
+import threading
+import time
+import traceback
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks.acceptance import request_ids
+from benchmarks.arms import Arm
+from benchmarks.load import Window, post_generate, timed_window
+from benchmarks.server import Server
+from benchmarks.session import INJECTED, Plan, serving_arm
+
+# Between the end of the window and what the watch waits for: the round in flight, and one more.
+WATCH_MARGIN_S = 0.05
+# A full batch that does not come: prefill, or a server that hangs.
+FULL_BATCH_TIMEOUT_S = 120.0
+# Reserved per request beside prompt and output: what the host allocates ahead of a round.
+RESERVED_TOKENS = 40
+
+
+@dataclass(slots=True)
+class Engine:
+    """A running server of one arm."""
+
+    arm: Arm
+    server: Server
+    measured: dict[str, Any]  # its record, completed when it stops
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One batch of equal requests sent to one engine, measured while all of them live."""
+
+    acceptance: str
+    batch_size: int
+    repeat: int
+    settle_s: float
+    window_s: float
+    timing: bool = False
+
+
+@contextlib.contextmanager
+def serving_fleet(arms: Sequence[Arm], plan: Plan, deadline: float) -> Iterator[list[Engine]]:
+    """Starts the arms one after the other; yields those that serve.
+
+    Args:
+        arms: the arms to start.
+        plan: what all of them share; each gets a folder and a port of its own.
+        deadline: on the monotonic clock; no server is started after it.
+    """
+    engines: list[Engine] = []
+    with contextlib.ExitStack() as stack:
+        for number, arm in enumerate(arms):
+            if time.monotonic() > deadline:
+                print(f"{arm.name}: left out at the deadline", flush=True)
+                continue
+            own = replace(plan, folder=plan.folder / arm.name, port=plan.port + number)
+            started = time.monotonic()
+            try:
+                server, measured = stack.enter_context(serving_arm(arm, own))
+            except (RuntimeError, OSError):  # the other arms are still worth measuring
+                traceback.print_exc(file=sys.stdout)
+                print(f"{arm.name}: failed to start", flush=True)
+                continue
+            measured["max_total_tokens"] = server.command()["max_total_tokens"]
+            print(f"{arm.name}: serving after {time.monotonic() - started:.0f} s", flush=True)
+            engines.append(Engine(arm, server, measured))
+        yield with_full_pool(engines)
+
+
+def with_full_pool(engines: Sequence[Engine]) -> list[Engine]:
+    """Returns the engines whose KV pool is the largest; memory ran short for the others."""
+    pools = [engine.measured["max_total_tokens"] for engine in engines]
+    for engine, pool in zip(engines, pools, strict=True):
+        if pool < max(pools):
+            print(f"{engine.arm.name}: left out, its KV pool has {pool} of {max(pools)} tokens")
+    return [engine for engine, pool in zip(engines, pools, strict=True) if pool == max(pools)]
+
+
+def visit(
+    engine: Engine, wanted: Visit, prompts: Sequence[Sequence[int]], max_new_tokens: int
+) -> tuple[Window, dict[str, Any]]:
+    """Runs one window; returns it with the answer of the plugin (times, if asked for)."""
+    server = engine.server
+    watch = {
+        "batch_size": wanted.batch_size,
+        "seconds": wanted.settle_s + wanted.window_s + WATCH_MARGIN_S,
+    }
+    server.command(accept_length=INJECTED, timing=wanted.timing, watch=watch)
+    ids = request_ids(wanted.acceptance, wanted.batch_size, wanted.repeat)
+    client = threading.Thread(
+        target=send_until_aborted, args=(server.url, prompts, max_new_tokens, ids), daemon=True
+    )
+    client.start()
+    try:
+        server.wait_watch(FULL_BATCH_TIMEOUT_S)
+    finally:
+        abort_all(server.url)
+        client.join(FULL_BATCH_TIMEOUT_S)
+    answer = server.command(accept_length=INJECTED) if wanted.timing else {}
+    rounds = answer["rounds"] if wanted.timing else server.rounds()
+    return timed_window(rounds, wanted.batch_size, wanted.settle_s, wanted.window_s), answer
+
+
+def send_until_aborted(
+    url: str, prompts: Sequence[Sequence[int]], max_new_tokens: int, ids: Sequence[str]
+) -> None:
+    """Sends a batch whose answers nobody reads; an abort ends it."""
+    sampling = {"max_new_tokens": max_new_tokens, "ignore_eos": True}
+    with contextlib.suppress(OSError):  # an aborted request may be answered with an error
+        post_generate(url, prompts, sampling, rid=list(ids))
+
+
+def abort_all(url: str) -> None:
+    """Ends every request of a server."""
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/abort_request", b'{"abort_all": true}', headers)
+    urllib.request.urlopen(request, timeout=60).close()
+
+
+def new_token_limit(
+    max_total_tokens: int, context_length: int, prompt_tokens: int, batch_size: int
+) -> int:
+    """Returns how long each request of a batch may grow within the KV pool and the context."""
+    share = min(max_total_tokens // batch_size, context_length)
+    return share - prompt_tokens - RESERVED_TOKENS

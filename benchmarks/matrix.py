@@ -1,0 +1,167 @@
+"""Every arm at every batch size and acceptance, windows of the arms interleaved.
+
+On the machine with the H200, from the project's root (SHA: the commit; the largest servers first:
+four side by side fit its memory, eight do not; about 480 s a command, 160 of them to start):
+
+    python3 -m benchmarks.matrix run --arms builtin,goodput,static-3,none --repeats 2 \\
+        --git-sha SHA --out $OUT --tag a1
+    python3 -m benchmarks.matrix run --arms ema,static-7,static-5,static-1 --repeats 2 \\
+        --git-sha SHA --out $OUT --tag b1
+    # both again with other draws: --first-repeat 3, tags a2 and b2; then anywhere:
+    python3 -m benchmarks.matrix merge runs/matrix-*.json \\
+        --result benchmarks/results/matrix-h200.json --plot docs/images/matrix-h200.svg
+
+A command may take some of the cells (`--batches 1,4,16`, `--acceptances 0.7,mixed`); after
+`--deadline` seconds it visits none. `--alone` serves one arm at a time. A first start on a bare
+machine compiles kernels for a minute: warm up with `--arms none,static-1 --batches 1
+--acceptances 0.5`, whose record is not kept.
+
+Each command writes $OUT/matrix-TAG.json after every cell, so a time limit loses one cell at most.
+`--alone` serves one arm at a time instead. docs/benchmarks.md says how to read the result.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import matrix_summary, matrix_tables
+from benchmarks.acceptance import DEFAULT_NAMES
+from benchmarks.arms import ARMS
+from benchmarks.fleet import Engine, Visit, new_token_limit, serving_fleet, visit
+from benchmarks.load import Window
+from benchmarks.models import prompt_ids
+from benchmarks.provenance import provenance
+from benchmarks.session import Plan
+from benchmarks.settings import add_fleet_flags, cells_of, fleet_plan, numbers, words
+
+# Room for 128 requests of 128 prompt tokens and about 400 new ones, four times in 139 GiB.
+MAX_TOTAL_TOKENS = 73728
+PROMPT_SEED = 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line."""
+    top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = top.add_subparsers(dest="command", required=True)
+    run_ = commands.add_parser("run")
+    run_.add_argument("--arms", type=words, required=True, help=f"of {', '.join(ARMS)}")
+    run_.add_argument("--batches", type=numbers, default=(1, 4, 16, 32, 64, 128))
+    run_.add_argument("--acceptances", type=words, default=DEFAULT_NAMES)
+    run_.add_argument("--window-s", type=float, default=0.5, help="measured per visit [0.5]")
+    run_.add_argument("--settle-s", type=float, default=0.6, help="adaptive arms, before it [0.6]")
+    run_.add_argument("--settle-static-s", type=float, default=0.1, help="other arms [0.1]")
+    add_fleet_flags(run_, MAX_TOTAL_TOKENS)
+    merge_ = commands.add_parser("merge")
+    merge_.add_argument("files", type=Path, nargs="+")
+    merge_.add_argument("--result", type=Path, required=True)
+    merge_.add_argument("--plot", type=Path)
+    return top
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the arms over the cells; returns 1 if anything is missing."""
+    deadline = time.monotonic() + args.deadline
+    args.out.mkdir(parents=True, exist_ok=True)
+    record: dict[str, Any] = {"purpose": "matrix", "provenance": provenance(args.git_sha)}
+    record["servers"], record["windows"] = [], []
+    path = args.out / f"matrix-{args.tag}.json"
+    groups = [(name,) for name in args.arms] if args.alone else [args.arms]
+    num_missing = 0
+    with tempfile.TemporaryDirectory(prefix="matrix-bench-") as scratch:
+        plan = fleet_plan(args, Path(scratch))
+        for group in groups:
+            arms = [ARMS[name] for name in group]
+            with serving_fleet(arms, plan, deadline) as engines:
+                num_missing += len(arms) - len(engines)
+                num_missing += visit_cells(
+                    engines, plan, args, deadline, record["windows"], lambda: write(record, path)
+                )
+            record["servers"] += [engine.measured for engine in engines]
+            write(record, path)
+    print(matrix_tables.window_table(record["windows"]))
+    if num_missing:
+        print(f"{num_missing} servers or visits are missing, see above")
+    return 1 if num_missing else 0
+
+
+def visit_cells(
+    engines: Sequence[Engine],
+    plan: Plan,
+    args: argparse.Namespace,
+    deadline: float,
+    windows: list[dict[str, Any]],
+    keep: Callable[[], None],
+) -> int:
+    """Visits every engine in every cell, in turn; returns how many visits are missing."""
+    num_missing = 0
+    prompts = prompt_ids(max(args.batches), plan.prompt_tokens, PROMPT_SEED)
+    order = list(engines)
+    for batch_size, acceptance in cells_of(args.batches, args.acceptances):
+        limit = new_token_limit(
+            args.max_total_tokens, args.context_length, plan.prompt_tokens, batch_size
+        )
+        for repeat in range(args.first_repeat, args.first_repeat + args.repeats):
+            for engine in order:
+                settle_s = args.settle_static_s if engine.arm.is_static else args.settle_s
+                wanted = Visit(acceptance, batch_size, repeat, settle_s, args.window_s)
+                if time.monotonic() > deadline:
+                    num_missing += 1
+                    continue
+                try:
+                    window, _ = visit(engine, wanted, prompts[:batch_size], limit)
+                except (RuntimeError, ValueError, OSError) as error:
+                    print(f"{engine.arm.name} {batch_size} {acceptance}: {error}", flush=True)
+                    num_missing += 1
+                    continue
+                windows.append(as_record(engine, wanted, window))
+            order = order[1:] + order[:1]  # nobody is always the first after another
+        keep()
+    return num_missing
+
+
+def as_record(engine: Engine, wanted: Visit, window: Window) -> dict[str, Any]:
+    """Returns a window as it is kept in the file."""
+    return {
+        "arm": engine.arm.name,
+        "batch_size": wanted.batch_size,
+        "acceptance": wanted.acceptance,
+        "repeat": wanted.repeat,
+        "num_tokens": window.num_tokens,
+        "seconds": round(window.seconds, 6),
+        "rounds": window.rounds,
+        "num_eager_rounds": window.num_eager_rounds,
+    }
+
+
+def write(record: dict[str, Any], path: Path) -> None:
+    """Writes a run's record so far."""
+    path.write_text(json.dumps(record) + "\n")
+
+
+def merge(args: argparse.Namespace) -> int:
+    """Writes the result file, and a plot if wanted, from run files."""
+    result = matrix_summary.merged([json.loads(path.read_text()) for path in args.files])
+    args.result.parent.mkdir(parents=True, exist_ok=True)
+    args.result.write_text(json.dumps(result, indent=1) + "\n")
+    print(matrix_tables.cell_table(result))
+    print(matrix_tables.figure_table(result))
+    if args.plot is not None:
+        from benchmarks.plots import plot_matrix
+
+        plot_matrix(result, args.plot)
+    return 0
+
+
+def main() -> int:
+    """Runs one command."""
+    args = parser().parse_args()
+    return merge(args) if args.command == "merge" else run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

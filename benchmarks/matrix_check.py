@@ -1,0 +1,67 @@
+"""Is matrix-h200.json what it claims: its cells complete, its figures those of its windows?"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.acceptance import DEFAULT_NAMES
+from benchmarks.differences import at_least, differences, keys
+from benchmarks.matrix_summary import ARMS, build_cell, luck
+from benchmarks.settings import cells_of
+
+Raw = Mapping[str, Any]
+
+GPU = "H200"
+BATCH_SIZES = (1, 4, 16, 32, 64, 128)
+CELL_KEYS = {
+    "batch_size",
+    "acceptance",
+    "tokens_per_s",
+    "stderr",
+    "raw",
+    "counted_tokens_per_s",
+    "counted_stderr",
+    "windows",
+}
+MIN_REPEATS = 3
+# Standard deviations by which counted tokens may stray from the injected acceptance: beyond five
+# in one of 300 (cell, arm) pairs there is one chance in 6,000 that nothing is wrong.
+MAX_LUCK = 5.0
+
+
+def check_matrix(result: Raw) -> list[str]:
+    """Returns what is wrong with the shape or the figures of the matrix."""
+    problems = keys("file", result, {"provenance", "cells", "servers"})
+    if problems:
+        return problems
+    gpu = result["provenance"].get("gpu")
+    if GPU not in str(gpu):
+        problems.append(f"measured on {gpu}, not on an {GPU}")
+    there = {f"{cell['batch_size']} {cell['acceptance']}": cell for cell in result["cells"]}
+    wanted = {f"{size} {name}" for size, name in cells_of(BATCH_SIZES, DEFAULT_NAMES)}
+    problems += at_least("cells", there, wanted)
+    for where, cell in there.items():
+        problems += _check_cell(where, cell)
+    return problems
+
+
+def _check_cell(where: str, cell: Raw) -> list[str]:
+    problems = keys(where, cell, CELL_KEYS)
+    if not problems:
+        problems = keys(f"{where}.windows", cell["windows"], set(ARMS))
+    if problems:
+        return problems
+    again = build_cell(cell["batch_size"], cell["acceptance"], cell["windows"])
+    problems = differences(cell, again, where)
+    for arm, windows in cell["windows"].items():
+        if len(windows) < MIN_REPEATS:
+            problems.append(f"{where} {arm}: {len(windows)} repeats")
+        num_eager = sum(window["num_eager_rounds"] for window in windows)
+        if num_eager:
+            problems.append(f"{where} {arm}: {num_eager} rounds without a graph")
+        stray = luck(cell, arm)
+        if abs(stray) > MAX_LUCK:
+            problems.append(
+                f"{where} {arm}: counted tokens stray by {stray:.1f} standard deviations from "
+                "the acceptance that was to be injected"
+            )
+    return problems

@@ -1,0 +1,142 @@
+"""The matrix: merged from several commands, recomputed, and every spoilt figure found."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from benchmarks.acceptance import tokens_per_round
+from benchmarks.matrix_check import check_matrix
+from benchmarks.matrix_summary import ARMS, best_static, luck, merged, relative_stderr
+from benchmarks.matrix_tables import figures, missed_cells, ratio_of
+from tests.benchmarks.matrix_records import run_record
+
+SMALL = (4, 16)
+
+
+@pytest.fixture(scope="module")
+def complete() -> dict[str, Any]:
+    """A whole matrix, as read from its file."""
+    return dict(json.loads(json.dumps(merged([run_record()]))))
+
+
+@pytest.fixture(scope="module")
+def small() -> dict[str, Any]:
+    """Two batch sizes of it."""
+    return merged([run_record(batch_sizes=SMALL)])
+
+
+def cell_of(result: Any, batch_size: int, acceptance: str) -> dict[str, Any]:
+    """One cell."""
+    return next(
+        cell
+        for cell in result["cells"]
+        if (cell["batch_size"], cell["acceptance"]) == (batch_size, acceptance)
+    )
+
+
+def test_a_complete_matrix_passes_and_has_every_cell_but_a_mixed_batch_of_one(
+    complete: Any,
+) -> None:
+    assert check_matrix(complete) == []
+    assert len(complete["cells"]) == 6 * 6 - 1
+
+
+def test_a_rate_is_what_the_injected_acceptance_yields_at_the_depth_that_ran(small: Any) -> None:
+    cell = cell_of(small, 16, "0.7")
+    per_round = 16 * tokens_per_round(0.7, 5)
+    assert cell["tokens_per_s"]["goodput"] == pytest.approx(per_round / 0.010, rel=0.002)
+    assert cell["counted_tokens_per_s"]["goodput"] == pytest.approx(per_round / 0.010, rel=0.05)
+    assert cell["stderr"]["goodput"] < cell["counted_stderr"]["goodput"]
+
+
+def test_commands_with_some_arms_and_repeats_each_merge_to_the_same_matrix(small: Any) -> None:
+    parts = [
+        run_record(ARMS[:3], SMALL, (1, 2), date="2026-01-01T00:00:00+00:00"),
+        run_record(ARMS[3:], SMALL, (1, 2, 3), date="2026-01-02T00:00:00+00:00"),
+        run_record(ARMS[:3], SMALL, (3,), date="2026-01-03T00:00:00+00:00"),
+    ]
+    again = merged(parts[::-1])
+    assert again["cells"] == small["cells"]
+    assert len(again["provenance"]["argv"]) == 3
+
+
+def test_runs_of_different_code_do_not_merge() -> None:
+    with pytest.raises(ValueError, match="differ in code_sha256"):
+        merged([run_record(batch_sizes=(4,)), run_record(batch_sizes=(4,), code_sha256="other")])
+
+
+def test_a_cell_without_an_arm_that_others_have_is_named() -> None:
+    parts = [run_record(ARMS[:2], (4, 16)), run_record(ARMS[2:], (4,))]
+    with pytest.raises(ValueError, match=r"cell \(16, '0.3'\) lacks \['builtin'"):
+        merged(parts)
+
+
+def test_the_standard_error_of_one_repeat_is_unknown() -> None:
+    assert relative_stderr([100.0]) is None
+    assert relative_stderr([99.0, 101.0]) == pytest.approx(0.01)
+
+
+def test_counted_tokens_agree_with_the_acceptance_that_was_drawn(small: Any) -> None:
+    strays = [luck(cell, arm) for cell in small["cells"] for arm in ARMS]
+    assert max(map(abs, strays)) < 4
+    assert {luck(cell, "none") for cell in small["cells"]} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda cell: cell["tokens_per_s"].update(goodput=1e6), "16 0.7.tokens_per_s.goodput"),
+        (lambda cell: cell["stderr"].update(none=0.0), "16 0.7.stderr.none: the file says"),
+        (lambda cell: cell["raw"]["ema"].pop(), "16 0.7.raw.ema: the file says"),
+        (lambda cell: cell["windows"]["ema"][0].update(seconds=1.9), "16 0.7.raw.ema"),
+        (lambda cell: cell["windows"]["ema"][0]["rounds"].update({"3": 220}), "16 0.7.raw.ema"),
+        (lambda cell: cell["windows"]["ema"][0].update(num_eager_rounds=2), "without a graph"),
+        (lambda cell: cell["windows"].pop("static-5"), "16 0.7.windows: keys"),
+        (lambda cell: cell.pop("counted_stderr"), "16 0.7: keys"),
+        (lambda cell: cell.update(acceptance="0.71"), "cells lacks ['16 0.7']"),
+    ],
+)
+def test_a_spoilt_cell_is_found(complete: Any, change: Any, message: str) -> None:
+    result = copy.deepcopy(complete)
+    change(cell_of(result, 16, "0.7"))
+    assert any(message in problem for problem in check_matrix(result))
+
+
+def test_acceptance_that_was_not_injected_is_found() -> None:
+    record = run_record(batch_sizes=(16,))
+    for window in record["windows"]:
+        if window["arm"] == "static-3" and window["acceptance"] == "0.7":
+            window["num_tokens"] = int(window["num_tokens"] * 0.93)
+    problems = check_matrix(merged([record]))
+    assert any("16 0.7 static-3: counted tokens stray by -" in problem for problem in problems)
+
+
+def test_two_repeats_are_too_few() -> None:
+    problems = check_matrix(merged([run_record(repeats=(1, 2))]))
+    assert "4 0.3 none: 2 repeats" in problems
+
+
+def test_the_best_static_arm_may_be_none_but_never_an_adaptive_one(small: Any) -> None:
+    cell = copy.deepcopy(cell_of(small, 16, "0.7"))
+    assert best_static(cell) == "static-7"
+    cell["tokens_per_s"].update(none=1e6, goodput=1e7, builtin=1e7)
+    assert best_static(cell) == "none"
+
+
+def test_every_claim_is_judged_and_a_slow_cell_is_named() -> None:
+    record = run_record(batch_sizes=SMALL)
+    fast = merged([record])
+    # All rounds take 10 ms, so the deepest static arm is best and 5 steps are a little slower.
+    assert ratio_of(cell_of(fast, 16, "0.3"), "goodput", "static-7").value > 0.99
+    for window in record["windows"]:
+        if window["arm"] == "goodput":
+            slow = window["acceptance"] == "0.95" and window["batch_size"] == 16
+            window["seconds"] *= 2.0 if slow else 0.5
+    claims = {each.claim: each for each in figures(merged([record]))}
+    assert not claims["goodput / best static, lowest cell (16 0.95)"].is_met
+    assert claims["goodput / best static, geometric mean"].is_met
+    assert claims["highest standard error of an arm's mean"].is_met
+    named = [row[0] for row in missed_cells(merged([record]))]
+    assert named == ["16 0.95: goodput / static-7", "16 0.95: goodput / builtin"]
