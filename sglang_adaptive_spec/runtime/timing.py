@@ -1,0 +1,153 @@
+"""Periods of decode rounds, read without a sync.
+
+A mark is placed at the head of every decode round; the period of a round is the time from its
+mark to the next one, so it holds whatever a round costs: draft, verify, draft-extend, sampling
+and the scheduler between them. On a GPU a mark is an event in the stream that the forward pass
+waits for, on a CPU a reading of the clock. A period is dropped unless
+
+  - the next decode round followed directly: no extend, and a round was still in flight then;
+  - its tier had run at this batch size before (a first use warms caches up);
+  - both events are complete when it is read.
+"""
+
+import time
+from typing import Protocol
+
+from sglang_adaptive_spec.policy.tiers import RoundTime, Tier
+
+# Rounds marked and not yet read; the overlap schedule has two in flight. A mark is written over
+# only when it is this many rounds old.
+RING_SIZE = 16
+
+
+class Clock(Protocol):
+    """Places marks and measures between them; a mark is an index below `RING_SIZE`."""
+
+    def mark(self, idx: int) -> None:
+        """Places mark ``idx`` now, in the order of the work launched."""
+
+    def elapsed_ms(self, begin_idx: int, end_idx: int) -> float | None:
+        """Returns the time between two marks, or None while it is not known; never waits."""
+
+
+class Event(Protocol):
+    """The part of ``torch.cuda.Event`` that is used."""
+
+    def record(self) -> None:
+        """Marks the current stream."""
+
+    def query(self) -> bool:
+        """Returns whether the work before the mark is done."""
+
+    def elapsed_time(self, end_event: "Event") -> float:
+        """Returns the ms from this mark to ``end_event``; both must be done."""
+
+
+class CpuClock:
+    """Marks are readings of ``time.perf_counter``."""
+
+    def __init__(self, size: int) -> None:
+        self._marks_s = [0.0] * size
+
+    def mark(self, idx: int) -> None:
+        """Reads the clock."""
+        self._marks_s[idx] = time.perf_counter()
+
+    def elapsed_ms(self, begin_idx: int, end_idx: int) -> float:
+        """Returns the difference."""
+        return (self._marks_s[end_idx] - self._marks_s[begin_idx]) * 1e3
+
+
+class EventClock:
+    """Marks are events, recorded again and again."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self._events = events
+
+    def mark(self, idx: int) -> None:
+        """Records the event in the current stream."""
+        self._events[idx].record()
+
+    def elapsed_ms(self, begin_idx: int, end_idx: int) -> float | None:
+        """Returns the time on the GPU if both events are complete; asks, never waits."""
+        begin, end = self._events[begin_idx], self._events[end_idx]
+        if not (end.query() and begin.query()):
+            return None
+        return begin.elapsed_time(end)
+
+
+class RoundTimer:
+    """Times the decode rounds of one stream; ``device`` as torch names it."""
+
+    def __init__(self, device: str, clock: Clock | None = None) -> None:
+        self._clock = clock if clock is not None else clock_of(device)
+        self._num_started = 0
+        self._num_finished = 0  # results processed
+        self._is_direct = False  # nothing came between since the newest start
+        self._has_overlap = False  # the host launches a round before it reads the last one
+        self._used: set[tuple[Tier, int]] = set()
+        # One entry per mark; None is a first use, which is not timed.
+        self._rounds: list[tuple[Tier, int, int, bool] | None] = [None] * RING_SIZE
+        self._follows_directly = [False] * RING_SIZE
+
+    def start(
+        self, tier: Tier, batch_size: int, context_tokens: int, is_catch_up: bool = False
+    ) -> None:
+        """Marks the head of a decode round, in the stream that is to run it."""
+        if self._num_started > self._num_finished:
+            self._has_overlap = True
+        elif self._has_overlap:  # nothing was in flight: the scheduler had gone idle
+            self._is_direct = False
+        idx = self._num_started % RING_SIZE
+        use = (tier, batch_size)
+        is_known = use in self._used
+        if not is_known:
+            self._used.add(use)
+        self._rounds[idx] = (tier, batch_size, context_tokens, is_catch_up) if is_known else None
+        self._follows_directly[idx] = self._is_direct
+        self._clock.mark(idx)
+        self._is_direct = True
+        self._num_started += 1
+
+    def interrupt(self) -> None:
+        """Drops the period of the newest round: an extend or an idle batch comes before the next.
+
+        Called at any time from that round's start to the next one's.
+        """
+        self._is_direct = False
+
+    def poll(self) -> RoundTime | None:
+        """Takes note of a processed result; returns the period of the round before that one.
+
+        The marks of both are in front of the work that gave the result, so they are complete.
+        """
+        newest = self._num_finished
+        if newest >= self._num_started:  # a result nobody started
+            return None
+        self._num_finished += 1
+        if newest == 0 or self._num_started - newest >= RING_SIZE:  # none, or written over
+            return None
+        begin_idx, end_idx = (newest - 1) % RING_SIZE, newest % RING_SIZE
+        timed = self._rounds[begin_idx]
+        if timed is None or not self._follows_directly[end_idx]:
+            return None
+        ms = self._clock.elapsed_ms(begin_idx, end_idx)
+        if ms is None:
+            return None
+        tier, batch_size, context_tokens, is_catch_up = timed
+        return RoundTime(tier, batch_size, context_tokens, ms, is_catch_up)
+
+    def reset(self) -> None:
+        """Forgets the rounds in flight; their results will not be polled."""
+        self._num_finished = self._num_started
+        self._is_direct = False
+
+
+def clock_of(device: str) -> Clock:
+    """Returns events for a device that has a stream, readings of the clock for the CPU."""
+    if device.partition(":")[0] == "cpu":
+        return CpuClock(RING_SIZE)
+    import torch  # not for the CPU: what runs here then needs none of it
+
+    event = torch.get_device_module(device).Event
+    return EventClock([event(enable_timing=True) for _ in range(RING_SIZE)])

@@ -1,0 +1,220 @@
+"""Round periods: which are told, which are dropped, and that reading one never waits."""
+
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
+from sglang_adaptive_spec.runtime import timing
+from sglang_adaptive_spec.runtime.timing import RING_SIZE, CpuClock, EventClock, RoundTimer
+
+DEEP = chain_tier(3)
+
+
+class FakeStream:
+    """A device: what was recorded completes only when the test lets time pass."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.num_waits = 0
+
+
+class FakeEvent:
+    """Behaves as torch.cuda.Event: elapsed_time of an incomplete event is an error."""
+
+    def __init__(self, stream: FakeStream) -> None:
+        self.stream = stream
+        self.at_ms: float | None = None
+        self.is_complete = True
+
+    def record(self) -> None:
+        self.at_ms = self.stream.now_ms
+        self.is_complete = True
+
+    def query(self) -> bool:
+        return self.is_complete
+
+    def elapsed_time(self, end_event: "FakeEvent") -> float:
+        if not (self.is_complete and end_event.is_complete):
+            raise RuntimeError("device not ready")
+        assert self.at_ms is not None
+        assert end_event.at_ms is not None
+        return end_event.at_ms - self.at_ms
+
+    def synchronize(self) -> None:
+        self.stream.num_waits += 1
+
+
+class Bench:
+    """A timer on a fake device; every round takes what the test says."""
+
+    def __init__(self) -> None:
+        self.stream = FakeStream()
+        self.events = [FakeEvent(self.stream) for _ in range(RING_SIZE)]
+        self.timer = RoundTimer("fake", EventClock(list(self.events)))
+
+    def start(self, ms: float, tier: Tier = DEEP, batch_size: int = 4, **kwargs) -> None:
+        self.timer.start(tier, batch_size, 100, **kwargs)
+        self.stream.now_ms += ms
+
+    def warm_up(self, *uses: tuple[Tier, int]) -> None:
+        """Uses up the first use of each, and leaves no round in flight."""
+        for tier, batch_size in uses or ((DEEP, 4),):
+            self.start(1.0, tier, batch_size)
+        self.timer.reset()
+
+    def overlapped(self, periods: list[float]) -> list[float]:
+        """Runs rounds as the overlap schedule does; returns the periods told."""
+        told = []
+        self.start(periods[0])
+        for ms in periods[1:]:
+            self.start(ms)
+            told.append(self.timer.poll())
+        return [time.ms for time in told if time]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_period_runs_from_a_head_to_the_next_and_names_its_round(bench: Bench) -> None:
+    bench.warm_up((DEEP, 4), (PLAIN_TIER, 5))
+    bench.timer.start(PLAIN_TIER, 5, 700, is_catch_up=True)
+    bench.stream.now_ms += 7.5
+    bench.start(9.0)
+    assert bench.timer.poll() is None  # the first round has none before it
+    bench.start(1.0)
+    assert bench.timer.poll() == RoundTime(PLAIN_TIER, 5, 700, 7.5, is_catch_up=True)
+
+
+@given(st.lists(st.floats(0.5, 50), min_size=3, max_size=3 * RING_SIZE))
+def test_every_round_but_those_in_flight_is_told_once_in_order(periods: list[float]) -> None:
+    bench = Bench()
+    bench.warm_up()
+    assert bench.overlapped(periods) == pytest.approx(periods[:-2])
+
+
+def test_without_overlap_periods_are_told_too(bench: Bench) -> None:
+    bench.warm_up()
+    told = []
+    for ms in (3.0, 4.0, 5.0):
+        bench.start(ms)
+        told.append(bench.timer.poll())
+    assert [time.ms for time in told if time] == [3.0, 4.0]
+
+
+def test_a_first_use_of_tier_and_batch_size_is_left_out(bench: Bench) -> None:
+    bench.warm_up((DEEP, 4))
+    bench.start(3.0)
+    bench.start(100.0, DEEP, 5)
+    bench.timer.poll()
+    bench.start(4.0, DEEP, 5)
+    assert bench.timer.poll().ms == 3.0
+    bench.start(5.0)
+    assert bench.timer.poll() is None  # the first use: 100 ms
+    bench.start(6.0)
+    assert bench.timer.poll().ms == 4.0
+
+
+def test_an_interrupt_drops_the_period_it_falls_into_and_no_other(bench: Bench) -> None:
+    bench.warm_up()
+    told = []
+    bench.start(1.0)
+    for ms in (2.0, 3.0, 4.0, 5.0, 6.0):
+        if ms == 4.0:
+            bench.timer.interrupt()  # an extend between the rounds of 3 and 4 ms
+            bench.stream.now_ms += 80.0
+        bench.start(ms)
+        told.append(bench.timer.poll())
+    assert [time.ms for time in told if time] == [1.0, 2.0, 4.0]
+
+
+def test_an_idle_gap_drops_the_period(bench: Bench) -> None:
+    bench.warm_up()
+    bench.start(1.0)
+    bench.start(2.0)
+    bench.timer.poll()
+    bench.timer.poll()  # both results are in: nothing is in flight
+    bench.stream.now_ms += 5_000.0
+    told = bench.overlapped([3.0, 4.0, 5.0])
+    assert told == [3.0]
+
+
+def test_an_incomplete_event_drops_its_period_without_waiting(bench: Bench) -> None:
+    bench.warm_up()
+    bench.start(1.0)
+    bench.start(2.0)
+    bench.timer.poll()
+    bench.start(3.0)
+    bench.events[2].is_complete = False  # marks: the warm-up's, 1 ms, 2 ms, 3 ms
+    assert bench.timer.poll() is None
+    bench.events[2].is_complete = True
+    bench.start(4.0)
+    assert bench.timer.poll().ms == 2.0
+    assert bench.stream.num_waits == 0
+
+
+def test_a_mark_written_over_is_never_read(bench: Bench) -> None:
+    bench.warm_up()
+    for _ in range(RING_SIZE + 3):
+        bench.start(1.0)
+    told = [bench.timer.poll() for _ in range(RING_SIZE + 3)]
+    assert all(time is None or time.ms == 1.0 for time in told)
+    # As many as have both marks left in the ring.
+    assert sum(time is not None for time in told) == RING_SIZE - 1
+
+
+def test_results_nobody_started_change_nothing(bench: Bench) -> None:
+    bench.timer.poll()
+    bench.warm_up()
+    bench.timer.poll()
+    assert bench.overlapped([1.0, 2.0, 3.0]) == [1.0]
+
+
+def test_reset_forgets_the_rounds_in_flight(bench: Bench) -> None:
+    bench.warm_up()
+    bench.start(1.0)
+    bench.start(2.0)
+    bench.timer.reset()
+    assert bench.overlapped([3.0, 4.0, 5.0]) == [3.0]
+
+
+def test_events_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    class Module:
+        @staticmethod
+        def Event(enable_timing: bool) -> FakeEvent:
+            assert enable_timing
+            made.append(FakeEvent(FakeStream()))
+            return made[-1]
+
+    torch = SimpleNamespace(get_device_module=lambda device: Module)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    timer = RoundTimer("cuda:0")
+    for _ in range(3 * RING_SIZE):
+        timer.start(DEEP, 4, 0)
+        timer.poll()
+    assert len(made) == RING_SIZE
+
+
+def test_the_cpu_reads_the_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([10.0, 10.0, 10.25, 10.75])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(readings))
+    timer = RoundTimer("cpu")
+    assert isinstance(timing.clock_of("cpu"), CpuClock)
+    told = []
+    for _ in range(4):
+        timer.start(DEEP, 4, 0)
+        told.append(timer.poll())
+    assert told == [
+        None,
+        None,  # the first use
+        RoundTime(DEEP, 4, 0, 250.0),
+        RoundTime(DEEP, 4, 0, 500.0),
+    ]
