@@ -17,6 +17,7 @@ batch it goes to zero and all evidence is shared. A mean offset moves into the p
 
 import math
 from collections.abc import Hashable, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -64,8 +65,8 @@ class RequestOffsets:
 
     def rows(self, requests: Sequence[Hashable]) -> Rows:
         """Returns the row of every request, `POOL_ROW` for those never observed."""
-        row_of = self._row_of
-        return np.array([row_of.get(request, POOL_ROW) for request in requests], np.intp)
+        found = map(self._row_of.get, requests, repeat(POOL_ROW))
+        return np.fromiter(found, np.intp, len(requests))
 
     def rows_for_update(self, requests: Sequence[Hashable]) -> Rows:
         """Returns the row of every request; gives one to those never observed."""
@@ -76,18 +77,26 @@ class RequestOffsets:
                 rows[idx] = self._row_of.get(request) or self._take_row(request)
         return rows
 
-    def update(self, rows: Rows, num_rounds: int, block: Floats) -> None:
-        """Adds ``block`` [5, len(rows)] (n, q, v, v, a) and refits the offsets of ``rows``."""
+    def update(self, groups: Sequence[tuple[Rows, int]], block: Floats) -> None:
+        """Adds a block to the rows' evidence and refits their offsets.
+
+        Args:
+            groups: rows and number of rounds of each batch in the block, oldest first.
+            block: [5, rows of all groups] what to add: n, q, v, v, a.
+        """
         self._block += 1
-        self._last_block[rows] = self._block
-        keep = math.exp(-num_rounds / REQUEST_MEMORY_ROUNDS)
-        stats = self._stats.take(rows, axis=1)
-        stats *= keep
-        stats[3] *= keep
-        stats += block
-        self._stats[:, rows] = stats
-        self._fit_spread(stats, keep)
-        self._fit(rows, stats)
+        start = 0
+        for rows, num_rounds in groups:
+            self._last_block[rows] = self._block
+            keep = math.exp(-num_rounds / REQUEST_MEMORY_ROUNDS)
+            stats = self._stats.take(rows, axis=1)
+            stats *= keep
+            stats[3] *= keep
+            stats += block[:, start : start + len(rows)]
+            self._stats[:, rows] = stats
+            start += len(rows)
+            self._fit_spread(stats, keep)
+            self._fit(rows, stats)
 
     def recentre(self, rows: Rows) -> float:
         """Takes the mean offset of ``rows`` off every request; returns it for the pool."""
@@ -161,14 +170,15 @@ class AcceptanceModel:
         self.pool = PooledHazards(max_steps)
         self.offsets = RequestOffsets()
         self._depths = np.arange(max_steps + 1)
-        # A block: rounds of the same requests at the same depth that wait to be worked through.
-        self._block_requests: tuple[Hashable, ...] = ()
+        # A block: rounds at one depth that wait to be worked through, by batch.
+        self._block: list[tuple[Rows, list[Sequence[int]]]] = []
         self._block_steps = 0
-        self._block: list[Sequence[int]] = []
-        self._rows_key: tuple[Hashable, ...] = ()
+        self._num_rounds = 0
+        self._requests: tuple[Hashable, ...] = ()  # of the newest round
         self._rows = np.zeros(0, np.intp)
         # The last answer: hazards and survival [max_steps, requests] and the expected tokens.
         self._answer_key: tuple[Hashable, ...] | None = None
+        self._answer_rows = self._rows
         self._hazards = np.zeros((max_steps, 0))
         self._survival = np.zeros((max_steps, 0))
         self._expected = np.zeros(max_steps + 1)
@@ -184,14 +194,17 @@ class AcceptanceModel:
         """Learns what a round of ``num_steps`` drafts accepted per request."""
         if num_steps < 1 or not requests:
             return
-        requests = tuple(requests)
-        if num_steps != self._block_steps or requests != self._block_requests:
+        if num_steps != self._block_steps or self._num_rounds >= BLOCK_ROUNDS:
             self.flush()
-            self._block_requests = requests
             self._block_steps = num_steps
-        self._block.append(num_correct)
-        if len(self._block) >= BLOCK_ROUNDS:
-            self.flush()
+        requests = tuple(requests)
+        if requests != self._requests:
+            self._requests = requests
+            self._rows = self.offsets.rows_for_update(requests)
+        if not self._block or self._block[-1][0] is not self._rows:
+            self._block.append((self._rows, []))
+        self._block[-1][1].append(num_correct)
+        self._num_rounds += 1
 
     def observe_first(self, requests: Sequence[Hashable], correct: Sequence[bool | None]) -> None:
         """Learns position 1 from a zero-step round; None entries are unknown."""
@@ -219,7 +232,7 @@ class AcceptanceModel:
         by_position = slope @ np.ones(len(requests))
         by_request = np.add.reduce(slope, 0)
         variance = by_position**2 @ self.pool.variance()[:deep]
-        variance += by_request**2 @ self.offsets.variance.take(self._rows)
+        variance += by_request**2 @ self.offsets.variance.take(self._answer_rows)
         return math.sqrt(variance)
 
     def age(self, position: int) -> float:
@@ -250,18 +263,26 @@ class AcceptanceModel:
         """Works through the rounds collected so far."""
         if not self._block:
             return
-        counts = np.array(self._block)  # [rounds, requests]
         depths = self._depths[: self._block_steps + 1, None]
-        if len(counts) == 1:
-            held = (counts >= depths).astype(np.float64)  # [steps + 1, requests]
-        else:
-            held = (counts[:, None] >= depths).sum(axis=0, dtype=np.float64)
+        held = [_held(np.array(counts), depths) for _, counts in self._block]
+        groups = [(rows, len(counts)) for rows, counts in self._block]
         self._block = []
+        self._num_rounds = 0
         self._answer_key = None
-        self._learn(self._rows_of(self._block_requests, for_update=True), len(counts), held)
+        if len(groups) == 1:
+            self._learn(groups, groups[0][0], held[0])
+        else:
+            rows = np.concatenate([rows for rows, _ in groups])
+            self._learn(groups, rows, np.concatenate(held, axis=1))
 
-    def _learn(self, rows: Rows, num_rounds: int, held: Floats) -> None:
-        """Updates pool and offsets; ``held[d]`` counts the rounds whose first d drafts held."""
+    def _learn(self, groups: Sequence[tuple[Rows, int]], rows: Rows, held: Floats) -> None:
+        """Updates pool and offsets.
+
+        Args:
+            groups: rows and number of rounds of each batch in the block.
+            rows: the rows of all groups, one after the other.
+            held: [num_steps + 1, len(rows)] rounds whose first d drafts held, by depth d.
+        """
         reached, accepted = held[:-1], held[1:]
         theta = self.pool.theta[: len(reached)]
         hazards = sigmoid(theta[:, None] + self.offsets.offset.take(rows))
@@ -278,7 +299,7 @@ class AcceptanceModel:
         predicted *= hazards
         info = expected - predicted @ ones
         self.pool.observe(reached @ ones, accepted @ ones, expected, info)
-        self.offsets.update(rows, num_rounds, block)
+        self.offsets.update(groups, block)
         if shift := self.offsets.recentre(rows):
             self.pool.recentre(shift)
 
@@ -287,7 +308,8 @@ class AcceptanceModel:
         requests = tuple(requests)
         if requests == self._answer_key:
             return
-        rows = self._rows_of(requests, for_update=False)
+        rows = self._rows if requests == self._requests else self.offsets.rows(requests)
+        self._answer_rows = rows
         self._hazards = sigmoid(self.pool.theta[:, None] + self.offsets.offset.take(rows))
         self._survival = np.multiply.accumulate(self._hazards, 0)
         expected = np.empty(self.max_steps + 1)
@@ -296,10 +318,10 @@ class AcceptanceModel:
         self._expected = np.add.accumulate(expected)
         self._answer_key = requests
 
-    def _rows_of(self, requests: tuple[Hashable, ...], for_update: bool) -> Rows:
-        """Returns the rows of a batch; the same batch as last time costs no look-ups."""
-        if requests != self._rows_key or (for_update and not self._rows.all()):
-            find = self.offsets.rows_for_update if for_update else self.offsets.rows
-            self._rows = find(requests)
-            self._rows_key = requests
-        return self._rows
+
+def _held(counts: NDArray[np.int_], depths: NDArray[np.int_]) -> Floats:
+    """Returns how many rounds of ``counts`` [rounds, requests] held at least each depth."""
+    if len(counts) == 1:
+        return (counts >= depths).astype(np.float64)
+    held: Floats = (counts[:, None] >= depths).sum(axis=0, dtype=np.float64)
+    return held

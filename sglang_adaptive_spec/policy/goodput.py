@@ -20,7 +20,7 @@ import numpy as np
 
 from sglang_adaptive_spec.policy.acceptance import AcceptanceModel, Rows
 from sglang_adaptive_spec.policy.costs import CATCH_UP_ROUNDS, CostTable
-from sglang_adaptive_spec.policy.hazards import Floats
+from sglang_adaptive_spec.policy.hazards import SLOW_MEMORY, Floats
 from sglang_adaptive_spec.policy.probing import Prober, probe_rounds
 from sglang_adaptive_spec.policy.tiers import (
     PLAIN_TIER,
@@ -48,6 +48,9 @@ TIMED_ROUNDS = 3
 # round of a shape and the switch itself are not timed), and the share of its time it may lose.
 UNTIMED_PROBE_ROUNDS = 8
 UNTIMED_LOSS = 0.5
+# A batch of up to so many requests is decided anew whenever one joins or leaves; in a larger one
+# a request is a smaller share of the sum, and a decision a larger share of a round.
+REDECIDE_BATCH = 8
 # The back-off starts anew once this share of the batch may have changed.
 RESET_SHARE = 1 / 8
 
@@ -117,7 +120,7 @@ class GoodputPolicy:
         self._last_of_slot: dict[int, Tier] = {}
         self._num_timed: dict[Tier, int] = {}
         self._round = 0
-        self._due = 0  # rounds until the next decision
+        self._due = 0.0  # rounds until the next decision
         self._requests: tuple[Hashable, ...] = ()
         self._num_batch_changes = 0  # since the back-off was last reset
         self._num_changes = acceptance.num_changes
@@ -130,12 +133,7 @@ class GoodputPolicy:
         self._due -= 1
         requests = tuple(batch.requests)
         if requests != self._requests:
-            self._requests = requests
-            self._due = 0
-            self._num_batch_changes += 1
-            if self._num_batch_changes >= RESET_SHARE * batch.size:
-                self._num_batch_changes = 0
-                self.prober.reset()
+            self._note_change(requests)
         if self._due <= 0:
             self._decide(batch)
         self.prober.earn(self._home_ms)
@@ -208,6 +206,20 @@ class GoodputPolicy:
             "probing": self.prober.describe(),
         }
 
+    def _note_change(self, requests: tuple[Hashable, ...]) -> None:
+        """Brings the next decision forward, the more so the more of the batch may be new."""
+        size = len(requests)
+        self._due -= DECISION_ROUNDS * REDECIDE_BATCH / size
+        if abs(size - len(self._requests)) > size / REDECIDE_BATCH:
+            self._due = 0.0
+        if self.slot(size) != self.slot(len(self._requests)):
+            self._due = 0.0
+        self._requests = requests
+        self._num_batch_changes += 1
+        if self._num_batch_changes >= RESET_SHARE * size:
+            self._num_batch_changes = 0
+            self.prober.reset()
+
     def _start(self, tiers: Sequence[Tier]) -> Tier:
         return _clip(self.initial, tiers)
 
@@ -262,13 +274,11 @@ class GoodputPolicy:
     def _reason_to_switch(self, best: Tier, gain: float, tokens: float) -> str:
         if gain >= CLEAR_GAIN:
             return "clear gain"
-        costs = self.costs
-        acceptance_noise = (
-            self.acceptance.gain_noise(self._requests, self.home.num_steps, best.num_steps) / tokens
-        )
-        noise = math.hypot(
-            acceptance_noise, costs.relative_noise(best), costs.relative_noise(self.home)
-        )
+        shallow, deep = sorted((self.home, best))
+        noise = math.hypot(self.costs.relative_noise(best), self.costs.relative_noise(self.home))
+        if best == shallow or self.acceptance.age(deep.num_steps) >= SLOW_MEMORY / 2:
+            drafts = self.acceptance.gain_noise(self._requests, shallow.num_steps, deep.num_steps)
+            noise = math.hypot(noise, drafts / tokens)
         return "gain beyond noise" if gain > SWITCH_Z * noise else "within noise"
 
     def _move(self, tier: Tier, reason: str) -> None:
