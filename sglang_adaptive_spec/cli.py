@@ -18,7 +18,7 @@ from sglang_adaptive_spec.host.versions import SUPPORTED, versions_report
 from sglang_adaptive_spec.simulate.command import Request, simulate
 from sglang_adaptive_spec.simulate.regret import WorkloadReport
 
-TABLE_HEAD = "policy       tokens/s of oracle  switches  probing  rounds by steps"
+TABLE_HEAD = "policy       tokens/s of oracle  switches  probing    lost  rounds by steps"
 
 
 def check() -> dict[str, Any]:
@@ -60,11 +60,14 @@ def render_simulation(reports: Sequence[WorkloadReport], origin: str) -> str:
     for report in reports:
         lines += ["", f"{report.workload}: best static tier {report.best_static}", TABLE_HEAD]
         for arm in report.arms:
-            probing = "-" if arm.probing_share is None else f"{arm.probing_share:.4f}"
+            probing, lost = "-", "-"
+            if arm.probing is not None:
+                probing = f"{arm.probing.time_share:.3f}"
+                lost = f"{arm.probing.loss_share:.4f}"
             rounds = " ".join(f"{steps}:{count}" for steps, count in arm.rounds_by_steps.items())
             lines.append(
                 f"{arm.name:<10} {arm.tokens_per_s:>10.1f} {arm.share_of_oracle:>9.3f} "
-                f"{arm.num_switches:>9} {probing:>8}  {rounds}"
+                f"{arm.num_switches:>9} {probing:>8} {lost:>7}  {rounds}"
             )
     return "\n".join(lines)
 
@@ -88,6 +91,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         policies=arguments.policy,
         costs=arguments.costs,
         config=arguments.config,
+        cost_noise=arguments.cost_noise,
     )
     try:
         reports, origin = simulate(request)
@@ -136,6 +140,15 @@ def _add_simulate(verbs: Any) -> None:
         "--costs", type=Path, metavar="FILE", help="a cost cache; default: an H200 as an example"
     )
     verb.add_argument(
-        "--config", metavar="FILE", help="an adaptive_spec.json or preset for the policy it names"
+        "--cost-noise",
+        type=float,
+        default=0.02,
+        metavar="SHARE",
+        help="relative error of the cost table that goodput starts with; default: %(default)s",
+    )
+    verb.add_argument(
+        "--config",
+        metavar="FILE",
+        help="an adaptive_spec.json or preset: candidate steps, and what ema needs",
     )
     verb.add_argument("--json", action="store_true", help="print JSON")

@@ -1,24 +1,26 @@
 """What `sglang-adaptive-spec simulate` does: from names and files to reports."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from sglang_adaptive_spec.config import load_config
+from sglang_adaptive_spec.config import AdaptiveConfig, load_config
+from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.ema import EmaPolicy
+from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.tiers import chain_tier
 from sglang_adaptive_spec.simulate.recorded import RecordedWorkload
-from sglang_adaptive_spec.simulate.regret import WorkloadReport, compare
-from sglang_adaptive_spec.simulate.replay import Chooser
+from sglang_adaptive_spec.simulate.regret import WatchedGoodput, WorkloadReport, compare
+from sglang_adaptive_spec.simulate.replay import Chooser, RoundCosts
 from sglang_adaptive_spec.simulate.synthetic import golden_workloads
 from sglang_adaptive_spec.simulate.trace import read_trace
-from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
+from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, read_table, seeded_table
 from sglang_adaptive_spec.simulate.workload import Workload
 
 STEPS = (0, 1, 2, 3, 5, 7, 10)  # replayed as static tiers, and what the oracle may choose from
-DEFAULT_POLICIES = ("ema",)
+DEFAULT_POLICIES = ("goodput", "ema")
 EMA_PRESET = "host-default"
 ALL = "all"
 STATIC = re.compile(r"static-(\d{1,2})")
@@ -37,6 +39,7 @@ class Request:
     policies: Sequence[str] = ()
     costs: Path | None = None
     config: str | None = None
+    cost_noise: float = 0.0  # relative error of the goodput policy's own cost table
 
 
 def simulate(request: Request) -> tuple[list[WorkloadReport], str]:
@@ -45,22 +48,67 @@ def simulate(request: Request) -> tuple[list[WorkloadReport], str]:
     Raises:
         ValueError: A file or name is wrong; the message says which.
     """
-    costs = ExampleCosts()
-    names = dict.fromkeys(request.policies or DEFAULT_POLICIES)
+    costs, steps, origin = _costs(request)
+    names = tuple(dict.fromkeys(request.policies or DEFAULT_POLICIES))
     statics = {int(found[1]) for name in names if (found := STATIC.fullmatch(name))}
-    policies = {name: _maker(name, request) for name in names if not STATIC.fullmatch(name)}
-    tiers = tuple(map(chain_tier, sorted(statics.union(STEPS))))
-    workloads = _workloads(request, tiers[-1].num_steps)
-    return [compare(workload, costs, tiers, policies) for workload in workloads], costs.origin
+    config = None if request.config is None else load_config(request.config)
+    slots = {1: steps} if config is None else _slots(config)
+    wanted = statics.union(*slots.values())
+    if request.costs is None:
+        steps = tuple(sorted(wanted.union(steps)))
+    elif not wanted <= set(steps):
+        raise SimulateError(
+            f"{origin} has no costs of {min(wanted - set(steps))} steps; allowed: "
+            f"{', '.join(map(str, steps))}; fix: name other steps, or another cost file."
+        )
+    makers: dict[str, Callable[[], Chooser]] = {
+        "goodput": partial(goodput, costs, slots, request.cost_noise),
+        "ema": _ema(config or load_config(EMA_PRESET)),
+    }
+    unknown = [name for name in names if not STATIC.fullmatch(name) and name not in makers]
+    if unknown:
+        raise SimulateError(
+            f"there is no policy {unknown[0]!r}; allowed: {', '.join(makers)}, static-N; "
+            "fix: name one of them."
+        )
+    policies = {name: makers[name] for name in names if name in makers}
+    workloads = _workloads(request, steps[-1])
+    tiers = tuple(map(chain_tier, steps))
+    return [compare(workload, costs, tiers, policies) for workload in workloads], origin
 
 
-def _maker(name: str, request: Request) -> Callable[[], Chooser]:
-    if name == "ema":
-        config = load_config(request.config or EMA_PRESET)
-        return partial(EmaPolicy, config, config.initial_steps(None))
-    raise SimulateError(
-        f"there is no policy {name!r}; allowed: ema, static-N; fix: name one of them."
-    )
+def goodput(
+    costs: RoundCosts, candidates: Mapping[int, Sequence[int]], cost_noise: float = 0.0
+) -> WatchedGoodput:
+    """Returns the goodput policy as a server starts it, with a cost table seeded from ``costs``.
+
+    Args:
+        costs: The true ones.
+        candidates: Steps by the lower bound of their batch-size slot.
+        cost_noise: Relative error of every period that start-up measured.
+    """
+    slots = {bound: tuple(map(chain_tier, steps)) for bound, steps in candidates.items()}
+    tiers = sorted({tier for slot in slots.values() for tier in slot})
+    table = seeded_table(costs, tiers, noise=cost_noise)
+    acceptance = AcceptanceModel(tiers[-1].num_steps)
+    return WatchedGoodput(GoodputPolicy(slots, table, acceptance, tiers[len(tiers) // 2]))
+
+
+def _costs(request: Request) -> tuple[RoundCosts, tuple[int, ...], str]:
+    """Returns the true costs, the steps to replay with them, and where they come from."""
+    if request.costs is None:
+        example = ExampleCosts()
+        return example, STEPS, example.origin
+    table = read_table(request.costs)
+    return table, tuple(sorted(tier.num_steps for tier in table.tiers)), str(request.costs)
+
+
+def _slots(config: AdaptiveConfig) -> dict[int, tuple[int, ...]]:
+    return {bound: slot.candidate_steps for bound, slot in config.slots.items()}
+
+
+def _ema(config: AdaptiveConfig) -> Callable[[], Chooser]:
+    return partial(EmaPolicy, config, config.initial_steps(None))
 
 
 def _workloads(request: Request, max_steps: int) -> list[Workload]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, DecodeBatch, Observation, RoundTime, Tier
 from sglang_adaptive_spec.simulate.replay import Chooser, Replay, ReplayResult, RoundCosts
 from sglang_adaptive_spec.simulate.true_costs import NoSpeculation
@@ -69,6 +70,51 @@ class OraclePolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class Probing:
+    """What probes took, as shares of all time."""
+
+    time_share: float  # rounds for which another tier than the one in force was asked
+    loss_share: float  # what the policy books as lost: those rounds also serve tokens
+
+
+class WatchedGoodput:
+    """A goodput policy whose probes are timed from outside, whatever it says of itself."""
+
+    def __init__(self, policy: GoodputPolicy) -> None:
+        self.policy = policy
+        self._probing_s = 0.0
+        self._first_s: float | None = None
+        self._last_s = 0.0
+        self._is_probe = False
+
+    @property
+    def probing(self) -> Probing:
+        """What probes took until the newest choice."""
+        total_s = self._last_s - (self._first_s or 0.0)
+        loss_share = float(self.policy.describe()["probing"]["share_of_time"])
+        return Probing(self._probing_s / total_s if total_s else 0.0, loss_share)
+
+    def choose(self, batch: DecodeBatch) -> Tier:
+        """Returns the policy's tier, and books the round before."""
+        if self._first_s is None:
+            self._first_s = batch.now_s
+        elif self._is_probe:
+            self._probing_s += batch.now_s - self._last_s
+        self._last_s = batch.now_s
+        tier = self.policy.choose(batch)
+        self._is_probe = tier != self.policy.home
+        return tier
+
+    def observe(self, observation: Observation) -> None:
+        """Passes it on."""
+        self.policy.observe(observation)
+
+    def observe_time(self, round_time: RoundTime) -> None:
+        """Passes it on."""
+        self.policy.observe_time(round_time)
+
+
+@dataclass(frozen=True, slots=True)
 class ArmReport:
     """One row of the table."""
 
@@ -76,7 +122,7 @@ class ArmReport:
     tokens_per_s: float
     share_of_oracle: float
     num_switches: int
-    probing_share: float | None  # of the time; None where nothing is probed
+    probing: Probing | None  # None where nothing is probed
     rounds_by_steps: Mapping[int, int]
 
 
@@ -103,8 +149,12 @@ def compare(
 ) -> WorkloadReport:
     """Replays policies by name, every static tier, no speculation and the oracle."""
     results: dict[str, ReplayResult] = {}
+    probing: dict[str, Probing] = {}
     for name, make in policies.items():
-        results[name] = Replay(make(), workload, costs).run()
+        policy = make()
+        results[name] = Replay(policy, workload, costs).run()
+        if isinstance(policy, WatchedGoodput):
+            probing[name] = policy.probing
     statics = {f"static-{tier.num_steps}": tier for tier in tiers}
     for name, tier in statics.items():
         results[name] = Replay(StaticPolicy(tier), workload, costs).run()
@@ -112,7 +162,7 @@ def compare(
     results["oracle"] = replay_oracle(workload, costs, tiers)
     best_static = max(statics, key=lambda name: results[name].tokens_per_s)
     oracle = max(results["oracle"].tokens_per_s, results[best_static].tokens_per_s)
-    rows = (_row(name, result, oracle, None) for name, result in results.items())
+    rows = (_row(name, result, oracle, probing.get(name)) for name, result in results.items())
     return WorkloadReport(
         workload.name, results["oracle"].num_tokens, oracle, best_static, tuple(rows)
     )
@@ -125,7 +175,7 @@ def replay_oracle(workload: Workload, costs: RoundCosts, tiers: Sequence[Tier]) 
     return oracle.replay.run()
 
 
-def _row(name: str, result: ReplayResult, oracle: float, probing: float | None) -> ArmReport:
+def _row(name: str, result: ReplayResult, oracle: float, probing: Probing | None) -> ArmReport:
     return ArmReport(
         name,
         result.tokens_per_s,

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from sglang_adaptive_spec.policy.costs import CATCH_UP_ROUNDS
 from sglang_adaptive_spec.policy.tiers import (
     PLAIN_TIER,
     DecodeBatch,
@@ -23,17 +24,17 @@ from sglang_adaptive_spec.policy.tiers import (
 )
 from sglang_adaptive_spec.simulate.workload import Clock, Live, Workload
 
-CATCH_UP_ROUNDS = 16  # rounds at zero steps from one catch-up to the next, as host/plain_round.py
 TIME_NOISE = 0.02  # relative standard deviation of a measured period
 
 
 class RoundCosts(Protocol):
-    """The true costs."""
-
-    catch_up_ms: float  # by how much a catch-up round is longer than other zero-step rounds
+    """The true costs; a `CostTable` is one."""
 
     def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
         """Returns the period; at zero steps the mean of rounds with and without catch-up."""
+
+    def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
+        """Returns what catching the draft up adds to a zero-step round, spread over all of them."""
 
 
 class Chooser(Protocol):
@@ -185,9 +186,11 @@ class Replay:
         ]
 
     def _ms(self, tier: Tier, context_tokens: int, is_catch_up: bool) -> float:
-        ms = self._costs.round_ms(tier, self.live.size, context_tokens)
+        batch_size = self.live.size
+        ms = self._costs.round_ms(tier, batch_size, context_tokens)
         if tier == PLAIN_TIER:  # the table's mean, taken apart again
-            ms += self._costs.catch_up_ms * (is_catch_up - 1 / CATCH_UP_ROUNDS)
+            extra_ms = self._costs.plain_extra_ms(batch_size, context_tokens)
+            ms += extra_ms * (CATCH_UP_ROUNDS * is_catch_up - 1)
         return ms
 
     def _count(self, tier: Tier, ms: float, num_tokens: int) -> None:

@@ -27,6 +27,8 @@ from sglang_adaptive_spec.simulate.workload import (
 MAX_STEPS = 10  # the deepest tier that the golden traces can tell from its neighbours
 GOOD = 0.9  # hazard of drafts worth deep chains, as in the benchmark `matrix`
 BAD = 0.3  # hazard of drafts not worth a chain
+MIDDLE = 0.7
+OUTLIVING_TOKENS = 10**9
 LENGTH_SPREAD = 0.5  # requests are this much shorter or longer than the mean, evenly
 
 
@@ -117,23 +119,32 @@ def ramp(step_s: float, *sizes: int) -> tuple[tuple[float, int], ...]:
     return tuple((idx * step_s, size) for idx, size in enumerate(sizes))
 
 
+def matrix_cell(batch_size: int, *hazards: float, duration_s: float = 10.0) -> SyntheticWorkload:
+    """Returns a cell of the benchmark `matrix`: one batch whose requests all outlive it."""
+    name = f"matrix-{batch_size}-{'-'.join(map(str, hazards))}"
+    phases = (Phase(0, hazards),)
+    return SyntheticWorkload(
+        name, duration_s, ((0, batch_size),), phases, mean_tokens=OUTLIVING_TOKENS
+    )
+
+
 def golden_workloads() -> Mapping[str, SyntheticWorkload]:
-    """Returns the golden traces by name; a number at the end of a name is the batch size."""
+    """Returns the golden traces by name; the number that ends a name is the batch size."""
     good, bad = (Phase(0, (GOOD,)),), (Phase(0, (BAD,)),)
-    neighbour = (Phase(0, (GOOD,)), Phase(10, (GOOD,), slowdown=1.5), Phase(70, (GOOD,)))
+    neighbour = (Phase(0, (GOOD,)), Phase(5, (GOOD,), slowdown=1.5), Phase(65, (GOOD,)))
     up_and_down = (1, 2, 4, 8, 16, 32, 64, 128, 64, 32, 16, 8, 4, 2, 1)
     workloads = (
-        SyntheticWorkload("steady-high-1", 15, ((0, 1),), good),
-        SyntheticWorkload("steady-high-8", 15, ((0, 8),), good),
-        SyntheticWorkload("steady-high-64", 15, ((0, 64),), good),
-        SyntheticWorkload("steady-low-8", 15, ((0, 8),), bad),
-        SyntheticWorkload("steady-low-64", 15, ((0, 64),), bad),
+        SyntheticWorkload("steady-high-1", 8, ((0, 1),), good),
+        SyntheticWorkload("steady-high-8", 8, ((0, 8),), good),
+        SyntheticWorkload("steady-high-64", 8, ((0, 64),), good),
+        SyntheticWorkload("steady-low-8", 8, ((0, 8),), bad),
+        SyntheticWorkload("steady-low-64", 8, ((0, 64),), bad),
         SyntheticWorkload("phases-10s-16", 40, ((0, 16),), alternating(10, 4, BAD, GOOD)),
-        SyntheticWorkload("phases-2s-16", 24, ((0, 16),), alternating(2, 12, BAD, GOOD)),
-        SyntheticWorkload("phases-0.5s-16", 12, ((0, 16),), alternating(0.5, 24, BAD, GOOD)),
-        SyntheticWorkload("ramp-1-128-1", 30, ramp(2, *up_and_down), (Phase(0, (0.7,)),)),
-        SyntheticWorkload("mixed-32", 15, ((0, 32),), (Phase(0, (BAD, GOOD)),)),
-        SyntheticWorkload("long-context-8", 15, ((0, 8),), (Phase(0, (0.7,)),), 32_000),
-        SyntheticWorkload("neighbour-8", 80, ((0, 8),), neighbour),
+        SyntheticWorkload("phases-2s-16", 16, ((0, 16),), alternating(2, 8, BAD, GOOD)),
+        SyntheticWorkload("phases-0.5s-16", 8, ((0, 16),), alternating(0.5, 16, BAD, GOOD)),
+        SyntheticWorkload("ramp-1-128-1", 30, ramp(2, *up_and_down), (Phase(0, (MIDDLE,)),)),
+        SyntheticWorkload("mixed-32", 12, ((0, 32),), (Phase(0, (BAD, GOOD)),)),
+        SyntheticWorkload("long-context-8", 12, ((0, 8),), (Phase(0, (MIDDLE,)),), 32_000),
+        SyntheticWorkload("neighbour-8", 70, ((0, 8),), neighbour),
     )
     return {workload.name: workload for workload in workloads}

@@ -9,13 +9,20 @@ and once, by the draft's one layer, per step.
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from sglang_adaptive_spec.policy.cost_cache import CostFile
+from sglang_adaptive_spec.policy.costs import CATCH_UP_ROUNDS, CostTable
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
-from sglang_adaptive_spec.simulate.replay import CATCH_UP_ROUNDS, RoundCosts
+from sglang_adaptive_spec.simulate.replay import RoundCosts
+
+# What start-up measures: at most 10 batch sizes a tier, two context lengths per request.
+SEEDED_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128)
+SEEDED_CONTEXTS = (256, 4096)
 
 FILE = Path(__file__).parent / "h200-llama-8b.json"
 
@@ -23,15 +30,57 @@ FILE = Path(__file__).parent / "h200-llama-8b.json"
 class NoSpeculation:
     """The host without a draft: zero steps that never catch one up."""
 
-    catch_up_ms = 0.0
-
     def __init__(self, costs: RoundCosts) -> None:
         self._costs = costs
 
     def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
         """Returns the period of a plain decode round."""
         ms = self._costs.round_ms(tier, batch_size, context_tokens)
-        return ms - self._costs.catch_up_ms / CATCH_UP_ROUNDS
+        return ms - self._costs.plain_extra_ms(batch_size, context_tokens)
+
+    def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
+        """Returns 0: there is no draft to catch up."""
+        return 0.0
+
+
+def seeded_table(
+    costs: RoundCosts, tiers: Sequence[Tier], *, noise: float = 0.0, seed: int = 1
+) -> CostTable:
+    """Returns what a server's start-up would have measured of ``costs``.
+
+    Args:
+        noise: Relative standard deviation of a measured round.
+    """
+    luck = np.random.default_rng(seed)
+    table = CostTable.empty(tiers)
+    for tier, size, context in product(tiers, SEEDED_SIZES, SEEDED_CONTEXTS):
+        context_tokens = size * context
+        ms = costs.round_ms(tier, size, context_tokens)
+        error = 1 + noise * float(luck.standard_normal())
+        if tier == PLAIN_TIER:
+            extra_ms = costs.plain_extra_ms(size, context_tokens)
+            ms -= extra_ms
+            longer_ms = ms + CATCH_UP_ROUNDS * extra_ms
+            table.seed(tier, size, context_tokens, longer_ms * error, is_catch_up=True)
+        table.seed(tier, size, context_tokens, ms * error)
+    table.fit()
+    return table
+
+
+def read_table(path: Path) -> CostTable:
+    """Returns the table in a cost-cache file of any server, at the drift of start-up.
+
+    Raises:
+        ValueError: It cannot be read, or is no such file.
+    """
+    try:
+        table = CostTable.from_dict(msgspec.json.decode(path.read_bytes(), type=CostFile).costs)
+    except (OSError, msgspec.DecodeError, ValueError) as error:
+        raise ValueError(
+            f"{path} holds no costs ({error}); fix: name a costs-*.json of a server's cache folder."
+        ) from error
+    table.forget_drift()
+    return table
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,7 +99,6 @@ class ExampleCosts:
     def __init__(self) -> None:
         file = msgspec.json.decode(FILE.read_bytes(), type=_File)
         self.origin = file.origin
-        self.catch_up_ms = file.catch_up_ms
         self._file = file
         self._sizes = sorted(file.round_ms)
 
@@ -62,8 +110,12 @@ class ExampleCosts:
         ms = _linear(self._sizes, self._by_size(tier.num_steps), batch_size)
         ms += slope_us * beyond / 1e3
         if tier == PLAIN_TIER:
-            ms += self.catch_up_ms / CATCH_UP_ROUNDS
+            ms += self.plain_extra_ms(batch_size, context_tokens)
         return ms
+
+    def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
+        """Returns a catch-up's share of every zero-step round."""
+        return self._file.catch_up_ms / CATCH_UP_ROUNDS
 
     @cache  # noqa: B019 - one instance per process, a handful of depths
     def _by_size(self, num_steps: int) -> list[float]:

@@ -16,7 +16,7 @@ from sglang_adaptive_spec.policy.tiers import (
     chain_tier,
 )
 from sglang_adaptive_spec.simulate.regret import StaticPolicy, replay_oracle
-from sglang_adaptive_spec.simulate.replay import CATCH_UP_ROUNDS, Replay
+from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, NoSpeculation
 
@@ -24,12 +24,13 @@ SMALL = SyntheticWorkload("small", 2.0, ((0, 4),), (Phase(0, (0.7,)),), mean_tok
 
 
 class LinearCosts:
-    """5 ms, 1 ms more per step; a catch-up takes 1.6 ms, which zero steps carry on average."""
-
-    catch_up_ms = 1.6
+    """5 ms, 1 ms more per step; a catch-up takes 1.6 ms, a tenth of it for every plain round."""
 
     def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
-        return 5.0 + tier.num_steps + (self.catch_up_ms / 16 if tier == PLAIN_TIER else 0.0)
+        return 5.0 + tier.num_steps + (0.1 if tier == PLAIN_TIER else 0.0)
+
+    def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
+        return 0.1
 
 
 class Scripted:
@@ -202,4 +203,3 @@ def test_example_costs_are_the_measured_ones_and_rise_with_batch_depth_and_conte
     # From 2 steps on: at batch 16 one step was measured slower than three.
     at_64 = [costs.round_ms(chain_tier(steps), 64, 0) for steps in (0, 1, 2, 3, 5, 7, 10)]
     assert at_64 == sorted(at_64)
-    assert CATCH_UP_ROUNDS == 16

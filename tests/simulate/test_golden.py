@@ -1,0 +1,53 @@
+"""The golden traces: how much of the oracle's throughput a policy must serve, trace by trace."""
+
+import pytest
+
+from sglang_adaptive_spec.policy.tiers import chain_tier
+from sglang_adaptive_spec.simulate.command import STEPS, goodput
+from sglang_adaptive_spec.simulate.regret import StaticPolicy, replay_oracle
+from sglang_adaptive_spec.simulate.replay import Replay
+from sglang_adaptive_spec.simulate.synthetic import SyntheticWorkload, golden_workloads, matrix_cell
+from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
+
+COSTS = ExampleCosts()
+COST_NOISE = 0.02  # of every period in the policy's own table
+TIERS = tuple(map(chain_tier, STEPS))
+GOLDEN = golden_workloads()
+LEAST = 0.97  # of the oracle (issue 3)
+LEAST_AT = {"phases-2s-16": 0.93, "phases-0.5s-16": 0.90}
+# Where a single tier beats the clairvoyant policy, which looks one round ahead: see docs.
+BEST_STATIC = {"mixed-32": 3}
+
+
+def oracle_tokens_per_s(workload: SyntheticWorkload) -> float:
+    found = replay_oracle(workload, COSTS, TIERS).tokens_per_s
+    if workload.name in BEST_STATIC:
+        static = StaticPolicy(chain_tier(BEST_STATIC[workload.name]))
+        found = max(found, Replay(static, workload, COSTS).run().tokens_per_s)
+    return found
+
+
+def share_of_oracle(workload: SyntheticWorkload) -> float:
+    policy = goodput(COSTS, {1: STEPS}, COST_NOISE)
+    return Replay(policy, workload, COSTS).run().tokens_per_s / oracle_tokens_per_s(workload)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_goodput_serves_nearly_what_the_oracle_serves(name: str) -> None:
+    assert share_of_oracle(GOLDEN[name]) >= LEAST_AT.get(name, LEAST)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "hazards"),
+    [(1, (0.5,)), (16, (0.85,)), (32, (0.3,)), (64, (0.7,)), (128, (0.95,)), (16, (0.3, 0.9))],
+)
+def test_goodput_serves_cells_of_the_matrix(batch_size: int, hazards: tuple[float, ...]) -> None:
+    assert share_of_oracle(matrix_cell(batch_size, *hazards, duration_s=6.0)) >= LEAST
+
+
+def test_no_single_tier_is_the_oracle_where_acceptance_or_load_change() -> None:
+    for name in ("phases-2s-16", "ramp-1-128-1"):
+        oracle = oracle_tokens_per_s(GOLDEN[name])
+        for steps in (2, 3, 5):  # the others are further off
+            static = Replay(StaticPolicy(chain_tier(steps)), GOLDEN[name], COSTS).run()
+            assert static.tokens_per_s < 0.98 * oracle
