@@ -219,9 +219,9 @@ class CostTable:
     def to_dict(self) -> dict[str, Any]:
         """Returns the whole state as builtins that JSON holds exactly.
 
-        The table rebuilds its own curves first: both sides then predict the same to the last bit.
+        The table rebuilds itself from it, too: both sides predict the same to the last bit.
         """
-        self._refresh()
+        self.fit()
         return state_to_dict(self._state)
 
     @classmethod
