@@ -5,6 +5,9 @@ it in by reference, and the launch is remembered. One round later (the overlap s
 results late) the worker calls `observe` with the accepted drafts; the oldest launch says which
 tier, batch and requests they belong to. Extend and mixed batches run on the start-up tier.
 
+Zero-step rounds let the draft fall behind (runtime/backlog.py); the last of them catches it up, so
+leaving zero steps takes one round more.
+
 Nothing here touches a GPU, allocates device memory or logs per round.
 """
 
@@ -14,7 +17,14 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Protocol
 
 from sglang_adaptive_spec.counters import RoundCounters
-from sglang_adaptive_spec.policy.tiers import Observation, Policy, Tier
+from sglang_adaptive_spec.policy.tiers import (
+    PLAIN_TIER,
+    DecodeBatch,
+    Observation,
+    Policy,
+    RoundTime,
+    Tier,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -28,21 +38,64 @@ class TierPool(Protocol):
         """Swaps ``tier`` in, all or nothing."""
 
 
+class DraftSchedule(Protocol):
+    """Knows how far the draft is behind (runtime/backlog.py:CatchUpSchedule)."""
+
+    def is_behind(self, requests: Sequence[Hashable]) -> bool:
+        """Returns whether the draft lacks a token of any of ``requests``."""
+
+    def add_round(self, requests: Sequence[Hashable], is_last: bool) -> bool:
+        """Books a zero-step round; returns whether it must end with a catch-up."""
+
+
+class RoundClock(Protocol):
+    """Times decode rounds without waiting for the device (runtime/timing.py:RoundTimer)."""
+
+    def start(
+        self, tier: Tier, batch_size: int, context_tokens: int, is_catch_up: bool = False
+    ) -> None:
+        """Marks the head of a decode round."""
+
+    def interrupt(self) -> None:
+        """Tells that the round in flight is not followed by another at once."""
+
+    def poll(self) -> RoundTime | None:
+        """Returns the period of a round known complete, if there is a new one."""
+
+
+class FirstDrafts(Protocol):
+    """Whether the drafts that a zero-step round did not propose would have held."""
+
+    def read(self) -> Sequence[bool | None]:
+        """Returns the answer per row, None where it is not known; on the CPU by now."""
+
+
 class Launch(NamedTuple):
     """A decode round in flight."""
 
     tier: Tier
     batch_size: int
     requests: Sequence[Hashable]
+    is_catch_up: bool = False
+    first_drafts: FirstDrafts | None = None
 
 
 class AdaptiveController:
     """Chooses a tier per decode round and gives every result to the round that produced it."""
 
-    def __init__(self, policy: Policy, pool: TierPool, startup_tier: Tier) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        pool: TierPool,
+        startup_tier: Tier,
+        clock: RoundClock | None = None,
+        draft_schedule: DraftSchedule | None = None,
+    ) -> None:
         self.policy = policy
         self.pool = pool
         self.startup_tier = startup_tier
+        self.clock = clock
+        self.draft_schedule = draft_schedule  # None: every zero-step round extends the draft
         self.counters = RoundCounters()
         self.decode_tier = startup_tier  # the tier of the newest decode round
         self._batch_size = 0  # of the newest decode round
@@ -51,16 +104,29 @@ class AdaptiveController:
 
     def before_extend(self) -> None:
         """Puts the start-up tier in force for an extend or mixed batch."""
+        if self.clock is not None:
+            self.clock.interrupt()
         if self.pool.current != self.startup_tier:
             self.pool.activate(self.startup_tier)
             self.counters.num_prefill_activations += 1
 
-    def before_decode(self, batch_size: int, requests: Sequence[Hashable]) -> None:
+    def before_decode(self, batch: DecodeBatch) -> Launch:
         """Chooses and activates the tier of the decode round that is about to launch."""
-        tier = self._choose(batch_size)
+        tier, is_catch_up = self._with_draft_caught_up(self._choose(batch), batch.requests)
+        if tier != self.decode_tier:
+            self._count_switch(tier, batch.size)
+        self._batch_size = batch.size
         if tier != self.pool.current:
             self.pool.activate(tier)
-        self._in_flight.append(Launch(tier, batch_size, tuple(requests)))
+        if self.clock is not None:
+            self.clock.start(tier, batch.size, batch.context_tokens, is_catch_up)
+        launch = Launch(tier, batch.size, tuple(batch.requests), is_catch_up)
+        self._in_flight.append(launch)
+        return launch
+
+    def attach(self, first_drafts: FirstDrafts) -> None:
+        """Keeps what the newest round learned about first drafts beside its launch."""
+        self._in_flight[-1] = self._in_flight[-1]._replace(first_drafts=first_drafts)
 
     def observe(self, num_correct_drafts: Sequence[int], batch_size: int) -> None:
         """Takes the result of the oldest round in flight: accepted drafts per request."""
@@ -71,24 +137,35 @@ class AdaptiveController:
             return
         launch = self._in_flight.popleft()
         self.counters.count_round(launch.tier, num_correct_drafts)
-        observation = Observation(launch.tier, batch_size, launch.requests, num_correct_drafts)
+        firsts = launch.first_drafts.read() if launch.first_drafts is not None else None
         try:
-            self.policy.observe(observation)
+            self.policy.observe(
+                Observation(launch.tier, batch_size, launch.requests, num_correct_drafts, firsts)
+            )
+            if self.clock is not None and (round_time := self.clock.poll()) is not None:
+                self.policy.observe_time(round_time)
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("observe")
 
-    def _choose(self, batch_size: int) -> Tier:
+    def _with_draft_caught_up(self, tier: Tier, requests: Sequence[Hashable]) -> tuple[Tier, bool]:
+        """Returns the tier to run and whether the round ends with a catch-up of the draft."""
+        schedule = self.draft_schedule
+        if schedule is None:
+            return tier, False
+        if tier == PLAIN_TIER:
+            return tier, schedule.add_round(requests, is_last=False)
+        if schedule.is_behind(requests):
+            return PLAIN_TIER, schedule.add_round(requests, is_last=True)
+        return tier, False
+
+    def _choose(self, batch: DecodeBatch) -> Tier:
         try:
-            tier = self.policy.choose(batch_size)
-            if tier != self.decode_tier:
-                self._switch_to(tier, batch_size)
+            return self.policy.choose(batch)
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("choose")
             return self.decode_tier
-        self._batch_size = batch_size
-        return tier
 
-    def _switch_to(self, tier: Tier, batch_size: int) -> None:
+    def _count_switch(self, tier: Tier, batch_size: int) -> None:
         if self._batch_size:  # else it is the first choice, which switches from nothing
             is_same_slot = self.policy.slot(self._batch_size) == self.policy.slot(batch_size)
             reason = "policy" if is_same_slot else "batch_size"

@@ -229,6 +229,26 @@ CONTRACT: tuple[Symbol, ...] = (
             "self, speculative_num_steps, speculative_num_draft_tokens, cuda_graph_bs",
         ),
         (
+            OVERRIDE,
+            "last_shared_read_runner",
+            "name the runner that read last where no draft-extend followed",
+            "self",
+        ),
+        (
+            OVERRIDE,
+            "_build_trivial_verify_input",
+            "leave out a tree that a zero-step round does not need",
+            "self, batch",
+        ),
+        (
+            OVERRIDE,
+            "verify",
+            "run a decode forward in zero-step rounds",
+            "self, batch, pp_proxy_tensors, grammar_barrier",
+        ),
+        (READ, "target_worker", "run and sample the decode forward"),
+        (READ, "draft_worker", "find the draft's sizes and vocabulary"),
+        (
             CALL,
             "build_adaptive_runtime_state",
             "build the backends and graphs of a tier",
@@ -247,6 +267,15 @@ CONTRACT: tuple[Symbol, ...] = (
         f"{_EAGLE}:EagleDraftWorker",
         (OVERRIDE, "init_attention_backends", "measure the start-up tier's backends", "self"),
         (OVERRIDE, "_capture_cuda_graphs", "capture at the batch sizes that reach a tier", "self"),
+        (
+            OVERRIDE,
+            "_draft_extend_for_decode",
+            "put the draft-extend of zero-step rounds off, then catch up",
+            "self, batch, batch_result",
+            "self, batch, batch_result, *, kv_loc_plan",  # 0.5.23
+        ),
+        (CALL, "init_attention_backend", "build the zero-step tier's draft-extend", "self"),
+        (READ, "hot_token_id", "map a proposal to the target's vocabulary"),
         (READ, "draft_runner", "switch the draft model's backends"),
         (WRITE, "speculative_num_steps", "switch tiers"),
         (WRITE, "speculative_num_draft_tokens", "switch tiers"),

@@ -54,6 +54,11 @@ class TierBuilder:
         with self.startup_capture():
             yield
 
+    def max_graph_batch_size(self) -> int:
+        """Returns the largest batch that a graph serves, or that the scheduler can form."""
+        limit = self._captures.max_batch_size
+        return max(self._captures.sizes(self._startup), default=limit)
+
     # -- called by the host --
 
     def register(self, _state: Any) -> None:

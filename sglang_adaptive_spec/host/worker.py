@@ -7,19 +7,27 @@ process that serves ADAPTIVE_EAGLE.
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
 
-from sglang_adaptive_spec.controller import AdaptiveController
+from sglang_adaptive_spec.controller import AdaptiveController, Launch
 from sglang_adaptive_spec.host.capture import CaptureLists, garbage_hold
+from sglang_adaptive_spec.host.plain_round import (
+    PlainDecodeGraphRunner,
+    PlainRounds,
+    plain_round_unsupported_reason,
+)
 from sglang_adaptive_spec.host.registration import install_build_hooks
 from sglang_adaptive_spec.host.request import AdaptiveRequest, request_of
 from sglang_adaptive_spec.host.startup import TierBuilder
 from sglang_adaptive_spec.host.telemetry import Telemetry
 from sglang_adaptive_spec.policy.ema import EmaPolicy
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, DecodeBatch, Tier
+from sglang_adaptive_spec.runtime.backlog import CATCH_UP_ROUNDS
 from sglang_adaptive_spec.runtime.pool import RuntimePool, Slot
 
 logger = logging.getLogger(__name__)
@@ -74,9 +82,10 @@ def get_target_backend(
 
 
 class AdaptiveDraftWorker(EagleDraftWorker):
-    """Captures the draft stages of a tier at the batch sizes that reach it."""
+    """Captures the draft stages where a tier needs them; zero steps put the draft-extend off."""
 
     tier_builder: TierBuilder
+    plain_rounds: PlainRounds | None
 
     def init_attention_backends(self, *args: Any, **kwargs: Any) -> None:
         """Measures what the start-up tier's draft backends take."""
@@ -86,6 +95,15 @@ class AdaptiveDraftWorker(EagleDraftWorker):
     def _capture_cuda_graphs(self, *args: Any, **kwargs: Any) -> None:
         with self.tier_builder.draft_capture():
             super()._capture_cuda_graphs(*args, **kwargs)
+
+    def _draft_extend_for_decode(
+        self, batch: Any, batch_result: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        plain = self.plain_rounds
+        if plain is None or not plain.is_running:
+            super()._draft_extend_for_decode(batch, batch_result, *args, **kwargs)
+            return
+        plain.draft_extend(super()._draft_extend_for_decode, batch, batch_result)
 
 
 class AdaptiveEagleWorker(EAGLEWorkerV2):
@@ -108,7 +126,10 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         # The host makes its draft worker inside __init__; the subclass adds no state of its own.
         self._draft_worker.__class__ = AdaptiveDraftWorker
         self._draft_worker.tier_builder = self.tier_builder
+        self._draft_worker.plain_rounds = None
         self._built_values: tuple[object, ...] = ()
+        self.plain_rounds: PlainRounds | None = None
+        self._is_target_last_to_read = False
 
     def init_attention_backends(self, *args: Any, **kwargs: Any) -> None:
         """The last step before the first capture, the target's."""
@@ -117,6 +138,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
 
     def init_cuda_graphs(self, *args: Any, **kwargs: Any) -> None:
         """Builds all tiers; the host calls the builder back where it would build its own."""
+        self._prepare_plain_rounds()
         self.adaptive_controller: TierBuilder | None = self.tier_builder
         super().init_cuda_graphs(*args, **kwargs)
         self.adaptive_controller = None
@@ -125,14 +147,19 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self.telemetry = Telemetry(self)
         self.telemetry.log_start()
 
-    def forward_batch_generation(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward_batch_generation(
+        self, batch: Any, on_publish: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """Puts the batch's tier in force, then runs the host's round."""
         mode = batch.forward_mode
+        self._is_target_last_to_read = False
         if mode.is_extend() or batch.is_extend_in_batch:
-            self.controller.before_extend()
+            self._before_extend(mode)
         elif not mode.is_idle():
-            self.controller.before_decode(batch.seq_lens.shape[0], batch.reqs)
-        return super().forward_batch_generation(batch, *args, **kwargs)
+            launch = self.controller.before_decode(self._decode_batch(batch))
+            if self.plain_rounds is not None and launch.tier == PLAIN_TIER:
+                return self._plain_round(launch, batch, on_publish, *args, **kwargs)
+        return super().forward_batch_generation(batch, on_publish, *args, **kwargs)
 
     def on_verify_complete_cpu(
         self, num_correct_drafts_per_req: list[int], *args: Any, **kwargs: Any
@@ -141,13 +168,93 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         super().on_verify_complete_cpu(num_correct_drafts_per_req, *args, **kwargs)
         self.controller.observe(num_correct_drafts_per_req, len(num_correct_drafts_per_req))
 
+    # -- a zero-step round: the host's, with the steps that plain_round.py replaces --
+
+    def _plain_round(
+        self, launch: Launch, batch: Any, on_publish: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        plain = self.plain_rounds
+        assert plain is not None, "the caller checked this"
+        plain.begin(on_publish, launch.requests, launch.is_catch_up)
+        try:
+            # Published inside `verify`, before the target runs.
+            result = super().forward_batch_generation(batch, None, *args, **kwargs)
+        finally:
+            plain.end()
+        if plain.first_drafts is not None:
+            self.controller.attach(plain.first_drafts)
+        self._is_target_last_to_read = not launch.is_catch_up
+        return result
+
+    @property
+    def last_shared_read_runner(self) -> Any:
+        """The model runner whose last read of shared buffers the scheduler waits for."""
+        if self._is_target_last_to_read:  # no draft-extend followed
+            return self._target_worker.model_runner
+        return super().last_shared_read_runner
+
+    def _build_trivial_verify_input(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.plain_rounds is not None and self.plain_rounds.is_running:
+            return self.plain_rounds.trivial_verify_input(batch)
+        return super()._build_trivial_verify_input(batch, *args, **kwargs)
+
+    def verify(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Verifies; in a plain round there is nothing to verify and the target decodes."""
+        if self.plain_rounds is not None and self.plain_rounds.is_running:
+            return self.plain_rounds.verify(batch, kwargs.get("grammar_barrier"))
+        return super().verify(batch, *args, **kwargs)
+
+    def _before_extend(self, mode: Any) -> None:
+        self.controller.before_extend()
+        if self.plain_rounds is not None and mode.is_mixed():
+            self.plain_rounds.schedule.settle()  # decode rows advance past what is kept
+
+    def _decode_batch(self, batch: Any) -> DecodeBatch:
+        context_tokens = batch.seq_lens_sum or 0  # None where no attention backend needs it
+        size = batch.seq_lens.shape[0]
+        return DecodeBatch(size, batch.reqs, context_tokens, time.monotonic())
+
+    def _prepare_plain_rounds(self) -> None:
+        target_runner = self._target_worker.model_runner
+        if 0 not in self.adaptive_request.config.candidate_steps:
+            return
+        reason = plain_round_unsupported_reason(target_runner)
+        if reason is not None:
+            logger.warning("ADAPTIVE_EAGLE keeps the host's zero-step round: %s.", reason)
+            return
+        max_batch_size = self.tier_builder.max_graph_batch_size()
+        self.plain_rounds = PlainRounds(self, max_batch_size)
+        self._draft_worker.plain_rounds = self.plain_rounds
+        self.controller.draft_schedule = self.plain_rounds.schedule
+
     # -- building a tier through the host --
 
     def build_tier(self, tier: Tier) -> tuple[object, ...]:
         """Lets the host build ``tier``; returns the values of the pool's slots."""
+        if tier == PLAIN_TIER and self.plain_rounds is not None:
+            return self._build_plain_tier()
         state = self.build_adaptive_runtime_state(tier.num_steps, tier.num_draft_tokens)
         target = (state.target_attn_backend, state.target_graph_runner)
         return self._built_values[: -len(TARGET_SLOTS)] + target
+
+    def _build_plain_tier(self) -> tuple[object, ...]:
+        """Builds decode graphs for the target and a draft-extend as wide as a catch-up."""
+        draft, target_runner = self._draft_worker, self._target_worker.model_runner
+        # The host insists on a chain of that width; the tier itself drafts nothing.
+        with self._override_worker_state(CATCH_UP_ROUNDS - 1, CATCH_UP_ROUNDS):
+            self.speculative_num_steps = draft.speculative_num_steps = 0
+            draft.init_attention_backend()
+            draft._capture_cuda_graphs()
+            backend = target_runner._get_attention_backend(init_new_workspace=False)
+            graphs = None
+            if not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):
+                graphs = PlainDecodeGraphRunner(
+                    target_runner,
+                    attn_backend=backend,
+                    speculative_num_steps=0,
+                    speculative_num_draft_tokens=1,
+                )
+        return (*self._built_values[: -len(TARGET_SLOTS)], backend, graphs)
 
     @contextlib.contextmanager
     def _override_worker_state(self, *args: Any, **kwargs: Any) -> Iterator[None]:

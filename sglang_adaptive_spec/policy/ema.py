@@ -19,7 +19,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sglang_adaptive_spec.config import AdaptiveConfig, SlotConfig
-from sglang_adaptive_spec.policy.tiers import Observation, Tier, chain_tier
+from sglang_adaptive_spec.policy.tiers import (
+    DecodeBatch,
+    Observation,
+    RoundTime,
+    Tier,
+    chain_tier,
+)
 
 
 def mean_into(ema: float, alpha: float, num_correct_drafts: Sequence[int]) -> float:
@@ -113,9 +119,9 @@ class EmaPolicy:
         self._bounds = sorted(config.slots)
         self._slots = [StepSlot(config.slots[bound], initial_steps) for bound in self._bounds]
 
-    def choose(self, batch_size: int) -> Tier:
-        """Returns the tier in force for ``batch_size``."""
-        return self._slot_of(batch_size).tier
+    def choose(self, batch: DecodeBatch) -> Tier:
+        """Returns the tier in force for the batch's size."""
+        return self._slot_of(batch.size).tier
 
     def observe(self, observation: Observation) -> None:
         """Averages a round into its slot, unless the slot has moved to another tier since.
@@ -127,6 +133,9 @@ class EmaPolicy:
             slot.update(observation.num_correct_drafts)
         else:
             self.num_stale += 1
+
+    def observe_time(self, round_time: RoundTime) -> None:
+        """Takes no notice: the host's policy knows no costs."""
 
     def update(self, num_correct_drafts: Sequence[int], batch_size: int) -> bool:
         """Does what the host's ``on_verify_complete`` does; returns whether the tier changed."""

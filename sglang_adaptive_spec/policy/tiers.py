@@ -32,6 +32,16 @@ PLAIN_TIER = chain_tier(0)
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeBatch:
+    """The decode batch that is about to launch."""
+
+    size: int  # live requests
+    requests: Sequence[Hashable]  # one opaque key per row
+    context_tokens: int = 0  # summed over the requests; 0 if the host does not know it
+    now_s: float = 0.0  # a monotonic clock, an argument so that policies stay deterministic
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """What one decode round accepted, with the tier, batch and requests that produced it."""
 
@@ -39,16 +49,32 @@ class Observation:
     batch_size: int
     requests: Sequence[Hashable]  # one opaque key per row
     num_correct_drafts: Sequence[int]  # accepted drafts per row, bonus token excluded
+    # Zero steps propose nothing; what the draft would have proposed first is known now and then.
+    first_draft_correct: Sequence[bool | None] | None = None  # per row
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTime:
+    """The period of one decode round: from its head to the head of the round right after it."""
+
+    tier: Tier
+    batch_size: int
+    context_tokens: int
+    ms: float
+    is_catch_up: bool = False  # a zero-step round that also caught the draft up
 
 
 class Policy(Protocol):
     """Chooses a tier per decode round; must be a pure function of what it was told."""
 
-    def choose(self, batch_size: int) -> Tier:
-        """Returns the tier for a decode batch of ``batch_size`` requests."""
+    def choose(self, batch: DecodeBatch) -> Tier:
+        """Returns the tier for the decode batch that is about to launch."""
 
     def observe(self, observation: Observation) -> None:
         """Learns from a finished round; rounds arrive in launch order, one round late."""
+
+    def observe_time(self, round_time: RoundTime) -> None:
+        """Learns what a round took; only uninterrupted rounds are reported."""
 
     def reachable(self, batch_size: int) -> Sequence[Tier]:
         """Returns every tier that ``choose`` may ever return for ``batch_size``."""

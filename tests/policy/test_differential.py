@@ -71,9 +71,9 @@ def _replay(version: str, folder: Path) -> list[Trace]:
 def our_trace(module: Any, case: Case, config: Any) -> Iterator[list[Any]]:
     policy = module.EmaPolicy(config, case["initial_steps"])
     for batch_size, drafts in case["rounds"]:
-        steps = policy.choose(batch_size).num_steps
+        steps = policy.choose(DecodeBatch(batch_size, ())).num_steps
         changed = policy.update(drafts, batch_size)
-        answer = policy.choose(batch_size).num_steps if changed else None
+        answer = policy.choose(DecodeBatch(batch_size, ())).num_steps if changed else None
         slot = policy.describe()[str(policy.slot(batch_size))]
         yield [steps, answer, slot["ema_accept_len"].hex()]
 

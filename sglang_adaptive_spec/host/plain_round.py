@@ -1,0 +1,278 @@
+"""Zero steps as cheap as no speculation: an ordinary decode forward, and a draft that lags behind.
+
+The host's zero-step round verifies a tree of one node, samples through the verify kernels and runs
+a draft-extend, each with a plan that waits for the GPU: a quarter of the throughput of no
+speculation on an H200 (benchmarks/results/slice-h200.json, plain_over_none). Here the target runs
+the decode forward that it would run without speculation, the next lengths are published before
+that forward (each request gains exactly one token), and the draft-extend is put off; see
+runtime/backlog.py.
+
+The host's own round calls the pieces: `trivial_verify_input`, `verify` and `draft_extend` replace
+its steps while the zero-step tier is in force (worker.py).
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from sglang.srt.configs.hybrid_arch import mambaish_config
+from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+from sglang.srt.layers.logprob_processor import compute_spec_logprobs
+from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.model_executor.forward_batch_info import (
+    CaptureHiddenMode,
+    ForwardBatch,
+    ForwardMode,
+)
+from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
+from sglang.srt.speculative.eagle_info import EagleDraftInput, EagleVerifyInput
+from sglang.srt.speculative.eagle_utils import (
+    eagle_sample,
+    get_draft_input_from_target_hidden_dim,
+)
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+from sglang_adaptive_spec.runtime.backlog import (
+    CATCH_UP_ROUNDS,
+    Backlog,
+    CatchUpSchedule,
+    RowMap,
+    to_device,
+)
+
+# What the next drafting round reads and the last draft-extend wrote; a round without a
+# draft-extend hands it on (sglang 0.5.23 eagle_info.py:EagleDraftInput).
+RELAYED = ("topk_p", "topk_index", "hidden_states", "draft_probs", "dsa_topk_indices")
+
+
+def plain_round_unsupported_reason(target_runner: Any) -> str | None:
+    """Returns why zero-step rounds must stay the host's for this model, or None."""
+    if mambaish_config(target_runner.model_config) is not None:
+        return "the model keeps recurrent state, which verify commits in its own way"
+    if target_runner.model_config.is_encoder_decoder:
+        return "encoder-decoder models prepare decode rounds in the scheduler"
+    if target_runner.hisparse_coordinator is not None:
+        return "HiSparse prepares decode rounds in the scheduler"
+    if target_runner.ngram_embedding_manager.enabled:
+        return "n-gram embeddings prepare decode rounds in the scheduler"
+    return None
+
+
+class PlainDecodeGraphRunner(DecodeCudaGraphRunner):
+    """The host's decode graphs as no speculation captures them, hidden states included."""
+
+    def __init__(self, model_runner: Any, *args: Any, **kwargs: Any) -> None:
+        # What the runner captures follows from the target's algorithm.
+        algorithm = model_runner.spec_algorithm
+        model_runner.spec_algorithm = SpeculativeAlgorithm.NONE
+        try:
+            super().__init__(model_runner, *args, **kwargs)
+        finally:
+            model_runner.spec_algorithm = algorithm
+
+    def capture_prepare(self, *args: Any, **kwargs: Any) -> Any:
+        """Captures with the hidden states that the draft will read."""
+        self.capture_hidden_mode = CaptureHiddenMode.FULL
+        return super().capture_prepare(*args, **kwargs)
+
+
+class FirstDrafts:
+    """Whether the draft's next proposal would have held: known now and then, for free."""
+
+    def __init__(self, is_correct: torch.Tensor, is_known: Sequence[bool]) -> None:
+        self._is_correct, self._is_known = is_correct, is_known
+
+    def read(self) -> list[bool | None]:
+        """Returns the answer per row; the round's result must have been copied to the CPU."""
+        rows = zip(self._is_correct.tolist(), self._is_known, strict=True)
+        return [correct if known else None for correct, known in rows]
+
+
+class PlainRounds:
+    """Runs zero-step rounds and the catch-ups between them."""
+
+    def __init__(self, worker: Any, max_batch_size: int) -> None:
+        draft_runner = worker.draft_worker.draft_runner
+        self._worker = worker
+        self._target_worker = worker.target_worker
+        self._req_to_token = worker.target_worker.model_runner.req_to_token_pool.req_to_token
+        self.schedule = CatchUpSchedule()
+        self.backlog = Backlog(
+            max_batch_size,
+            CATCH_UP_ROUNDS,
+            get_draft_input_from_target_hidden_dim(draft_runner),
+            draft_runner.model_config.dtype,
+            worker.device,
+        )
+        self._rows = RowMap(max_batch_size, worker.device)
+        self._verify_input = EagleVerifyInput.create_idle_input(
+            topk=1, spec_steps=0, num_verify_tokens=1, device=worker.device
+        )
+        self._on_publish: Callable[..., Any] | None = None
+        self._draft_input: Any = None
+        self._debts: list[int] = []  # per row, this round included
+        self._is_catch_up = False
+        self.is_running = False
+        self.first_drafts: FirstDrafts | None = None
+
+    # -- called by the worker, in this order --
+
+    def begin(self, on_publish: Any, requests: Sequence[Hashable], is_catch_up: bool) -> None:
+        """Starts a round of ``requests``, which the schedule has booked already."""
+        self._on_publish, self._is_catch_up = on_publish, is_catch_up
+        self._debts = self.schedule.debts(requests)
+        self._rows.assign(requests)
+        if is_catch_up or self._rows.rows is None:  # without rows nothing can be caught up
+            self.schedule.settle()
+        self.first_drafts = None
+        self.is_running = True
+
+    def end(self) -> None:
+        """Ends the round, also after an error."""
+        self.is_running = False
+        self._on_publish = self._draft_input = None
+
+    def trivial_verify_input(self, batch: Any) -> Any:
+        """Stands in for the one-node tree, which a plain round has no use for."""
+        self._draft_input = batch.spec_info
+        return self._verify_input
+
+    def verify(self, batch: Any, grammar_barrier: Any) -> GenerationBatchResult:
+        """Runs the target on the bonus tokens and samples the next ones."""
+        draft_input, lens_before = self._draft_input, batch.seq_lens
+        lens_after = lens_before + 1
+        if self._on_publish is not None:
+            self._on_publish(lens_after)
+        self._prepare(batch, draft_input.bonus_tokens, lens_after)
+        runner = self._target_worker.model_runner
+        forward_batch = ForwardBatch.init_new(
+            batch,
+            runner,
+            capture_hidden_mode=CaptureHiddenMode.FULL,
+            return_hidden_states_before_norm=False,
+        )
+        runner.shared_read_done_event = None  # only this forward's own mark may be waited on
+        output = self._target_worker.forward_batch_generation(
+            batch=None, forward_batch=forward_batch, is_verify=True
+        )
+        logits_output = output.logits_output
+        if batch.has_grammar and grammar_barrier is not None:
+            grammar_barrier()
+        tokens = self._sample(batch, forward_batch, logits_output)
+        self._look_at_first_drafts(draft_input, tokens)
+        if self._rows.rows is not None:
+            hidden_states = logits_output.hidden_states
+            self.backlog.keep(self._rows.rows, lens_before, hidden_states, tokens)
+        next_input = EagleDraftInput(bonus_tokens=tokens)
+        for name in RELAYED:
+            setattr(next_input, name, getattr(draft_input, name))
+        size = len(tokens)
+        return GenerationBatchResult(
+            logits_output=logits_output,
+            next_token_ids=tokens,
+            can_run_cuda_graph=output.can_run_cuda_graph,
+            speculative_num_draft_tokens=1,
+            next_draft_input=next_input,
+            accept_lens=torch.ones(size, dtype=torch.int32, device=tokens.device),
+            new_seq_lens=lens_after,
+            routed_experts_output=output.routed_experts_output,
+            indexer_topk_output=output.indexer_topk_output,
+            extra_keep_alive_refs=[forward_batch, draft_input],
+        )
+
+    def draft_extend(self, extend: Callable[..., Any], batch: Any, result: Any) -> None:
+        """Catches the draft up through the host's ``extend``, if that is due."""
+        rows, width = self._rows.rows, self.backlog.width
+        if not self._is_catch_up or rows is None:
+            return
+        window = self.backlog.window(rows, result.new_seq_lens, to_device(self._debts, rows.device))
+        slots = batch.req_pool_indices.unsqueeze(1)
+        places = self._req_to_token[slots, window.positions].to(torch.int64)
+        # Slot 0 is the host's scrap: what the draft has already, or cannot have yet, goes there.
+        batch.out_cache_loc = torch.where(window.is_owed, places, 0).flatten()
+        batch.seq_lens = window.start
+        if batch.seq_lens_cpu is not None:
+            batch.seq_lens_cpu = (batch.seq_lens_cpu - width).clamp(min=0)
+            batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())
+        hidden_only = LogitsProcessorOutput(
+            next_token_logits=None, hidden_states=window.hidden_states
+        )
+        extend(
+            batch,
+            GenerationBatchResult(
+                logits_output=hidden_only,
+                next_token_ids=window.tokens,
+                accept_lens=window.num_tokens,
+                next_draft_input=result.next_draft_input,
+            ),
+        )
+
+    # -- pieces of a round --
+
+    def _prepare(self, batch: Any, bonus_tokens: torch.Tensor, lens_after: torch.Tensor) -> None:
+        """Turns the batch into the decode batch that it would be without speculation."""
+        batch.forward_mode = ForwardMode.DECODE
+        batch.spec_info = None
+        batch.input_ids = bonus_tokens.to(torch.int64)
+        batch.out_cache_loc = self._req_to_token[batch.req_pool_indices, batch.seq_lens].to(
+            torch.int64
+        )
+        batch.seq_lens = lens_after
+        if batch.seq_lens_cpu is not None:
+            batch.seq_lens_cpu = batch.seq_lens_cpu + 1
+            batch.seq_lens_sum = None  # computed anew from the lengths
+
+    def _sample(self, batch: Any, forward_batch: Any, logits_output: Any) -> torch.Tensor:
+        """Samples as without speculation; logprobs take the shape that spec results have."""
+        runner = self._target_worker.model_runner
+        if not batch.return_logprob:
+            return runner.sample(logits_output, forward_batch).to(torch.int32)
+        return self._sample_with_logprobs(batch, logits_output)
+
+    def _sample_with_logprobs(self, batch: Any, logits_output: Any) -> torch.Tensor:
+        tree = EagleVerifyInput(
+            draft_token=batch.input_ids,
+            custom_mask=None,
+            positions=None,
+            retrieve_index=torch.arange(len(batch.seq_lens), device=batch.device).unsqueeze(1),
+            retrieve_next_token=torch.full_like(batch.seq_lens, -1).unsqueeze(1),
+            retrieve_next_sibling=torch.full_like(batch.seq_lens, -1).unsqueeze(1),
+            retrieve_cum_len=None,
+            spec_steps=0,
+            topk=1,
+            draft_token_num=1,
+            capture_hidden_mode=CaptureHiddenMode.FULL,
+            seq_lens_sum=None,
+            seq_lens_cpu=None,
+        )
+        mask = None
+        if batch.has_grammar:
+            batch.sampling_info.update_regex_vocab_mask()
+            mask = batch.sampling_info.grammar_mask
+        tokens, _, accept_index = eagle_sample(tree, batch, logits_output, mask)
+        compute_spec_logprobs(batch, logits_output, tokens, accept_index=accept_index)
+        return tokens
+
+    def _look_at_first_drafts(self, draft_input: Any, tokens: torch.Tensor) -> None:
+        """Compares what the draft would propose with what the target chose, where it is current."""
+        is_known = [debt == 1 for debt in self._debts]
+        if any(is_known) and draft_input.topk_index is not None:
+            drafts = draft_input.topk_index[:, 0]
+            is_correct = first_draft_correct(self._worker, drafts, tokens)
+            self.first_drafts = FirstDrafts(_to_cpu(is_correct), is_known)
+
+
+def first_draft_correct(worker: Any, drafts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Returns per row whether the draft's proposal is the target's token: [bs] bool."""
+    hot_token_id = worker.draft_worker.hot_token_id
+    if hot_token_id is not None:
+        drafts = hot_token_id[drafts]
+    return drafts == tokens
+
+
+def _to_cpu(values: torch.Tensor) -> torch.Tensor:
+    """Copies without waiting; the host waits for a later copy before it reads a result."""
+    if values.device.type == "cpu":
+        return values
+    copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    return copy.copy_(values, non_blocking=True)

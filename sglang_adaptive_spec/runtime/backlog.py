@@ -1,0 +1,146 @@
+"""What the draft has not seen yet: zero-step rounds let it fall behind and catch up in one go.
+
+A zero-step round needs no draft, so its draft-extend is put off: the target's hidden states and the
+tokens chosen from them are kept here, and once in `CATCH_UP_ROUNDS` rounds, or before the first
+drafting round, one draft-extend of that width writes the draft's KV for all of them.
+
+`CatchUpSchedule` says when and `RowMap` where (host side); `Backlog` holds the rows (device side).
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+import torch
+
+# Rounds from one catch-up to the next, and the width of the draft-extend graph that does it.
+# The draft's weights are read once per catch-up instead of once per round; at 15 that is about
+# 1.5 % of an 8B model's decode round on an H200 (benchmarks/results/matrix-h200.json, arm none).
+CATCH_UP_ROUNDS = 15
+
+
+class CatchUpSchedule:
+    """Counts per request how many rounds the draft is behind, and says when to catch up."""
+
+    def __init__(self, interval: int = CATCH_UP_ROUNDS) -> None:
+        self._interval = interval
+        self._behind: dict[Hashable, int] = {}
+
+    def is_behind(self, requests: Sequence[Hashable]) -> bool:
+        """Returns whether the draft lacks a token of any of ``requests``."""
+        return any(request in self._behind for request in requests)
+
+    def debts(self, requests: Sequence[Hashable]) -> list[int]:
+        """Returns per request how many tokens the draft lacks."""
+        behind = self._behind
+        return [behind.get(request, 0) for request in requests]
+
+    def add_round(self, requests: Sequence[Hashable], is_last: bool) -> bool:
+        """Books one zero-step round; returns whether it must end with a catch-up.
+
+        Args:
+            requests: The rows of the batch. Others are forgotten: they left, or are prefilled anew.
+            is_last: The next round will draft.
+        """
+        behind = self._behind
+        self._behind = {request: behind.get(request, 0) + 1 for request in requests}
+        return is_last or max(self._behind.values(), default=0) >= self._interval
+
+    def settle(self) -> None:
+        """Books a catch-up of every request."""
+        self._behind = {}
+
+
+def to_device(values: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Returns ``values`` on ``device`` [len(values)] int64, without waiting for it."""
+    tensor = torch.tensor(values, dtype=torch.int64)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
+class RowMap:
+    """Gives every request of the batch a row of the backlog while it stays in the batch."""
+
+    def __init__(self, num_rows: int, device: str) -> None:
+        self._device = torch.device(device)
+        self._num_rows = num_rows
+        self._row_of: dict[Hashable, int] = {}
+        self._requests: Sequence[Hashable] = ()
+        self.rows: torch.Tensor | None = None  # [bs] int64; None: the batch has too many requests
+
+    def assign(self, requests: Sequence[Hashable]) -> None:
+        """Makes `rows` those of ``requests``; others lose theirs."""
+        if requests == self._requests:
+            return
+        self._requests = requests
+        if len(requests) > self._num_rows:
+            self._row_of, self.rows = {}, None
+            return
+        kept = {
+            request: row for request in requests if (row := self._row_of.get(request)) is not None
+        }
+        free = iter(set(range(self._num_rows)).difference(kept.values()))
+        self._row_of = {
+            request: kept[request] if request in kept else next(free) for request in requests
+        }
+        self.rows = to_device(list(self._row_of.values()), self._device)
+
+
+class Window(NamedTuple):
+    """The input of a catch-up: the newest ``width`` positions of every row, oldest first."""
+
+    start: torch.Tensor  # [bs] int64: first position of the window
+    num_tokens: torch.Tensor  # [bs] int32: positions up to the newest, at most width
+    tokens: torch.Tensor  # [bs * width] int64: the token after each position
+    hidden_states: torch.Tensor  # [bs * width, hidden_size]
+    positions: torch.Tensor  # [bs, width] int64
+    is_owed: torch.Tensor  # [bs, width] bool: the draft has no KV there yet
+
+
+class Backlog:
+    """Keeps the newest ``width`` hidden states and tokens of every row."""
+
+    def __init__(
+        self, num_rows: int, width: int, hidden_size: int, dtype: torch.dtype, device: str
+    ) -> None:
+        self.width = width
+        self._hidden = torch.zeros((num_rows, width, hidden_size), dtype=dtype, device=device)
+        self._tokens = torch.zeros((num_rows, width), dtype=torch.int64, device=device)
+        self._offsets = torch.arange(width, device=device)
+
+    @property
+    def num_bytes(self) -> int:
+        """Device memory held, in bytes."""
+        return self._hidden.nbytes + self._tokens.nbytes
+
+    def keep(
+        self,
+        rows: torch.Tensor,  # [bs] int64
+        positions: torch.Tensor,  # [bs] int64: where the round's input token stands
+        hidden_states: torch.Tensor,  # [bs, hidden_size]
+        tokens: torch.Tensor,  # [bs]: the token chosen after it
+    ) -> None:
+        """Keeps what one zero-step round produced."""
+        places = positions % self.width
+        self._hidden[rows, places] = hidden_states
+        self._tokens[rows, places] = tokens.to(torch.int64)
+
+    def window(self, rows: torch.Tensor, seq_lens: torch.Tensor, debts: torch.Tensor) -> Window:
+        """Returns the newest positions of every row.
+
+        Args:
+            rows: [bs] int64.
+            seq_lens: [bs] int64, tokens with target KV, the newest round included.
+            debts: [bs] int64, how many of them the draft lacks, at least 1.
+        """
+        start = (seq_lens - self.width).clamp(min=0)
+        positions = start.unsqueeze(1) + self._offsets
+        places = positions % self.width
+        rows = rows.unsqueeze(1)
+        ends = seq_lens.unsqueeze(1)
+        return Window(
+            start=start,
+            num_tokens=(seq_lens - start).to(torch.int32),
+            tokens=self._tokens[rows, places].flatten(),
+            hidden_states=self._hidden[rows, places].flatten(0, 1),
+            positions=positions,
+            is_owed=(positions < ends) & (positions >= ends - debts.unsqueeze(1)),
+        )
