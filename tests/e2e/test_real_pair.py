@@ -8,11 +8,14 @@ from tests.e2e.server import Launch, Server
 from tests.e2e.traffic import check_identical, greedy
 
 NUM_TOKENS = 48
+# Easy ones first: the average rises above the deepest tier's threshold, then falls below 1.
 PROMPTS = {
+    "records": '[{"id": 1, "name": "Alice", "age": 30}, {"id": 2, "name": "Bob", "age": 31}, '
+    '{"id": 3, "name": "Carol", "age": 32}, {"id":',
+    "items": '{"items": [{"key": "a", "value": 1}, {"key": "b", "value": 2}, '
+    '{"key": "c", "value": 3}, {"key": "d", "value": 4}, {"key":',
     "code": "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
-    "json": '[{"id": 1, "name": "Alice"}, {"id": 2, "name": "Bob"}, {"id": 3, "name":',
     "prose": "The old lighthouse keeper looked out at the storm and",
-    "maths": "Question: Tom has 12 apples and gives 5 away. How many are left?\nAnswer:",
 }
 CASES = [Launch("smollm2", PAIR, (*ALGORITHM, "--speculative-draft-model-path", str(PAIR_DRAFT)))]
 
@@ -42,7 +45,8 @@ def test_the_default_config_moves_between_its_tiers(fleet: Fleet, launch: Launch
     print(spec["rounds"], spec["switches"], state["avg_spec_accept_length"])
     assert (spec["config"], spec["base"]) == ("preset conservative", "EAGLE3")
     assert set(spec["rounds"]) == {"1", "3", "7"}
-    assert sum(count > 0 for count in spec["rounds"].values()) >= 2, spec["rounds"]
-    assert sum(spec["switches"].values()) >= 1
+    assert min(spec["rounds"].values()) > 0, spec["rounds"]
+    assert spec["switches"]["policy"] >= 3
+    assert spec["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
     # The head fits this target: drafts are accepted, as they would not be from a broken relay.
     assert state["avg_spec_accept_length"] > 1.5
