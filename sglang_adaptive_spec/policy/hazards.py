@@ -37,6 +37,9 @@ CHANGE_SHIFTS = (0.5, 1.5, -0.5, -1.5)
 # Log-likelihood ratio of an alarm: false ones come once in about e^8 = 3,000 independent
 # stretches; tests/policy/test_acceptance.py bounds them on simulated steady rounds.
 CHANGE_THRESHOLD = 8.0
+# Logits by which neighbouring positions usually differ (0.5: 0.7 against 0.59): differences that
+# little evidence shows are shrunk by it before censored positions rely on them.
+GAP_SPREAD = 0.5
 LOGIT_LIMIT = 6.0  # hazards stay within 0.0025 .. 0.9975
 _SHIFTS = np.array(CHANGE_SHIFTS)
 
@@ -129,8 +132,12 @@ class PooledHazards:
     def _restart(self, since: Floats) -> None:
         """Keeps only the rounds since the shift began, and the old profile as the guess."""
         self.num_changes += 1
-        theta = self.theta.tolist()
-        self._gaps[1:] = [deep - shallow for shallow, deep in pairwise(theta)]
+        variance = self.variance().tolist()
+        pairs = pairwise(zip(self.theta.tolist(), variance, strict=True))
+        self._gaps[1:] = [
+            (deep - shallow) * GAP_SPREAD**2 / (GAP_SPREAD**2 + noise + other_noise)
+            for (shallow, noise), (deep, other_noise) in pairs
+        ]
         accepted, reached, effect = since[:, 0].tolist()
         # Position 1 is its own guess: the data of the new regime, not the old regime's.
         level = logit((accepted + 0.5) / (reached + 1.0)) - effect / max(reached, 1.0)

@@ -1,0 +1,160 @@
+"""A server of rounds for policy tests: known acceptance, known round times, no GPU.
+
+Results reach the policy one round late; leaving zero steps takes a catch-up round first, and one
+zero-step round in `CATCH_UP_ROUNDS` tells whether the draft's first token would have held.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
+from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.tiers import (
+    PLAIN_TIER,
+    DecodeBatch,
+    Observation,
+    RoundTime,
+    Tier,
+    chain_tier,
+)
+
+CATCH_UP_ROUNDS = 16
+STEPS = (0, 1, 2, 3, 5, 7)
+MAX_STEPS = max(STEPS)
+TIERS = tuple(chain_tier(steps) for steps in STEPS)
+
+RoundMs = Callable[[int, int], float]  # of (num_steps, batch_size)
+
+
+def round_ms(num_steps: int, batch_size: int) -> float:
+    """Memory-bound at first, then every drafted token costs; zero steps skip the verify."""
+    if num_steps == 0:
+        return 5.0 + 0.01 * batch_size
+    tokens = batch_size * (num_steps + 1)
+    drafting = num_steps * (0.33 + 0.002 * batch_size)
+    return 5.6 + 0.012 * batch_size + drafting + 0.008 * max(0, tokens - 200)
+
+
+class KnownCosts:
+    """A cost table that is right from the start, or knows only the tiers it was timed on."""
+
+    def __init__(self, ms: RoundMs = round_ms, is_seeded: bool = True) -> None:
+        self.ms = ms
+        self.is_seeded = is_seeded
+        self.drift = 1.0
+        self.asked: set[Tier] = set()
+
+    def round_ms_all(
+        self, tiers: tuple[Tier, ...], batch_size: int, context_tokens: int
+    ) -> np.ndarray:
+        self.asked.update(tiers)
+        return self.drift * np.array([self.ms(tier.num_steps, batch_size) for tier in tiers])
+
+    def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
+        return 0.1 * self.ms(0, batch_size) / CATCH_UP_ROUNDS
+
+    def relative_noise(self, tier: Tier) -> float:
+        return 0.003
+
+    def observe(self, round_time: RoundTime) -> None:
+        """Knows already."""
+
+
+def goodput(
+    initial: int = 3,
+    ms: RoundMs = round_ms,
+    slots: dict[int, Sequence[int]] | None = None,
+    is_seeded: bool = True,
+) -> GoodputPolicy:
+    """Returns a policy over `STEPS`, or over ``slots``."""
+    candidates = {1: STEPS} if slots is None else slots
+    tiers = {
+        bound: [chain_tier(steps) for steps in allowed] for bound, allowed in candidates.items()
+    }
+    return GoodputPolicy(
+        tiers, KnownCosts(ms, is_seeded), AcceptanceModel(MAX_STEPS), chain_tier(initial)
+    )
+
+
+def true_tokens(hazards: np.ndarray, num_steps: int) -> float:
+    """Returns the expected tokens of a round; ``hazards`` [requests, MAX_STEPS]."""
+    survival = hazards[:, :num_steps].cumprod(axis=1)
+    return len(hazards) + float(survival.sum())
+
+
+def constant(hazard: float | Sequence[float], batch_size: int) -> np.ndarray:
+    """Returns hazards [requests, MAX_STEPS] that do not depend on the position."""
+    column = np.broadcast_to(np.asarray(hazard, dtype=float), (batch_size,))
+    return np.repeat(column[:, None], MAX_STEPS, axis=1)
+
+
+def half_and_half(batch_size: int) -> np.ndarray:
+    """Returns hazards of a batch whose requests accept 0.3 and 0.9 in turns."""
+    return constant([0.3 if idx % 2 == 0 else 0.9 for idx in range(batch_size)], batch_size)
+
+
+def draw(rng: np.random.Generator, hazards: np.ndarray, num_steps: int) -> list[int]:
+    """Returns accepted drafts per request."""
+    held = rng.random((len(hazards), num_steps)) < hazards[:, :num_steps]
+    return [int(count) for count in held.cumprod(axis=1).sum(axis=1)]
+
+
+class Server:
+    """Runs decode rounds of one policy and keeps what happened."""
+
+    def __init__(self, policy: GoodputPolicy, ms: RoundMs = round_ms, seed: int = 0) -> None:
+        self.policy = policy
+        self.ms = ms
+        self.rng = np.random.default_rng(seed)
+        self.steps: list[int] = []  # of every round, as run
+        self.total_ms = 0.0
+        self.tokens = 0.0  # expected at what was run, so that luck does not blur a comparison
+        self._late: Observation | None = None
+        self._num_plain = 0
+
+    def run(self, num_rounds: int, hazards: np.ndarray, name: str = "r") -> None:
+        """Runs rounds of one batch: request i is ``name`` and i, at ``hazards[i]``."""
+        requests = tuple(f"{name}{idx}" for idx in range(len(hazards)))
+        size = len(requests)
+        for _ in range(num_rounds):
+            tier = self.policy.choose(DecodeBatch(size, requests))
+            if self._late is not None:
+                self.policy.observe(self._late)
+            is_catch_up = self._num_plain > 0 and tier.num_steps > 0
+            tier = PLAIN_TIER if is_catch_up else tier
+            self._late = self._round(tier, requests, hazards, is_catch_up)
+            self.policy.observe_time(RoundTime(tier, size, 0, self.ms(tier.num_steps, size)))
+            self.steps.append(tier.num_steps)
+            self.total_ms += self.ms(tier.num_steps, size)
+            self.tokens += true_tokens(hazards, tier.num_steps)
+
+    def _round(
+        self, tier: Tier, requests: tuple[str, ...], hazards: np.ndarray, is_catch_up: bool
+    ) -> Observation:
+        size = len(requests)
+        if tier.num_steps:
+            counts = draw(self.rng, hazards, tier.num_steps)
+            return Observation(tier, size, requests, counts)
+        self._num_plain = 0 if is_catch_up else self._num_plain + 1
+        first = None
+        if self._num_plain % CATCH_UP_ROUNDS == 1:
+            first = [bool(held) for held in self.rng.random(size) < hazards[:, 0]]
+        return Observation(tier, size, requests, [0] * size, first)
+
+    @property
+    def num_switches(self) -> int:
+        """Rounds that ran at another tier than the one before."""
+        return sum(one != other for one, other in pairwise(self.steps))
+
+
+def rates(hazards: np.ndarray, ms: RoundMs = round_ms) -> dict[int, float]:
+    """Returns the true tokens per ms of every step count."""
+    return {steps: true_tokens(hazards, steps) / ms(steps, len(hazards)) for steps in STEPS}
+
+
+def best_steps(hazards: np.ndarray, ms: RoundMs = round_ms) -> int:
+    """Returns the step count with the most tokens per ms."""
+    by_steps = rates(hazards, ms)
+    return max(by_steps, key=by_steps.__getitem__)

@@ -1,0 +1,389 @@
+"""What the goodput policy must do, on a server with known acceptance and round times."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
+from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.probing import CREDIT_LIMIT_MS, PROBE_SHARE
+from sglang_adaptive_spec.policy.tiers import (
+    PLAIN_TIER,
+    DecodeBatch,
+    Observation,
+    chain_tier,
+)
+from tests.policy.rounds import (
+    MAX_STEPS,
+    STEPS,
+    TIERS,
+    KnownCosts,
+    Server,
+    best_steps,
+    constant,
+    goodput,
+    half_and_half,
+    rates,
+    round_ms,
+)
+
+
+def share_of(server: Server, steps: int, last: int) -> float:
+    return server.steps[-last:].count(steps) / last
+
+
+def efficiency(server: Server, hazards: np.ndarray) -> float:
+    """Tokens per ms over the best tier's, since the server started."""
+    return server.tokens / server.total_ms / max(rates(hazards).values())
+
+
+def lost_to_probes(server: Server, hazards: np.ndarray) -> float:
+    """Share of the time that rounds off the most used tier lost, by the true rates."""
+    home = max(set(server.steps), key=server.steps.count)
+    true = rates(hazards)
+    size = len(hazards)
+    losses = [
+        round_ms(steps, size) * max(0.0, 1.0 - true[steps] / true[home]) for steps in server.steps
+    ]
+    return sum(losses) / server.total_ms
+
+
+@pytest.mark.parametrize("batch_size", [1, 8, 32, 128])
+@pytest.mark.parametrize("hazard", [0.05, 0.3, 0.5, 0.7, 0.85, 0.95])
+def test_steady_batches_run_at_what_pays_most(batch_size: int, hazard: float) -> None:
+    hazards = constant(hazard, batch_size)
+    server = Server(goodput())
+    server.run(400, hazards)  # finding out is the transition tests' matter
+    server.tokens = server.total_ms = 0.0
+    server.run(800, hazards)
+    assert efficiency(server, hazards) >= 0.98
+
+
+@pytest.mark.parametrize(("batch_size", "hazard"), [(16, 0.5), (64, 0.7)])
+def test_steady_input_stops_switching(batch_size: int, hazard: float) -> None:
+    hazards = constant(hazard, batch_size)
+    server = Server(goodput())
+    server.run(20_000, hazards)
+    assert share_of(server, best_steps(hazards), 19_900) >= 0.99
+    # Two per probe, and the back-off leaves a dozen probes in so many rounds.
+    assert server.num_switches <= 40
+    assert sum(server.policy.num_switches.values()) <= 8
+
+
+def test_steady_input_at_zero_steps_stays_there() -> None:
+    hazards = constant(0.1, 64)
+    server = Server(goodput(initial=7))
+    server.run(10_000, hazards)
+    assert best_steps(hazards) == 0
+    assert share_of(server, 0, 9_900) >= 0.99
+    assert efficiency(server, hazards) >= 0.99
+
+
+@pytest.mark.parametrize(("batch_size", "num_rounds"), [(1, 24), (8, 16), (64, 12), (128, 20)])
+@pytest.mark.parametrize(("before", "after"), [(0.3, 0.95), (0.95, 0.3)])
+def test_another_phase_is_followed_within_rounds(
+    before: float, after: float, batch_size: int, num_rounds: int
+) -> None:
+    """From zero steps the free look comes once in 16 rounds: hence 20 at batch 128."""
+    server = Server(goodput())
+    server.run(600, constant(before, batch_size))
+    hazards = constant(after, batch_size)
+    server.run(num_rounds, hazards)
+    server.tokens = server.total_ms = 0.0
+    server.run(100, hazards)
+    assert efficiency(server, hazards) >= 0.94
+
+
+@pytest.mark.parametrize("batch_size", [2, 16, 128])
+def test_a_mixed_batch_runs_at_the_depth_that_maximises_its_sum(batch_size: int) -> None:
+    hazards = half_and_half(batch_size)
+    server = Server(goodput())
+    server.run(200, hazards)
+    server.run(600, hazards)
+    assert share_of(server, best_steps(hazards), 600) >= 0.97
+
+
+def test_bad_requests_that_leave_deepen_the_batch_at_once() -> None:
+    # Of 128 mixed requests the good half stays: what is left pays at greater depth.
+    hazards = half_and_half(128)
+    policy = goodput()
+    server = Server(policy)
+    server.run(300, hazards)
+    mixed_steps = server.steps[-1]
+    good = tuple(f"r{idx}" for idx in range(1, 128, 2))
+    tier = policy.choose(DecodeBatch(len(good), good))
+    assert tier.num_steps > mixed_steps
+    assert tier.num_steps == best_steps(hazards[1::2])
+
+
+def test_a_ramp_of_the_load_shortens_and_lengthens_drafts() -> None:
+    server = Server(goodput())
+    sizes = (1, 16, 64, 128)
+    chosen = []
+    for size in (*sizes, *reversed(sizes)):
+        server.run(60, constant(0.85, size))
+        chosen.append(max(set(server.steps[-40:]), key=server.steps[-40:].count))
+    wanted = [best_steps(constant(0.85, size)) for size in (*sizes, *reversed(sizes))]
+    assert chosen == wanted
+
+
+# --- probing
+
+
+@pytest.mark.parametrize(("batch_size", "hazard"), [(128, 0.3), (16, 0.3), (1, 0.5), (64, 0.05)])
+def test_probing_costs_at_most_one_percent_of_the_time(batch_size: int, hazard: float) -> None:
+    hazards = constant(hazard, batch_size)
+    server = Server(goodput(initial=0))
+    server.run(300, hazards)
+    server.steps.clear()
+    server.total_ms = 0.0
+    server.run(3000, hazards)
+    bound = PROBE_SHARE + CREDIT_LIMIT_MS / server.total_ms
+    assert lost_to_probes(server, hazards) <= bound
+    assert server.policy.prober.describe()["share_of_time"] <= PROBE_SHARE
+
+
+def test_probes_that_do_not_pay_become_rare() -> None:
+    server = Server(goodput())
+    server.run(4000, constant(0.3, 16))
+    early = server.policy.prober.num_probes
+    server.run(4000, constant(0.3, 16))
+    assert 0 < early <= 10
+    assert server.policy.prober.num_probes - early <= 2
+
+
+def test_a_changed_batch_is_probed_anew() -> None:
+    server = Server(goodput())
+    server.run(4000, constant(0.3, 16), name="a")
+    before = server.policy.prober.num_probes
+    server.run(400, constant(0.3, 16), name="b")
+    assert server.policy.prober.num_probes > before
+
+
+def test_depth_that_began_to_pay_unseen_is_found_by_probing() -> None:
+    """Position 1 does not change, so only a probe can tell that the deeper ones did."""
+    hazards = constant(0.8, 8)
+    hazards[:, 1:] = 0.02
+    server = Server(goodput())
+    server.run(500, hazards)
+    assert share_of(server, 1, 100) > 0.8
+    hazards[:, 1:] = 0.95
+    server.run(1500, hazards)
+    assert share_of(server, 7, 100) > 0.9
+
+
+def test_a_probe_that_cannot_pay_is_not_made() -> None:
+    """Speculating costs ten times the round: no acceptance could make up for it."""
+
+    def dear(num_steps: int, batch_size: int) -> float:
+        return 5.0 if num_steps == 0 else 50.0
+
+    server = Server(goodput(ms=dear, initial=0), ms=dear)
+    server.run(2000, constant(0.9, 8))
+    assert set(server.steps) == {0}
+
+
+def test_a_probe_ends_although_its_results_never_come() -> None:
+    policy = goodput(initial=1)
+    server = Server(policy)
+    hazards = constant(0.8, 8)
+    hazards[:, 1:] = 0.02
+    server.run(500, hazards)
+    requests = tuple(f"r{idx}" for idx in range(8))
+    steps = [policy.choose(DecodeBatch(8, requests)).num_steps for _ in range(600)]
+    runs = "".join("p" if step != 1 else "." for step in steps).split(".")
+    assert 0 < max(map(len, runs)) <= 32
+
+
+# --- what a policy owes its caller
+
+
+def test_a_slot_limits_the_tiers_of_its_batches() -> None:
+    policy = goodput(slots={1: (3, 5, 7), 16: (1, 2), 64: (0,)})
+    server = Server(policy)
+    for size in (1, 20, 100, 20, 1):
+        server.run(60, constant(0.95, size))
+        allowed = {tier.num_steps for tier in policy.reachable(size)}
+        assert set(server.steps[-59:]) <= allowed | {0}  # zero: the catch-up round
+        assert server.steps[-1] in allowed
+    assert [policy.slot(size) for size in (1, 15, 16, 63, 64, 500)] == [1, 1, 16, 16, 64, 64]
+
+
+SLOTS = st.dictionaries(
+    st.sampled_from([1, 2, 8, 32, 100]),
+    st.lists(st.sampled_from(STEPS), min_size=1, max_size=4, unique=True),
+    min_size=1,
+)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(
+    slots=SLOTS,
+    initial=st.sampled_from(STEPS),
+    is_seeded=st.booleans(),
+    sizes=st.lists(st.integers(1, 130), min_size=1, max_size=30),
+    seed=st.integers(0, 9),
+)
+def test_every_choice_is_reachable(
+    slots: dict[int, list[int]], initial: int, is_seeded: bool, sizes: list[int], seed: int
+) -> None:
+    policy = goodput(initial, slots=slots, is_seeded=is_seeded)
+    rng = np.random.default_rng(seed)
+    for size in sizes:
+        requests = tuple(range(size))
+        for _ in range(3):
+            tier = policy.choose(DecodeBatch(size, requests))
+            assert tier in policy.reachable(size)
+            counts = rng.integers(0, tier.num_steps + 1, size).tolist()
+            policy.observe(Observation(tier, size, requests, counts))
+
+
+def depth_at(hazard: float, batch_size: int) -> int:
+    policy = goodput()
+    rng = np.random.default_rng(0)
+    requests = tuple(range(batch_size))
+    # The same draws for every hazard, so that more is accepted in every single round.
+    for uniform in rng.random((200, batch_size, MAX_STEPS)):
+        counts = (uniform < hazard).cumprod(axis=1).sum(axis=1).tolist()
+        policy.observe(Observation(chain_tier(MAX_STEPS), batch_size, requests, counts))
+    return policy.choose(DecodeBatch(batch_size, requests)).num_steps
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    hazard=st.floats(0.05, 0.85), better=st.floats(0.05, 0.12), size=st.sampled_from([1, 16, 100])
+)
+def test_better_acceptance_never_shortens_drafts(hazard: float, better: float, size: int) -> None:
+    assert depth_at(hazard, size) <= depth_at(hazard + better, size)
+
+
+def test_the_same_calls_give_the_same_choices() -> None:
+    runs = []
+    for _ in range(2):
+        server = Server(goodput(), seed=3)
+        for size, hazard in ((8, 0.3), (40, 0.9), (8, 0.6)):
+            server.run(150, constant(hazard, size))
+        runs.append((server.steps, server.policy.describe()))
+    assert runs[0] == runs[1]
+
+
+def test_the_clock_is_ignored() -> None:
+    policies = goodput(), goodput()
+    for round_idx in range(50):
+        batches = (
+            DecodeBatch(4, ("a", "b", "c", "d"), 0, now_s) for now_s in (0.0, 1e6 * round_idx)
+        )
+        tiers = [policy.choose(batch) for policy, batch in zip(policies, batches, strict=True)]
+        assert tiers[0] == tiers[1]
+        for policy, tier in zip(policies, tiers, strict=True):
+            policy.observe(Observation(tier, 4, ("a", "b", "c", "d"), [0, 0, 0, 0]))
+
+
+def test_a_neighbour_that_slows_every_tier_changes_nothing() -> None:
+    policy = goodput()
+    server = Server(policy)
+    hazards = constant(0.7, 16)
+    server.run(300, hazards)
+    before = server.policy.home
+    policy.costs.drift = 1.5
+    server.run(100, hazards)
+    assert server.policy.home == before
+
+
+# --- without seeded costs
+
+
+def test_without_any_cost_the_initial_tier_stays() -> None:
+    policy = goodput(initial=5, slots={1: (0, 1, 3)}, is_seeded=False)
+    requests = ("a", "b")
+    for _ in range(300):
+        tier = policy.choose(DecodeBatch(2, requests))
+        assert tier == chain_tier(3)  # the deepest of the slot that is no deeper than asked for
+        policy.observe(Observation(tier, 2, requests, [0, 0]))
+    assert policy.costs.asked == set()
+
+
+@pytest.mark.parametrize("hazard", [0.05, 0.95])
+def test_without_seeds_the_tiers_are_timed_one_by_one_and_the_best_one_is_found(
+    hazard: float,
+) -> None:
+    hazards = constant(hazard, 32)
+    server = Server(goodput(initial=2, is_seeded=False))
+    server.run(4000, hazards)
+    assert share_of(server, best_steps(hazards), 500) > 0.95
+    assert server.policy.prober.describe()["share_of_time"] <= PROBE_SHARE
+
+
+def test_a_tier_that_was_never_timed_is_never_weighed() -> None:
+    server = Server(goodput(initial=2, is_seeded=False))
+    server.run(30, constant(0.9, 4))
+    costs = server.policy.costs
+    assert costs.asked == {chain_tier(2)}
+
+
+# --- before serving, and telemetry
+
+
+def test_withdrawn_tiers_are_never_chosen_and_an_emptied_slot_gets_a_shallower_one() -> None:
+    policy = goodput(slots={1: (3, 5, 7), 16: (5,), 64: (0, 5)})
+    kept = policy.without([chain_tier(5)])
+    assert [tier.num_steps for tier in kept.reachable(1)] == [3, 7]
+    assert [tier.num_steps for tier in kept.reachable(16)] == [3]
+    assert kept.reachable(64) == (PLAIN_TIER,)
+    assert [tier.num_steps for tier in policy.reachable(16)] == [5]
+
+
+def test_withdrawing_every_tier_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one must remain"):
+        goodput().without(TIERS)
+
+
+@pytest.mark.parametrize("slots", [{}, {1: ()}, {1: (MAX_STEPS + 1,)}])
+def test_candidates_that_cannot_work_are_refused(slots: dict[int, tuple[int, ...]]) -> None:
+    with pytest.raises(ValueError, match="candidate"):
+        goodput(slots=slots)
+
+
+def test_a_single_tier_is_run_without_further_ado() -> None:
+    server = Server(goodput(slots={1: (2,)}))
+    server.run(100, constant(0.5, 4))
+    assert set(server.steps) == {2}
+    assert server.policy.decision is not None
+    assert server.policy.decision.describe()["runner_up_steps"] is None
+
+
+def test_the_description_says_what_was_decided_and_why() -> None:
+    server = Server(goodput(slots={1: STEPS, 64: (0, 1)}))
+    assert server.policy.describe()["decision"] is None
+    hazards = constant(0.7, 16)
+    server.run(300, hazards)
+    described = server.policy.describe()
+    assert json.loads(json.dumps(described)) == described
+    decision = described["decision"]
+    true = rates(hazards)
+    order = sorted(true, key=true.__getitem__, reverse=True)
+    assert (decision["num_steps"], decision["runner_up_steps"]) == (order[0], order[1])
+    assert decision["reason"] == "best"
+    for steps, rate in decision["tokens_per_ms"].items():
+        assert rate == pytest.approx(true[int(steps)], rel=0.06)
+    assert described["slots"]["1"]["current_steps"] == order[0]
+    assert described["slots"]["64"] == {"candidate_steps": [0, 1], "current_steps": 1}
+    assert described["acceptance"]["survival"][0] == pytest.approx(0.7, abs=0.05)
+    assert described["acceptance"]["change_test"]["num_changes"] >= 0
+
+
+def test_a_gain_within_the_noise_does_not_move_a_batch() -> None:
+    """Two tiers a thousandth apart, noise of the costs above that: no reason to switch."""
+
+    def tie(num_steps: int, batch_size: int) -> float:
+        return {1: 1.8, 2: 2.44}[num_steps] * (1.001 if num_steps == 2 else 1.0)
+
+    tiers = {1: [chain_tier(1), chain_tier(2)]}
+    policy = GoodputPolicy(tiers, KnownCosts(tie), AcceptanceModel(2), chain_tier(2))
+    hazards = np.full((8, 2), 0.8)
+    server = Server(policy, ms=tie)
+    server.run(3000, hazards)
+    assert sum(policy.num_switches.values()) <= 12
