@@ -13,6 +13,7 @@ import traceback
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from benchmarks.acceptance import request_ids
@@ -27,6 +28,7 @@ WATCH_MARGIN_S = 0.05
 FULL_BATCH_TIMEOUT_S = 120.0
 # Reserved per request beside prompt and output: what the host allocates ahead of a round.
 RESERVED_TOKENS = 40
+MAX_LOG_LINES = 1000  # of a server's log kept beside the record
 
 
 @dataclass(slots=True)
@@ -111,6 +113,16 @@ def visit(
     answer = server.command(accept_length=INJECTED) if wanted.timing else {}
     rounds = answer["rounds"] if wanted.timing else server.rounds()
     return timed_window(rounds, wanted.batch_size, wanted.settle_s, wanted.window_s), answer
+
+
+def keep_logs(arms: Sequence[Arm], folder: Path, path: Path) -> None:
+    """Appends the end of every server's log to one file."""
+    with path.open("a") as kept:
+        for arm in arms:
+            log = folder / arm.name / f"{arm.name}.log"
+            if log.exists():
+                lines = log.read_text(errors="replace").splitlines(keepends=True)
+                kept.writelines([f"=== {arm.name}\n", *lines[-MAX_LOG_LINES:]])
 
 
 def send_until_aborted(

@@ -129,11 +129,13 @@ def generate_closed(
     max_new_tokens: int,
     concurrency: int,
     timeout_s: float = 300.0,
+    ignore_eos: bool = False,
 ) -> list[dict[str, Any]]:
-    """Keeps ``concurrency`` requests in flight; answers end by themselves or at the limit."""
+    """Keeps ``concurrency`` requests in flight; answers end at the limit, or by themselves."""
+    sampling = {"max_new_tokens": max_new_tokens, "ignore_eos": ignore_eos}
 
     def send(prompt: Sequence[int]) -> dict[str, Any]:
-        return post_generate(url, [prompt], {"max_new_tokens": max_new_tokens}, timeout_s)[0]
+        return post_generate(url, [prompt], sampling, timeout_s)[0]
 
     with ThreadPoolExecutor(concurrency) as clients:
         return list(clients.map(send, prompts))

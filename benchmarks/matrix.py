@@ -16,8 +16,8 @@ A command may take some of the cells (`--batches 1,4,16`, `--acceptances 0.7,mix
 machine compiles kernels for a minute: warm up with `--arms none,static-1 --batches 1
 --acceptances 0.5`, whose record is not kept.
 
-Each command writes $OUT/matrix-TAG.json after every cell, so a time limit loses one cell at most.
-`--alone` serves one arm at a time instead. docs/benchmarks.md says how to read the result.
+Each command writes $OUT/matrix-TAG.json after every cell, so a time limit loses one cell at most,
+and at the end the servers' last lines beside it. docs/benchmarks.md says how to read the result.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from typing import Any
 from benchmarks import matrix_summary, matrix_tables
 from benchmarks.acceptance import DEFAULT_NAMES
 from benchmarks.arms import ARMS
-from benchmarks.fleet import Engine, Visit, new_token_limit, serving_fleet, visit
+from benchmarks.fleet import Engine, Visit, keep_logs, new_token_limit, serving_fleet, visit
 from benchmarks.load import Window
 from benchmarks.models import prompt_ids
 from benchmarks.provenance import provenance
@@ -81,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
                 num_missing += visit_cells(
                     engines, plan, args, deadline, record["windows"], lambda: write(record, path)
                 )
+            keep_logs(arms, plan.folder, path.with_suffix(".log"))
             record["servers"] += [engine.measured for engine in engines]
             write(record, path)
     print(matrix_tables.window_table(record["windows"]))

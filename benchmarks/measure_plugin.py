@@ -11,7 +11,7 @@ for long enough, a marker file says so, without a question that would disturb th
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +94,31 @@ class Watch:
         return time_ns - self._start_ns >= self._wanted_ns
 
 
+class RequestLog:
+    """When each request had its first token and its last, as the scheduler learnt it."""
+
+    def __init__(self) -> None:
+        self._first_ns: dict[str, int] = {}
+        self.finished: list[tuple[str, int, int, int]] = []  # id, first, last, output tokens
+
+    def note(self, reqs: Sequence[Any], is_decode: bool, time_ns: int) -> None:
+        """Notes a processed batch; of a prompt in several chunks the last one counts."""
+        if not is_decode:
+            self._first_ns.update((req.rid, time_ns) for req in reqs)
+        for req in reqs:
+            # A finished request is in one more batch, which was launched before.
+            if req.finished() and req.rid in self._first_ns:
+                first_ns = self._first_ns.pop(req.rid)
+                self.finished.append((req.rid, first_ns, time_ns, len(req.output_ids)))
+
+
 class Probe:
     """What one scheduler process has measured."""
 
     def __init__(self, control: Path) -> None:
         self._control = control
         self._watch: Watch | None = None
+        self._requests: RequestLog | None = None
         self._command_id = 0
         self._engine: Engine | None = None
         self.build = Build()
@@ -118,6 +137,8 @@ class Probe:
     def record(self, batch: Any, result: Any) -> None:
         """Keeps a processed decode round: time, size, tokens, width, finished, graph replayed."""
         now_ns = time.perf_counter_ns()
+        if self._requests is not None:
+            self._requests.note(batch.reqs, batch.forward_mode.is_decode(), now_ns)
         if not batch.forward_mode.is_decode():
             self._rounds.append((now_ns, 0, 0, None, False, False))
             return
@@ -145,6 +166,9 @@ class Probe:
         done: dict[str, Any] = {}
         if command["id"] != self._command_id:
             done = self._engine.obey(command)
+            if self._requests is not None:
+                done["requests"] = self._requests.finished
+            self._requests = RequestLog() if command["log_requests"] else None
             self._command_id = command["id"]
             wanted = command["watch"]
             self._watch = None if wanted is None else Watch(wanted)

@@ -10,6 +10,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 from benchmarks.matrix_summary import best_static
+from benchmarks.transition_summary import best_static as static_over_phases
+from benchmarks.transition_summary import oracle_arms
 
 Raw = Mapping[str, Any]
 
@@ -43,6 +45,48 @@ def plot_matrix(result: Raw, path: Path) -> None:
     for axis in axes[-1]:
         axis.set_xlabel("batch size")
     axes.flat[0].legend(fontsize=8)
+    save(figure, path)
+
+
+def plot_transition(result: Raw, path: Path) -> None:
+    """Draws each phase's throughput over the best arm of that phase, one panel per cell."""
+    cells = result["cells"]
+    figure, axes = pyplot.subplots(-(-len(cells) // 2), 2, figsize=(10, 8), squeeze=False)
+    for axis, cell in zip(axes.flat, cells, strict=False):
+        best = oracle_arms(cell)
+        static = static_over_phases(cell)
+        shown = [("best static", static), *((arm, arm) for arm in ("builtin", "ema", "goodput"))]
+        for index, (label, arm) in enumerate((label, arm) for label, arm in shown):
+            if arm not in cell["phases"]:
+                continue
+            shares = [cell["phases"][arm][name] / cell["phases"][best[name]][name] for name in best]
+            places = [phase + 0.2 * (index - 1.5) for phase in range(len(best))]
+            axis.bar(places, shares, 0.18, color=COLOURS[label], label=label)
+        axis.axhline(1.0, color="black", linewidth=0.6)
+        axis.set_xticks(range(len(best)), [f"{name}\n{arm}" for name, arm in best.items()])
+        axis.set_title(f"{cell['workload']}, {cell['concurrency']} in flight", fontsize=9)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("share of the phase's best")
+    axes.flat[0].legend(fontsize=8)
+    save(figure, path)
+
+
+def plot_ramp(result: Raw, path: Path) -> None:
+    """Draws what each arm served over time, and the time per output token of its requests."""
+    figure, (served, felt) = pyplot.subplots(2, 1, figsize=(9, 6), sharex=True)
+    for arm, passes in result["raw"].items():
+        colour = COLOURS.get(arm, COLOURS["best static"])
+        served.step(range(len(passes[0]["served"])), passes[0]["served"], color=colour, label=arm)
+        rows = passes[0]["requests"]
+        felt.plot(
+            [arrived / 1e3 for arrived, *_rest in rows],
+            [(last - first) / (number - 1) for _, first, last, number in rows],
+            ".", color=colour, markersize=2, label=arm,
+        )  # fmt: skip
+    served.set_ylabel("tokens/s")
+    felt.set_ylabel("ms per output token")
+    felt.set_xlabel("s since the first arrival")
+    served.legend(fontsize=8)
     save(figure, path)
 
 

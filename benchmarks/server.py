@@ -92,6 +92,7 @@ class Server:
         switches: bool = False,
         seed: int = 0,
         watch: Mapping[str, float] | None = None,
+        log_requests: bool = False,
     ) -> dict[str, Any]:
         """Sets what the next rounds run under; returns the answer for those before."""
         self.num_commands += 1
@@ -103,6 +104,7 @@ class Server:
             "switches": switches,
             "seed": seed,
             "watch": watch,
+            "log_requests": log_requests,
         }
         write_whole(self.control, json.dumps(command))
         answer = self.internal_state()[ANSWER_KEY]

@@ -62,13 +62,15 @@ def add_fleet_flags(parser: argparse.ArgumentParser, max_total_tokens: int) -> N
     parser.add_argument("--dry-cpu", action="store_true", help="the same path without a GPU")
 
 
-def fleet_plan(
-    args: argparse.Namespace, scratch: Path, gpu_common: Sequence[str] = GPU_COMMON
-) -> Plan:
-    """Returns what every server of the fleet shares."""
-    common = [*(CPU_COMMON if args.dry_cpu else gpu_common), *FLEET_COMMON]
-    common += ["--context-length", str(args.context_length)]
-    common += ["--max-total-tokens", str(args.max_total_tokens)]
+def fleet_plan(args: argparse.Namespace, scratch: Path) -> Plan:
+    """Returns what every server of a fleet shares."""
+    common = (*(CPU_COMMON if args.dry_cpu else GPU_COMMON), *FLEET_COMMON)
+    return plan_with(args, scratch, (*common, "--max-total-tokens", str(args.max_total_tokens)))
+
+
+def plan_with(args: argparse.Namespace, scratch: Path, arguments: Sequence[str]) -> Plan:
+    """Returns a plan of servers with these arguments, the models and the context length."""
+    common = [*arguments, "--context-length", str(args.context_length)]
     if args.target is None:
         pair = write_dummy_pair(scratch / "models")
         common += DUMMY_WEIGHTS

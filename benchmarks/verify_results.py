@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import summary
+from benchmarks import matrix_tables, overhead, ramp_summary, summary, transition_summary
 from benchmarks.differences import at_least, differences, keys
 from benchmarks.matrix_check import check_matrix
-from benchmarks.matrix_tables import figure_table
 from benchmarks.provenance import CODE, ROOT, code_sha256, code_sha256_at, is_ancestor
 from benchmarks.tables import target_table
 
@@ -113,7 +112,12 @@ class Check(NamedTuple):
 
 CHECKS = {
     "slice-h200.json": Check(check_slice, target_table),
-    "matrix-h200.json": Check(check_matrix, figure_table),
+    "matrix-h200.json": Check(check_matrix, matrix_tables.figure_table),
+    "transition-h200.json": Check(
+        transition_summary.check_transition, transition_summary.figure_table
+    ),
+    "ramp-h200.json": Check(ramp_summary.check_ramp, ramp_summary.arm_table),
+    "overhead.json": Check(overhead.check_overhead, overhead.figure_table),
 }
 # Written when it was first measured; the others are asked for as soon as they exist.
 REQUIRED = ("slice-h200.json",)

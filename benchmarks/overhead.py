@@ -1,0 +1,201 @@
+"""What the policy costs: CPU time of choose, activate and observe per round, beside the round.
+
+On the machine with the H200, from the project's root (about 150 s):
+
+    python3 -m benchmarks.overhead run --git-sha SHA --out $OUT
+    python3 -m benchmarks.overhead merge runs/overhead-*.json \\
+        --result benchmarks/results/overhead.json
+
+The calls are timed on the controller's instance, in windows of their own, with injected acceptance
+so that there is something to choose; the wrapper's own 0.1 us or so is in the figure.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.arms import ARMS
+from benchmarks.differences import at_least, differences, keys
+from benchmarks.figures import HEADER, Figure, Ratio
+from benchmarks.fleet import Visit, keep_logs, new_token_limit, serving_fleet, visit
+from benchmarks.load import Window
+from benchmarks.matrix import MAX_TOTAL_TOKENS, PROMPT_SEED, write
+from benchmarks.matrix_summary import check_same_code, relative_stderr
+from benchmarks.models import prompt_ids
+from benchmarks.provenance import provenance
+from benchmarks.settings import add_fleet_flags, cells_of, fleet_plan, numbers, words
+from benchmarks.tables import table
+
+Raw = Mapping[str, Any]
+
+REPORTED = "goodput"
+BATCH_SIZES = {"1", "32", "128"}
+MIN_REPEATS = 3
+MAX_SHARE = 0.01
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line."""
+    top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = top.add_subparsers(dest="command", required=True)
+    run_ = commands.add_parser("run")
+    run_.add_argument("--arms", type=words, default=("goodput", "ema", "builtin"))
+    run_.add_argument("--batches", type=numbers, default=(1, 32, 128))
+    run_.add_argument("--acceptances", type=words, default=("0.3", "0.7", "mixed"))
+    run_.add_argument("--window-s", type=float, default=0.5)
+    run_.add_argument("--settle-s", type=float, default=0.6)
+    add_fleet_flags(run_, MAX_TOTAL_TOKENS)
+    run_.set_defaults(repeats=2)
+    merge_ = commands.add_parser("merge")
+    merge_.add_argument("files", type=Path, nargs="+")
+    merge_.add_argument("--result", type=Path, required=True)
+    return top
+
+
+def run(args: argparse.Namespace) -> int:
+    """Times every arm in every cell; returns 1 if a server or a visit is missing."""
+    deadline = time.monotonic() + args.deadline
+    args.out.mkdir(parents=True, exist_ok=True)
+    record: dict[str, Any] = {"purpose": "overhead", "provenance": provenance(args.git_sha)}
+    record["windows"] = windows = []
+    path = args.out / f"overhead-{args.tag}.json"
+    arms = [ARMS[name] for name in args.arms]
+    prompts = prompt_ids(max(args.batches), args.prompt_tokens, PROMPT_SEED)
+    with tempfile.TemporaryDirectory(prefix="overhead-bench-") as scratch:
+        plan = fleet_plan(args, Path(scratch))
+        with serving_fleet(arms, plan, deadline) as engines:
+            for batch_size, acceptance in cells_of(args.batches, args.acceptances):
+                limit = new_token_limit(
+                    args.max_total_tokens, args.context_length, args.prompt_tokens, batch_size
+                )
+                for repeat in range(args.first_repeat, args.first_repeat + args.repeats):
+                    wanted = Visit(
+                        acceptance, batch_size, repeat, args.settle_s, args.window_s, timing=True
+                    )
+                    for engine in engines:
+                        if time.monotonic() < deadline:
+                            window, answer = visit(engine, wanted, prompts[:batch_size], limit)
+                            windows.append(
+                                as_record(engine.arm.name, wanted, window, answer["took_ns"])
+                            )
+                write(record, path)
+        keep_logs(arms, plan.folder, path.with_suffix(".log"))
+    print(window_table(windows))
+    num_wanted = len(arms) * args.repeats * len(cells_of(args.batches, args.acceptances))
+    return 1 if len(windows) < num_wanted else 0
+
+
+def as_record(
+    arm: str, wanted: Visit, window: Window, took_ns: Mapping[str, Sequence[int]]
+) -> dict[str, Any]:
+    """Returns a window as it is kept in the file: the calls of its own rounds, at the end."""
+    num_rounds = sum(window.rounds.values())
+    return {
+        "arm": arm,
+        "batch_size": wanted.batch_size,
+        "acceptance": wanted.acceptance,
+        "repeat": wanted.repeat,
+        "took_us": {
+            stage: round(statistics.fmean(took[-num_rounds:]) / 1e3, 3)
+            for stage, took in took_ns.items()
+        },
+        "round_us": round(window.seconds / num_rounds * 1e6, 3),
+        "rounds": window.rounds,
+    }
+
+
+def build_result(record_of_origin: Raw, windows: Sequence[Raw]) -> dict[str, Any]:
+    """Returns the result file: its figures are means over the windows beside them."""
+    return {
+        "provenance": dict(record_of_origin),
+        "us_per_round": {size: round(_mean(us), 2) for size, us in times(windows).items()},
+        "share_of_round": {size: round(_mean(of), 6) for size, of in shares(windows).items()},
+        "raw": list(windows),
+    }
+
+
+def times(windows: Sequence[Raw], arm: str = REPORTED) -> dict[str, list[float]]:
+    """Returns the microseconds per round of every window of an arm, by batch size."""
+    by_size: dict[str, list[float]] = {}
+    for each in windows:
+        if each["arm"] == arm:
+            by_size.setdefault(str(each["batch_size"]), []).append(sum(each["took_us"].values()))
+    return by_size
+
+
+def shares(windows: Sequence[Raw], arm: str = REPORTED) -> dict[str, list[float]]:
+    """Returns the share of the round of every window of an arm, by batch size."""
+    by_size: dict[str, list[float]] = {}
+    for each in windows:
+        if each["arm"] == arm:
+            share = sum(each["took_us"].values()) / each["round_us"]
+            by_size.setdefault(str(each["batch_size"]), []).append(share)
+    return by_size
+
+
+def _mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values)
+
+
+def check_overhead(result: Raw) -> list[str]:
+    """Returns what is wrong with the shape or the figures of the result."""
+    problems = keys("file", result, {"provenance", "us_per_round", "share_of_round", "raw"})
+    if problems:
+        return problems
+    by_size = times(result["raw"])
+    problems += at_least("raw", by_size, BATCH_SIZES)
+    problems += [
+        f"batch {size}: {len(values)} repeats"
+        for size, values in by_size.items()
+        if len(values) < MIN_REPEATS
+    ]
+    return problems + differences(result, build_result(result["provenance"], result["raw"]), "")
+
+
+def figure_table(result: Raw) -> str:
+    """Returns the share of each batch size with its limit."""
+    rows = []
+    for size, values in shares(result["raw"]).items():
+        share = Ratio(_mean(values), relative_stderr(values), max(len(values) - 1, 1))
+        claim = f"share of the round at {size}: {result['us_per_round'][size]} us"
+        rows.append(Figure(claim, share, MAX_SHARE, is_upper=True).row())
+    return table(HEADER, rows)
+
+
+def window_table(windows: Sequence[Raw]) -> str:
+    """Returns every arm and cell of a run."""
+    rows = [
+        (
+            f"{each['arm']} {each['batch_size']} {each['acceptance']}",
+            *(each["took_us"].get(stage) for stage in ("choose", "observe")),
+            each["round_us"] / 1e3,
+            f"{sum(each['took_us'].values()) / each['round_us']:.3%}",
+            " ".join(f"{steps}:{count}" for steps, count in each["rounds"].items()),
+        )
+        for each in windows
+    ]
+    return table(("arm batch acceptance", "choose us", "observe us", "round ms", "share",
+                  "rounds"), rows)  # fmt: skip
+
+
+def main() -> int:
+    """Runs one command."""
+    args = parser().parse_args()
+    if args.command == "run":
+        return run(args)
+    records = [json.loads(path.read_text()) for path in args.files]
+    windows = [window for record in records for window in record["windows"]]
+    result = build_result(check_same_code(records), windows)
+    args.result.write_text(json.dumps(result, indent=1) + "\n")
+    print(figure_table(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

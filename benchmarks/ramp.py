@@ -1,0 +1,183 @@
+"""Arrivals that rise past saturation and fall again: what do requests feel, what is served?
+
+Open loop: requests arrive at drawn times whatever the server does, in every arm the same ones, of
+different lengths and acceptance. The host's defaults in every arm (its own list of captured batch
+sizes, its own limit of running requests, which is lower with speculation), Llama-8B shapes.
+
+On the machine with the H200, from the project's root (one server at a time, about 400 s):
+
+    python3 -m benchmarks.ramp run --git-sha SHA --out $OUT --tag 1
+    python3 -m benchmarks.ramp merge runs/ramp-*.json \\
+        --result benchmarks/results/ramp-h200.json --plot docs/images/ramp-h200.svg
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks import ramp_summary
+from benchmarks.arms import ARMS
+from benchmarks.fleet import keep_logs
+from benchmarks.models import prompt_ids
+from benchmarks.provenance import provenance
+from benchmarks.server import Server
+from benchmarks.session import INJECTED, serving_arm
+from benchmarks.settings import CPU_COMMON, add_fleet_flags, plan_with, words
+
+# The only choices are those that the machine and the missing weights force.
+GPU_DEFAULTS = ("--attention-backend", "flashinfer", "--skip-tokenizer-init", "--random-seed", "1")
+PROMPT_TOKENS = (64, 512)
+NEW_TOKENS = (64, 384)
+CHANCES = (0.3, 0.5, 0.7, 0.85, 0.95)
+TIMEOUT_S = 240.0
+
+
+class Arrival(NamedTuple):
+    """A request of the ramp."""
+
+    at_s: float
+    request_id: str
+    prompt_tokens: int
+    new_tokens: int
+
+
+def arrivals(
+    seconds: float, low: float, peak: float, seed: int, longest: float = 1.0
+) -> list[Arrival]:
+    """Returns Poisson arrivals whose rate rises from ``low`` to ``peak`` a second and falls again.
+
+    Args:
+        seconds: how long requests arrive.
+        low: requests a second at both ends.
+        peak: requests a second in the middle.
+        seed: of times, lengths and acceptance.
+        longest: scales the lengths.
+    """
+    rng = random.Random(seed)
+    made: list[Arrival] = []
+    now = rng.expovariate(peak)
+    while now < seconds:
+        rate = low + (peak - low) * (1 - abs(2 * now / seconds - 1))
+        if rng.random() < rate / peak:  # thins the peak's rate down to the present one
+            made.append(
+                Arrival(
+                    round(now, 6),
+                    f"p{rng.choice(CHANCES):.4f}-ramp{seed}-r{len(made)}",
+                    int(rng.randint(*PROMPT_TOKENS) * longest),
+                    int(rng.randint(*NEW_TOKENS) * longest),
+                )
+            )
+        now += rng.expovariate(peak)
+    return made
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line."""
+    top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = top.add_subparsers(dest="command", required=True)
+    run_ = commands.add_parser("run")
+    run_.add_argument("--arms", type=words, default=ramp_summary.ARMS)
+    run_.add_argument("--seconds", type=float, default=60.0, help="of arrivals [60]")
+    run_.add_argument("--low", type=float, default=2.0, help="requests a second [2]")
+    run_.add_argument("--peak", type=float, default=120.0, help="requests a second [120]")
+    run_.add_argument("--longest", type=float, default=1.0, help="scales the lengths [1]")
+    add_fleet_flags(run_, max_total_tokens=0)
+    merge_ = commands.add_parser("merge")
+    merge_.add_argument("files", type=Path, nargs="+")
+    merge_.add_argument("--result", type=Path, required=True)
+    merge_.add_argument("--plot", type=Path)
+    return top
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves the ramp with one arm after the other; returns 1 if one is missing."""
+    deadline = time.monotonic() + args.deadline
+    args.out.mkdir(parents=True, exist_ok=True)
+    record: dict[str, Any] = {"purpose": "ramp", "provenance": provenance(args.git_sha)}
+    record["passes"] = passes = []
+    path = args.out / f"ramp-{args.tag}.json"
+    with tempfile.TemporaryDirectory(prefix="ramp-bench-") as scratch:
+        for name in args.arms:
+            if time.monotonic() > deadline:
+                print(f"{name}: left out at the deadline")
+                continue
+            common = CPU_COMMON if args.dry_cpu else GPU_DEFAULTS
+            plan = plan_with(args, Path(scratch) / name, common)
+            try:
+                with serving_arm(ARMS[name], plan) as (server, measured):
+                    warm = arrivals(2.0, args.peak / 8, args.peak / 8, 0, args.longest)
+                    send_ramp(server, warm)
+                    for repeat in range(args.first_repeat, args.first_repeat + args.repeats):
+                        sent = arrivals(args.seconds, args.low, args.peak, repeat, args.longest)
+                        passes.append({"arm": name, "repeat": repeat, **send_ramp(server, sent)})
+                passes[-1]["server_argv"] = measured["server_argv"]
+            except (RuntimeError, OSError):  # the other arms are still worth running
+                traceback.print_exc(file=sys.stdout)
+            keep_logs([ARMS[name]], Path(scratch), path.with_suffix(".log"))
+            path.write_text(json.dumps(record) + "\n")
+    print(ramp_summary.pass_table(passes))
+    return 1 if len(passes) < len(args.arms) * args.repeats else 0
+
+
+def send_ramp(server: Server, sent: Sequence[Arrival]) -> dict[str, Any]:
+    """Sends every request at its time; returns times per request and tokens per moment."""
+    server.command(accept_length=INJECTED, log_requests=True)
+    prompts = [prompt_ids(1, each.prompt_tokens, index)[0] for index, each in enumerate(sent)]
+    start_ns = time.perf_counter_ns()
+    asyncio.run(_send_all(server.url, sent, prompts))
+    answer = server.command(accept_length=INJECTED)
+    return ramp_summary.as_pass(sent, start_ns, answer["requests"], answer["rounds"])
+
+
+async def _send_all(url: str, sent: Sequence[Arrival], prompts: Sequence[Sequence[int]]) -> None:
+    import aiohttp  # comes with the host
+
+    async def send(session: Any, each: Arrival, prompt: Sequence[int]) -> None:
+        await asyncio.sleep(max(start + each.at_s - loop.time(), 0.0))
+        sampling = {"temperature": 0, "max_new_tokens": each.new_tokens, "ignore_eos": True}
+        body = {"input_ids": prompt, "rid": each.request_id, "sampling_params": sampling}
+        async with session.post(f"{url}/generate", json=body) as response:
+            response.raise_for_status()
+            await response.read()
+
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    connector = aiohttp.TCPConnector(limit=0)
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+    try:
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+            await asyncio.gather(
+                *(send(session, *pair) for pair in zip(sent, prompts, strict=True))
+            )
+    except aiohttp.ClientError as error:
+        raise RuntimeError(f"a request failed: {error!r}") from error
+
+
+def merge(args: argparse.Namespace) -> int:
+    """Writes the result file, and a plot if wanted, from run files."""
+    result = ramp_summary.merged([json.loads(path.read_text()) for path in args.files])
+    args.result.write_text(json.dumps(result) + "\n")
+    print(ramp_summary.arm_table(result))
+    if args.plot is not None:
+        from benchmarks.plots import plot_ramp
+
+        plot_ramp(result, args.plot)
+    return 0
+
+
+def main() -> int:
+    """Runs one command."""
+    args = parser().parse_args()
+    return merge(args) if args.command == "merge" else run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""Phases that accept differently, one after the other: does a policy follow them?
+
+The SmolLM2 pair with real acceptance, in a closed loop: `alternating` is low, high, low, high in
+the manner of SGLang's own benchmark of its adaptive speculation (open-ended writing, then lines
+that repeat), `mixed-text` is JSON, code, prose. Every phase has the same number of tokens: every
+request runs to its limit, whatever ends its text.
+
+On the machine with the H200, from the project's root (T: the target's folder there, unpacked by
+benchmarks/pack_pair.py, P: its prompts.json; all eight servers fit; about 500 s a command):
+
+    python3 -m benchmarks.transition run --target T --prompts P --concurrency 2,16 \\
+        --git-sha SHA --out $OUT --tag 1
+    python3 -m benchmarks.transition run --target T --prompts P --concurrency 64 \\
+        --git-sha SHA --out $OUT --tag 2
+    python3 -m benchmarks.transition merge runs/transition-*.json \\
+        --result benchmarks/results/transition-h200.json --plot docs/images/transition-h200.svg
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks import transition_summary
+from benchmarks.arms import ARMS
+from benchmarks.fleet import Engine, keep_logs, serving_fleet
+from benchmarks.load import generate_closed
+from benchmarks.matrix import write
+from benchmarks.matrix_summary import ARMS as ALL_ARMS
+from benchmarks.provenance import provenance
+from benchmarks.settings import add_fleet_flags, fleet_plan, numbers, words
+from benchmarks.smollm2 import read_prompts
+
+# Phases in order, by workload: (the phase's name, where its prompts come from).
+WORKLOADS = {
+    "alternating": (("low_1", "low"), ("high_1", "high"), ("low_2", "low"), ("high_2", "high")),
+    "mixed-text": (("json", "json"), ("code", "code"), ("prose", "prose")),
+}
+# 64 requests of 256 new tokens and their prompts, several times over.
+MAX_TOTAL_TOKENS = 65536
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line."""
+    top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = top.add_subparsers(dest="command", required=True)
+    run_ = commands.add_parser("run")
+    run_.add_argument("--prompts", type=Path, required=True, help="token ids per phase, JSON")
+    run_.add_argument("--arms", type=words, default=ALL_ARMS)
+    run_.add_argument("--concurrency", type=numbers, default=(2, 16, 64))
+    run_.add_argument("--workloads", type=words, default=tuple(WORKLOADS))
+    run_.add_argument("--waves", type=int, default=4, help="requests per phase and slot [4]")
+    run_.add_argument("--new-tokens", type=int, default=256, help="of every request [256]")
+    add_fleet_flags(run_, MAX_TOTAL_TOKENS)
+    run_.set_defaults(repeats=3, context_length=2048)
+    merge_ = commands.add_parser("merge")
+    merge_.add_argument("files", type=Path, nargs="+")
+    merge_.add_argument("--result", type=Path, required=True)
+    merge_.add_argument("--plot", type=Path)
+    return top
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs every arm through every workload; returns 1 if a server or a pass is missing."""
+    deadline = time.monotonic() + args.deadline
+    args.out.mkdir(parents=True, exist_ok=True)
+    record: dict[str, Any] = {"purpose": "transition", "provenance": provenance(args.git_sha)}
+    record["passes"] = passes = []
+    path = args.out / f"transition-{args.tag}.json"
+    arms = [ARMS[name] for name in args.arms]
+    prompts = read_prompts(args.prompts)
+    num_wanted = len(arms) * args.repeats * len(args.concurrency) * len(args.workloads)
+    with tempfile.TemporaryDirectory(prefix="transition-bench-") as scratch:
+        plan = replace(fleet_plan(args, Path(scratch)), inject_seed=None)
+        with serving_fleet(arms, plan, deadline) as engines:
+            for engine in engines:  # compiles and warms caches
+                engine.server.command()
+                send_workload(engine, "alternating", prompts, 2, 1, args.new_tokens)
+            order = list(engines)
+            for concurrency in args.concurrency:
+                for workload in args.workloads:
+                    for repeat in range(args.first_repeat, args.first_repeat + args.repeats):
+                        for engine in order:
+                            if time.monotonic() > deadline:
+                                continue
+                            phases = send_workload(
+                                engine, workload, prompts, concurrency, args.waves, args.new_tokens
+                            )
+                            where = {"concurrency": concurrency, "workload": workload}
+                            one = {"arm": engine.arm.name, **where, "repeat": repeat}
+                            passes.append({**one, "phases": phases})
+                        order = order[1:] + order[:1]
+                    write(record, path)
+        keep_logs(arms, plan.folder, path.with_suffix(".log"))
+    print(transition_summary.pass_table(passes))
+    if len(passes) < num_wanted:
+        print(f"{num_wanted - len(passes)} passes are missing")
+    return 1 if len(passes) < num_wanted else 0
+
+
+def send_workload(
+    engine: Engine,
+    workload: str,
+    prompts: Mapping[str, Sequence[Sequence[int]]],
+    concurrency: int,
+    waves: int,
+    new_tokens: int,
+) -> dict[str, dict[str, Any]]:
+    """Runs the phases one after the other; returns tokens, seconds and rounds of each."""
+    phases: dict[str, dict[str, Any]] = {}
+    for name, source in WORKLOADS[workload]:
+        sent = cycled(prompts[source], waves * concurrency)
+        start = time.perf_counter()
+        answers = generate_closed(engine.server.url, sent, new_tokens, concurrency, ignore_eos=True)
+        seconds = time.perf_counter() - start
+        rounds = [each["meta_info"].get("spec_verify_ct") or new_tokens for each in answers]
+        phases[name] = {
+            "num_tokens": sum(len(each["output_ids"]) for each in answers),
+            "seconds": round(seconds, 6),
+            "num_rounds": sum(rounds),
+        }
+    return phases
+
+
+def cycled(prompts: Sequence[Sequence[int]], number: int) -> list[Sequence[int]]:
+    """Returns ``number`` prompts, from the first again when they run out."""
+    return [prompts[index % len(prompts)] for index in range(number)]
+
+
+def merge(args: argparse.Namespace) -> int:
+    """Writes the result file, and a plot if wanted, from run files."""
+    result = transition_summary.merged([json.loads(path.read_text()) for path in args.files])
+    args.result.write_text(json.dumps(result, indent=1) + "\n")
+    print(transition_summary.cell_table(result))
+    print(transition_summary.figure_table(result))
+    if args.plot is not None:
+        from benchmarks.plots import plot_transition
+
+        plot_transition(result, args.plot)
+    return 0
+
+
+def main() -> int:
+    """Runs one command."""
+    args = parser().parse_args()
+    return merge(args) if args.command == "merge" else run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
