@@ -13,6 +13,7 @@ import msgspec
 from sglang_adaptive_spec.policy.cost_curves import OWN_ROUNDS
 from sglang_adaptive_spec.policy.tiers import Tier
 
+MAD_TO_SIGMA = 1.4826  # of a normal distribution
 PER_TIER = (  # fields with one entry a tier
     "seeds",
     "learned",
@@ -110,3 +111,16 @@ def _borrowed_off_graph(state: CostState, idx: int, plain_idx: int | None) -> fl
     observed = [other for other, num_rounds in counts if num_rounds and other != idx]
     chosen = [other for other in observed if other != plain_idx] or observed
     return median(state.off_graph_ms[other] for other in chosen) if chosen else 0.0
+
+
+def push(window: list[float], value: float, size: int) -> None:
+    """Appends ``value`` and drops the oldest beyond ``size``."""
+    window.append(value)
+    if len(window) > size:
+        del window[0]
+
+
+def spread(values: Sequence[float]) -> float:
+    """Returns a robust standard deviation."""
+    middle = median(values)
+    return MAD_TO_SIGMA * median(abs(value - middle) for value in values)

@@ -4,12 +4,11 @@ For tier t and a batch that pads to bucket k:
 
     round_ms = drift * correction[t, k] * (base[t, k] + slope[t, k] * context_tokens) + off_graph[t]
 
-base and slope come from the seed (`cost_curves`), the rest from served rounds, each at its pace:
-off_graph (time outside the seeded graphs) is the median residual of a tier's first rounds, then
-slow; correction likewise for a tier at a bucket; drift, one factor for all tiers, is the median
-ratio of the last rounds of any settled tier, so tiers not visited follow the clocks. What only
-one tier was seen to do is lent to the others, so that no tier gains by not having been visited.
-Times in ms; no clock, deterministic.
+base and slope come from the seed (`cost_curves`), the rest from served rounds: off_graph (time
+outside the seeded graphs) is the median residual of a tier's first rounds, later only lowered;
+correction that of a tier at a bucket, then slow; drift, one factor for all tiers, is the median
+ratio of the last rounds of any settled tier. What only one tier was seen to do is lent to the
+others, so that no tier gains by not having been visited. ms; deterministic, no clock.
 """
 
 import math
@@ -32,6 +31,8 @@ from sglang_adaptive_spec.policy.cost_state import (
     CostState,
     new_state,
     off_graph_ms,
+    push,
+    spread,
     state_from_dict,
     state_to_dict,
 )
@@ -52,7 +53,8 @@ MAX_OFF_GRAPH_SHARE = 0.5  # of the seeded ms: beyond it is a neighbour rather t
 MAX_CORRECTION_LOG = 0.15  # of a seeded tier at a bucket
 MAX_UNSEEDED_CORRECTION_LOG = 0.7  # a factor of two
 SLOW_RATE = 1 / 128  # share of a settled residual learned per round
-OFF_GRAPH_RATE = 1 / 1024
+MIN_ALONE_DRIFT = 0.99  # below it off-graph time was overrated: its first rounds were slow ones
+OFF_GRAPH_RATE = 1 / 256  # share of that paid back per round
 MAX_RESIDUAL = 0.02  # a settled residual counts as no more: drift lags behind a jump by 33 rounds
 MAX_EVIDENCE = 256  # rounds a tier at a bucket is remembered for
 MIN_CATCH_UPS = 8  # served, before they outweigh the seed
@@ -61,25 +63,11 @@ RESIDUAL_WINDOW = 64  # rounds of a tier
 MIN_NOISE_ROUNDS = 8
 UNSEEN_NOISE = 0.05  # relative, before any round was observed: wide on purpose
 MIN_MS = 1e-6  # keeps ratios finite
-MAD_TO_SIGMA = 1.4826  # of a normal distribution
 
 
 def clamp(value: float, low: float, high: float) -> float:
     """Returns ``value`` moved into [low, high]."""
     return min(max(value, low), high)
-
-
-def push(window: list[float], value: float, size: int) -> None:
-    """Appends ``value`` and drops the oldest beyond ``size``."""
-    window.append(value)
-    if len(window) > size:
-        del window[0]
-
-
-def spread(values: Sequence[float]) -> float:
-    """Returns a robust standard deviation."""
-    middle = median(values)
-    return MAD_TO_SIGMA * median(abs(value - middle) for value in values)
 
 
 class CostTable:
@@ -252,7 +240,7 @@ class CostTable:
             return False
         self._follow_correction(idx, bucket, log)
         if self._has_seeds:
-            self._follow_off_graph(idx, ms - self.drift * graph_ms, graph_ms)
+            self._repay_off_graph(graph_ms)
         state.rounds_since_refresh += 1
         if state.rounds_since_refresh >= REFRESH_ROUNDS:
             self._refresh()
@@ -268,12 +256,13 @@ class CostTable:
             window.clear()
         self._off_graph = np.array(off_graph_ms(state, self._plain_idx))
 
-    def _follow_off_graph(self, idx: int, residual_ms: float, graph_ms: float) -> None:
-        state = self._state
-        before = state.off_graph_ms[idx]
-        limit = MAX_RESIDUAL * graph_ms
-        moved = before + OFF_GRAPH_RATE * clamp(residual_ms - before, -limit, limit)
-        state.off_graph_ms[idx] = clamp(moved, 0.0, max(before, MAX_OFF_GRAPH_SHARE * graph_ms))
+    def _repay_off_graph(self, graph_ms: float) -> None:
+        """Lowers all off-graph times while drift says that rounds are faster than alone."""
+        excess_ms = min(MIN_ALONE_DRIFT - self.drift, MAX_RESIDUAL) * graph_ms
+        if excess_ms > 0:
+            state = self._state
+            step_ms = OFF_GRAPH_RATE * excess_ms
+            state.off_graph_ms = [max(own - step_ms, 0.0) for own in state.off_graph_ms]
 
     def _learn_correction(self, idx: int, bucket: int, log: float) -> None:
         """Takes the log of observed over seeded of a tier new to a bucket."""
