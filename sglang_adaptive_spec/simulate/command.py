@@ -50,28 +50,31 @@ def simulate(request: Request) -> tuple[list[WorkloadReport], str]:
     """
     costs, steps, origin = _costs(request)
     names = tuple(dict.fromkeys(request.policies or DEFAULT_POLICIES))
-    statics = {int(found[1]) for name in names if (found := STATIC.fullmatch(name))}
+    statics = [int(found[1]) for name in names if (found := STATIC.fullmatch(name))]
     config = None if request.config is None else load_config(request.config)
-    slots = {1: steps} if config is None else _slots(config)
-    wanted = statics.union(*slots.values())
+    policies: dict[str, Callable[[], Chooser]] = {}
+    wanted = {*statics}
+    for name in (name for name in names if not STATIC.fullmatch(name)):
+        if name == "goodput":
+            slots = ({} if config is None else _slots(config)) or {1: steps}
+            wanted.update(*slots.values())
+            policies[name] = partial(goodput, costs, slots, request.cost_noise)
+        elif name == "ema":
+            ema = config or load_config(EMA_PRESET)
+            wanted.update(ema.candidate_steps)
+            policies[name] = partial(EmaPolicy, ema, ema.initial_steps(None))
+        else:
+            raise SimulateError(
+                f"there is no policy {name!r}; allowed: goodput, ema, static-N; "
+                "fix: name one of them."
+            )
     if request.costs is None:
         steps = tuple(sorted(wanted.union(steps)))
     elif not wanted <= set(steps):
         raise SimulateError(
             f"{origin} has no costs of {min(wanted - set(steps))} steps; allowed: "
-            f"{', '.join(map(str, steps))}; fix: name other steps, or another cost file."
+            f"{', '.join(map(str, steps))}; fix: name other policies, steps or costs."
         )
-    makers: dict[str, Callable[[], Chooser]] = {
-        "goodput": partial(goodput, costs, slots, request.cost_noise),
-        "ema": _ema(config or load_config(EMA_PRESET)),
-    }
-    unknown = [name for name in names if not STATIC.fullmatch(name) and name not in makers]
-    if unknown:
-        raise SimulateError(
-            f"there is no policy {unknown[0]!r}; allowed: {', '.join(makers)}, static-N; "
-            "fix: name one of them."
-        )
-    policies = {name: makers[name] for name in names if name in makers}
     workloads = _workloads(request, steps[-1])
     tiers = tuple(map(chain_tier, steps))
     return [compare(workload, costs, tiers, policies) for workload in workloads], origin
@@ -105,10 +108,6 @@ def _costs(request: Request) -> tuple[RoundCosts, tuple[int, ...], str]:
 
 def _slots(config: AdaptiveConfig) -> dict[int, tuple[int, ...]]:
     return {bound: slot.candidate_steps for bound, slot in config.slots.items()}
-
-
-def _ema(config: AdaptiveConfig) -> Callable[[], Chooser]:
-    return partial(EmaPolicy, config, config.initial_steps(None))
 
 
 def _workloads(request: Request, max_steps: int) -> list[Workload]:

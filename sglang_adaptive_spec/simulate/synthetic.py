@@ -131,7 +131,11 @@ def matrix_cell(batch_size: int, *hazards: float, duration_s: float = 10.0) -> S
 def golden_workloads() -> Mapping[str, SyntheticWorkload]:
     """Returns the golden traces by name; the number that ends a name is the batch size."""
     good, bad = (Phase(0, (GOOD,)),), (Phase(0, (BAD,)),)
-    neighbour = (Phase(0, (GOOD,)), Phase(5, (GOOD,), slowdown=1.5), Phase(65, (GOOD,)))
+    neighbour = (
+        Phase(0, (MIDDLE,)),
+        Phase(5, (MIDDLE,), slowdown=1.5),
+        Phase(65, (MIDDLE,)),
+    )
     up_and_down = (1, 2, 4, 8, 16, 32, 64, 128, 64, 32, 16, 8, 4, 2, 1)
     workloads = (
         SyntheticWorkload("steady-high-1", 8, ((0, 1),), good),

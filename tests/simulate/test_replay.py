@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from sglang_adaptive_spec.policy.costs import CATCH_UP_ROUNDS
 from sglang_adaptive_spec.policy.tiers import (
     PLAIN_TIER,
     DecodeBatch,
@@ -24,7 +25,7 @@ SMALL = SyntheticWorkload("small", 2.0, ((0, 4),), (Phase(0, (0.7,)),), mean_tok
 
 
 class LinearCosts:
-    """5 ms, 1 ms more per step; a catch-up takes 1.6 ms, a tenth of it for every plain round."""
+    """5 ms, 1 ms more per step; catching up takes 0.1 ms for every round that it makes up for."""
 
     def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
         return 5.0 + tier.num_steps + (0.1 if tier == PLAIN_TIER else 0.0)
@@ -92,20 +93,21 @@ def test_leaving_zero_steps_takes_one_more_plain_round() -> None:
     assert tiers[:6] == [3, 0, 0, 0, 3, 5]
 
 
-def test_zero_steps_catch_up_every_16_rounds_and_then_know_the_first_draft() -> None:
+def test_zero_steps_catch_up_now_and_then_and_then_know_the_first_draft() -> None:
     long = replace(SMALL, mean_tokens=10_000)
     policy = replayed([0], long)
     times, seen = policy.of(RoundTime), policy.of(Observation)
     catch_ups = [idx for idx, time in enumerate(times) if time.is_catch_up]
-    assert catch_ups[:3] == [15, 31, 47]
+    every = CATCH_UP_ROUNDS
+    assert catch_ups[:3] == [every - 1, 2 * every - 1, 3 * every - 1]
     known = [idx for idx, one in enumerate(seen) if one.first_draft_correct is not None]
-    assert known[:3] == [16, 32, 48]
+    assert known[:3] == [every, 2 * every, 3 * every]
     first = [bool(one) for idx in known for one in seen[idx].first_draft_correct]
     assert np.mean(first) == pytest.approx(0.7, abs=4 * (0.7 * 0.3 / len(first)) ** 0.5)
     plain = np.mean([time.ms for time in times if not time.is_catch_up])
     caught = np.mean([time.ms for time in times if time.is_catch_up])
     assert plain == pytest.approx(5.0, rel=0.01)
-    assert caught == pytest.approx(6.6, rel=0.02)
+    assert caught == pytest.approx(5.0 + 0.1 * every, rel=0.02)
 
 
 def test_a_request_that_joined_after_the_catch_up_has_no_known_first_draft() -> None:

@@ -1,0 +1,158 @@
+"""`sglang-adaptive-spec simulate`: what it prints, what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sglang_adaptive_spec.cli import main
+from sglang_adaptive_spec.policy.cost_cache import CostKey, cost_file, save
+from sglang_adaptive_spec.policy.tiers import chain_tier
+from sglang_adaptive_spec.simulate.command import STEPS
+from sglang_adaptive_spec.simulate.record import TraceRecorder
+from sglang_adaptive_spec.simulate.regret import StaticPolicy
+from sglang_adaptive_spec.simulate.replay import Replay
+from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
+from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, NoSpeculation, seeded_table
+
+SHORT = SyntheticWorkload("short", 1.5, ((0, 4),), (Phase(0, (0.8,)),), mean_tokens=80)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    path = tmp_path / "trace.jsonl"
+    recorder = TraceRecorder(path, name="short", max_steps=5)
+    Replay(StaticPolicy(chain_tier(5)), SHORT, ExampleCosts(), recorder=recorder).run()
+    recorder.close()
+    return str(path)
+
+
+def simulated(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
+    assert main(["simulate", "--json", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_it_reports_every_arm_beside_the_oracle(
+    capsys: pytest.CaptureFixture[str], trace: str
+) -> None:
+    result = simulated(capsys, "--trace", trace, "--policy", "ema", "--policy", "static-4")
+    assert result["costs"] == ExampleCosts().origin
+    (report,) = result["traces"]
+    arms = {arm["name"]: arm for arm in report["arms"]}
+    statics = {f"static-{steps}" for steps in (*STEPS, 4)}
+    assert set(arms) == {"ema", "none", "oracle", *statics}
+    best = max((arm for arm in arms.values() if arm["name"] in statics), key=tokens_per_s)
+    assert report["best_static"] == best["name"]
+    assert report["oracle_tokens_per_s"] == max(tokens_per_s(arms["oracle"]), tokens_per_s(best))
+    for arm in arms.values():
+        share = tokens_per_s(arm) / report["oracle_tokens_per_s"]
+        assert arm["share_of_oracle"] == pytest.approx(share)
+    assert arms["static-4"]["num_switches"] == 0
+    assert list(arms["static-4"]["rounds_by_steps"]) == ["4"]
+    assert tokens_per_s(arms["none"]) > tokens_per_s(arms["static-0"])
+
+
+def tokens_per_s(arm: dict) -> float:
+    return arm["tokens_per_s"]
+
+
+def test_goodput_reports_its_probes(capsys: pytest.CaptureFixture[str]) -> None:
+    (report,) = simulated(capsys, "--golden", "steady-low-64", "--policy", "goodput")["traces"]
+    (goodput,) = (arm for arm in report["arms"] if arm["name"] == "goodput")
+    assert 0 < goodput["probing"]["loss_share"] <= 0.01
+    assert 0 < goodput["probing"]["time_share"] < 1
+    assert all(arm["probing"] is None for arm in report["arms"] if arm["name"] != "goodput")
+
+
+def test_a_config_limits_the_steps_of_goodput(
+    capsys: pytest.CaptureFixture[str], trace: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"1": {"candidate_steps": [1, 2]}}')
+    (report,) = simulated(capsys, "--trace", trace, "--policy", "goodput", "--config", str(config))[
+        "traces"
+    ]
+    (goodput,) = (arm for arm in report["arms"] if arm["name"] == "goodput")
+    assert set(goodput["rounds_by_steps"]) <= {"1", "2"}
+
+
+def cost_cache(tmp_path: Path, steps: tuple[int, ...]) -> str:
+    """Saves the example's costs as a server would, for some steps only."""
+    tiers = tuple(map(chain_tier, steps))
+    key = CostKey(
+        gpu="H200",
+        tp_size=1,
+        model="target",
+        draft="draft",
+        dtype="bfloat16",
+        attention_backend="flashinfer",
+        host_version="0.5.21",
+        plugin_version="0",
+        tiers=tuple((tier.num_steps, tier.topk, tier.num_draft_tokens) for tier in tiers),
+    )
+    assert save(key, seeded_table(ExampleCosts(), tiers), tmp_path)
+    return str(cost_file(key, tmp_path))
+
+
+def test_the_costs_of_a_server_stand_in_for_the_example(
+    capsys: pytest.CaptureFixture[str], trace: str, tmp_path: Path
+) -> None:
+    costs = cost_cache(tmp_path, (0, 1, 3, 5))
+    mine = simulated(capsys, "--trace", trace, "--policy", "goodput", "--costs", costs)
+    example = simulated(capsys, "--trace", trace, "--policy", "goodput")
+    assert mine["costs"] == costs
+    rows = {arm["name"]: tokens_per_s(arm) for arm in mine["traces"][0]["arms"]}
+    assert "static-7" not in rows
+    others = {arm["name"]: tokens_per_s(arm) for arm in example["traces"][0]["arms"]}
+    for name in ("static-0", "static-3", "none"):
+        assert rows[name] == pytest.approx(others[name], rel=0.02)
+
+
+def test_the_table_has_a_row_per_arm(capsys: pytest.CaptureFixture[str], trace: str) -> None:
+    assert main(["simulate", "--trace", trace]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    head = next(idx for idx, line in enumerate(lines) if line.startswith("policy"))
+    rows = [line.split()[0] for line in lines[head + 1 :]]
+    assert rows == ["goodput", "ema", *(f"static-{steps}" for steps in STEPS), "none", "oracle"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--golden", "steady-hi"], "there is no golden trace 'steady-hi'; allowed: steady-high-1"),
+        (["--policy", "best"], "there is no policy 'best'; allowed: goodput, ema, static-N"),
+        (["--trace", "gone.jsonl"], "gone.jsonl, line 1: cannot be read"),
+        (["--costs", "gone.json"], "gone.json holds no costs"),
+        (["--config", "gone.json"], "gone.json"),
+    ],
+)
+def test_a_wrong_name_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    assert main(["simulate", *arguments]) == 1
+    printed = capsys.readouterr()
+    assert says in printed.err
+    assert printed.out == ""
+
+
+@pytest.mark.parametrize(("policy", "lacking"), [("static-5", 5), ("ema", 1)])
+def test_costs_that_lack_a_step_are_refused(
+    capsys: pytest.CaptureFixture[str], trace: str, tmp_path: Path, policy: str, lacking: int
+) -> None:
+    costs = cost_cache(tmp_path, (0, 3))
+    assert main(["simulate", "--trace", trace, "--costs", costs, "--policy", policy]) == 1
+    assert f"has no costs of {lacking} steps; allowed: 0, 3" in capsys.readouterr().err
+
+
+def test_seeding_measures_what_is_true() -> None:
+    costs, tiers = ExampleCosts(), tuple(map(chain_tier, STEPS))
+    table = seeded_table(costs, tiers)
+    for tier in tiers:
+        for size in (1, 8, 32, 128):
+            assert table.round_ms(tier, size, size * 1000) == pytest.approx(
+                costs.round_ms(tier, size, size * 1000), rel=0.02
+            )
+    plain = NoSpeculation(costs).round_ms(tiers[0], 8, 2048)
+    assert table.round_ms(tiers[0], 8, 2048) - table.plain_extra_ms(8, 2048) == pytest.approx(
+        plain, rel=0.02
+    )
