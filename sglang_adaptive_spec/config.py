@@ -3,7 +3,8 @@
 `load_config` takes the value of the host's own ``--speculative-adaptive-config``: the path of an
 adaptive_spec.json in SGLang's documented format, or the name of a preset. A tuning key in a slot
 wins over the same key at the top level, as the host merges ``{**file, **slot}`` (sglang 0.5.23
-speculative/adaptive_spec_params.py:AdaptiveSpeculativeParams). Reference: docs/config.md.
+speculative/adaptive_spec_params.py:AdaptiveSpeculativeParams). Only the policy `ema` has tuning
+keys; `goodput` measures what they guess. Reference: docs/config.md.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,10 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from sglang_adaptive_spec.config_file import (
     ConfigError,
+    PolicyName,
     SlotKeys,
     TuningKeys,
     closest,
@@ -34,13 +36,14 @@ __all__ = [
     "preset_path",
 ]
 
-PRESETS = ("conservative", "aggressive", "host-default")
-DEFAULT_PRESET = "conservative"
+PRESETS = ("goodput", "conservative", "aggressive", "host-default")
+DEFAULT_PRESET = "goodput"
+DEFAULT_MEMORY_BUDGET_GB = 4.0  # what issue 3 grants the tiers; not a measured value
 
 
 @dataclass(frozen=True, slots=True)
 class SlotConfig:
-    """One batch-size slot; the defaults are the host's."""
+    """One batch-size slot; the defaults are the host's. Only the policy ema reads the tuning."""
 
     candidate_steps: tuple[int, ...]  # ascending, unique
     ema_alpha: float = 0.2
@@ -57,8 +60,10 @@ class AdaptiveConfig:
 
     source: str  # "preset NAME", or the path as given
     base: Literal["EAGLE", "EAGLE3"] | None  # None: found from the draft model
-    policy: Literal["ema"]
+    policy: PolicyName
     slots: Mapping[int, SlotConfig]  # by lower bound of the batch size, ascending
+    memory_budget_gb: float = DEFAULT_MEMORY_BUDGET_GB  # all tiers' graphs and backends; goodput
+    record: str | None = None  # path of the trace to write
 
     @property
     def candidate_steps(self) -> tuple[int, ...]:
@@ -107,12 +112,18 @@ class AdaptiveConfig:
 
     def to_json(self) -> str:
         """Returns a file that loads as this config, every default written out."""
-        slots = {str(bound): asdict(slot) for bound, slot in self.slots.items()}
-        return format_document({"base": self.base, "policy": self.policy, **slots})
+        document: dict[str, object] = {"base": self.base, "policy": self.policy}
+        document["record"] = self.record
+        if self.policy == "goodput":
+            document["memory_budget_gb"] = self.memory_budget_gb
+        for bound, slot in self.slots.items():
+            limit = {"candidate_steps": slot.candidate_steps}
+            document[str(bound)] = asdict(slot) if self.policy == "ema" else limit
+        return format_document(document)
 
 
 def load_config(path_or_preset: str | None) -> AdaptiveConfig:
-    """Returns the config in a file or preset; None is the preset ``conservative``.
+    """Returns the config in a file or preset; None is the preset ``goodput``.
 
     A preset's name wins over a file of the same name in the working directory.
 
@@ -134,7 +145,15 @@ def parse_config(source: str, text: bytes) -> AdaptiveConfig:
     keys, slots = parse_document(source, text)
     common = _given(keys)
     merged = {bound: _slot_config(common, slot) for bound, slot in slots.items()}
-    return AdaptiveConfig(source, keys.base, keys.policy, merged)
+    budget = keys.memory_budget_gb
+    return AdaptiveConfig(
+        source,
+        keys.base,
+        keys.policy,
+        merged or load_config("goodput").slots,  # only goodput may name no slot
+        DEFAULT_MEMORY_BUDGET_GB if isinstance(budget, UnsetType) else budget,
+        keys.record,
+    )
 
 
 def preset_path(name: str) -> Path:

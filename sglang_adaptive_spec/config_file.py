@@ -29,7 +29,9 @@ ALLOWED = {
     "down_hysteresis": "a finite number",
     "ceiling_coeff": f"a number from 0 (off) to {MAX_CEILING_COEFF:.0f}",
     "base": '"EAGLE" or "EAGLE3"',
-    "policy": '"ema"',
+    "policy": '"goodput" or "ema"',
+    "memory_budget_gb": "a finite number above 0",
+    "record": "the path of a file to write, or null for none",
 }
 # The host's isdigit(), less what its int() then refuses; leading zeros and "0" stay allowed.
 SLOT_NAME = re.compile(r"[0-9]{1,9}")
@@ -37,6 +39,8 @@ SLOT_EXAMPLE = '"1": {"candidate_steps": [1, 3, 7]}'
 
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Steps = Annotated[int, Meta(ge=0, le=MAX_STEPS)]
+WritablePath = Annotated[str, Meta(pattern=r"\A[^\x00\ud800-\udfff]+\Z")]  # what open() can take
+PolicyName = Literal["ema", "goodput"]
 
 
 class ConfigError(ValueError):
@@ -58,7 +62,9 @@ class TopLevelKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=
     """What the top level holds beside the slots."""
 
     base: Literal["EAGLE", "EAGLE3"] | None = None
-    policy: Literal["ema"] = "ema"
+    policy: PolicyName = "ema"  # as SGLang reads such a file
+    memory_budget_gb: Annotated[float, Meta(gt=0, le=sys.float_info.max)] | UnsetType = UNSET
+    record: WritablePath | None = None
 
 
 class SlotKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,6 +75,12 @@ class SlotKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 Keys = TypeVar("Keys", bound=TuningKeys)
 
+# Keys that mean nothing under a policy, and the policy that they belong to.
+FOREIGN_KEYS: Mapping[PolicyName, tuple[Collection[str], PolicyName]] = {
+    "ema": (("memory_budget_gb",), "goodput"),
+    "goodput": (TuningKeys.__struct_fields__, "ema"),
+}
+
 
 def config_error(source: str, got: str, allowed: str, fix: str) -> ConfigError:
     """Builds the one sentence that every config mistake ends in."""
@@ -78,19 +90,23 @@ def config_error(source: str, got: str, allowed: str, fix: str) -> ConfigError:
 def parse_document(source: str, text: bytes) -> tuple[TopLevelKeys, dict[int, SlotKeys]]:
     """Checks a config file and returns its top level and its slots by lower bound.
 
+    Only under the policy `goodput` may there be no slot.
+
     Raises:
         ConfigError: Anything is wrong with it.
     """
     raw = _decode(source, text)
     slot_names = [key for key in raw if SLOT_NAME.fullmatch(key)]
     top_level = {key: value for key, value in raw.items() if key not in slot_names}
-    keys = _convert(source, "", top_level, TopLevelKeys)
-    if not slot_names:
+    given_policy = {key: value for key, value in top_level.items() if key == "policy"}
+    policy = _convert(source, "", given_policy, TopLevelKeys, "ema").policy
+    keys = _convert(source, "", top_level, TopLevelKeys, policy)
+    if not slot_names and policy == "ema":
         raise config_error(
             source,
             f"no batch-size slot among its keys {_shown(list(raw))}",
             "one or more whole-number keys, each the smallest batch size of a slot",
-            f"add {SLOT_EXAMPLE}",
+            f'add {SLOT_EXAMPLE}, or "policy": "goodput", which needs none',
         )
     slots: dict[int, SlotKeys] = {}
     for name in sorted(slot_names, key=int):
@@ -101,7 +117,7 @@ def parse_document(source: str, text: bytes) -> tuple[TopLevelKeys, dict[int, Sl
                 "each slot once",
                 "remove one of the two",
             )
-        slots[int(name)] = _slot(source, name, raw[name])
+        slots[int(name)] = _slot(source, name, raw[name], policy)
     return keys, slots
 
 
@@ -117,7 +133,7 @@ def closest(name: str, names: Collection[str]) -> str:
     return f" (did you mean {found[0]}?)" if found else ""
 
 
-def _slot(source: str, name: str, value: object) -> SlotKeys:
+def _slot(source: str, name: str, value: object, policy: PolicyName) -> SlotKeys:
     if not isinstance(value, dict):
         raise config_error(
             source,
@@ -132,14 +148,20 @@ def _slot(source: str, name: str, value: object) -> SlotKeys:
             ALLOWED["candidate_steps"],
             f"name the steps that this slot may use, as in {SLOT_EXAMPLE}",
         )
-    return _convert(source, f'"{name}".', value, SlotKeys)
+    return _convert(source, f'"{name}".', value, SlotKeys, policy)
 
 
-def _convert(source: str, place: str, raw: dict[str, Any], kind: type[Keys]) -> Keys:
+def _convert(
+    source: str, place: str, raw: dict[str, Any], kind: type[Keys], policy: PolicyName
+) -> Keys:
     """Checks key by key, so that the message can show the value as it stands in the file."""
-    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    foreign, _ = FOREIGN_KEYS[policy]
+    all_fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    fields = {name: field for name, field in all_fields.items() if name not in foreign}
     for key, value in raw.items():
         if key not in fields:
+            if key in all_fields:
+                raise _foreign_key(source, place, key, list(fields), policy)
             raise _unknown_key(source, place, key, list(fields))
         try:
             msgspec.convert(value, fields[key].type)
@@ -154,6 +176,18 @@ def _convert(source: str, place: str, raw: dict[str, Any], kind: type[Keys]) -> 
     return msgspec.convert(raw, kind)
 
 
+def _foreign_key(
+    source: str, place: str, key: str, names: list[str], policy: PolicyName
+) -> ConfigError:
+    _, owner = FOREIGN_KEYS[policy]
+    return config_error(
+        source,
+        f'{place}{key} belongs to policy "{owner}", and the policy is "{policy}"',
+        ", ".join(_with_slots(place, names)),
+        f'remove it, or set "policy": "{owner}" at the top level',
+    )
+
+
 def _unknown_key(source: str, place: str, key: str, names: list[str]) -> ConfigError:
     if not place and key == "candidate_steps":
         return config_error(
@@ -162,14 +196,17 @@ def _unknown_key(source: str, place: str, key: str, names: list[str]) -> ConfigE
             "candidate_steps inside a batch-size slot",
             f"move it into a slot, as in {SLOT_EXAMPLE}",
         )
-    if not place:
-        names = [*names, 'batch-size slots such as "8"']
+    names = _with_slots(place, names)
     return config_error(
         source,
         f"unknown key {place}{_shown(key)}",
         ", ".join(names),
         f"correct or remove it{closest(key, names)}",
     )
+
+
+def _with_slots(place: str, names: list[str]) -> list[str]:
+    return names if place else [*names, 'batch-size slots such as "8"']
 
 
 def _decode(source: str, text: bytes) -> dict[str, Any]:

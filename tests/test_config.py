@@ -5,6 +5,7 @@ import pickle
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,10 +37,18 @@ def load(tmp_path: Path):
     return load_text
 
 
-def test_the_default_is_the_documented_conservative_config():
+def test_the_default_measures_within_a_memory_budget_and_goes_deepest_at_small_batches():
     config = load_config(None)
-    assert config == load_config("conservative")
-    assert config.source == "preset conservative"
+    assert config == load_config("goodput")
+    assert (config.source, config.base, config.policy) == ("preset goodput", None, "goodput")
+    assert (config.memory_budget_gb, config.record) == (4.0, None)
+    steps = {bound: slot.candidate_steps for bound, slot in config.slots.items()}
+    assert steps == {1: (0, 1, 2, 3, 5, 7, 10), 9: (0, 1, 2, 3, 5, 7)}
+    assert config.initial_steps(None) == 3
+
+
+def test_conservative_is_the_documented_one():
+    config = load_config("conservative")
     assert (config.base, config.policy) == (None, "ema")
     assert config.slots == {
         1: SlotConfig((1, 3, 7), down_hysteresis=-0.25),
@@ -95,6 +104,37 @@ def test_own_keys_choose_base_and_policy(load):
     assert (config.base, config.policy) == ("EAGLE3", "ema")
 
 
+def test_a_file_in_the_hosts_format_without_a_policy_means_ema(load):
+    config = load('{"1": {"candidate_steps": [1, 3]}}')
+    assert (config.policy, config.record) == ("ema", None)
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name != "goodput"])
+def test_a_preset_of_the_host_means_ema(name: str):
+    assert load_config(name).policy == "ema"
+
+
+def test_goodput_without_slots_may_use_what_the_preset_may(load):
+    config = load('{"policy": "goodput", "memory_budget_gb": 2, "base": "EAGLE"}')
+    assert config.slots == load_config("goodput").slots
+    assert (config.policy, config.memory_budget_gb, config.base) == ("goodput", 2.0, "EAGLE")
+
+
+def test_slots_under_goodput_are_limits_in_place_of_the_presets(load):
+    config = load(
+        '{"policy": "goodput", "1": {"candidate_steps": [5, 0]}, "32": {"candidate_steps": [0]}}'
+    )
+    assert config.slots == {1: SlotConfig((0, 5)), 32: SlotConfig((0,))}
+    assert config.initial_steps(None) == 5
+    assert config.without({5}).slots[1].candidate_steps == (0,)
+
+
+@pytest.mark.parametrize("policy", ["ema", "goodput"])
+def test_both_policies_can_record(policy: str, load):
+    config = load(f'{{"policy": "{policy}", "record": "t.jsonl", {SLOT}}}')
+    assert (config.policy, config.record) == (policy, "t.jsonl")
+
+
 def test_a_presets_name_wins_over_a_file_of_that_name(tmp_path, monkeypatch):
     (tmp_path / "conservative").write_text('{"1": {"candidate_steps": [5]}}')
     monkeypatch.chdir(tmp_path)
@@ -144,7 +184,16 @@ MISTAKES = {
         "candidate_steps",
         "remove it",
     ),
-    "policy": (f'{{"policy": "goodput", {SLOT}}}', 'policy is "goodput"', '"ema"', "default"),
+    "policy": (f'{{"policy": "best", {SLOT}}}', 'policy is "best"', '"goodput" or', "default"),
+    "policy is a list": (f'{{"policy": ["ema"], {SLOT}}}', 'is ["ema"]', '"goodput"', "default"),
+    "budget under ema": (
+        f'{{"memory_budget_gb": 4, {SLOT}}}',
+        'memory_budget_gb belongs to policy "goodput", and the policy is "ema"',
+        "ema_alpha, update_interval",
+        'set "policy": "goodput"',
+    ),
+    "slip under goodput": ('{"policy": "goodput", "recrod": ""}', "recrod", "base,", "an record?"),
+    "goodput slot without steps": ('{"policy": "goodput", "1": {}}', "no cand", STEPS, "name the"),
     "base": (f'{{"base": "eagle3", {SLOT}}}', 'base is "eagle3"', '"EAGLE3"', "default"),
 }
 BAD_STEPS = ("[]", "[-1]", "[true]", "[1.0]", '["1"]', "[null]", "3", "null", "[4294967296]")
@@ -156,6 +205,28 @@ BAD_NUMBERS = {
     "down_hysteresis": ("NaN", "-Infinity", "-1e999", "false", "null"),
     "ceiling_coeff": ("-0.1", "NaN", "Infinity", "2000000", "true", "null"),
 }
+GOODPUT = '"policy": "goodput"'
+for key in BAD_NUMBERS:  # even with a value that ema would refuse
+    rest = (f'{key} belongs to policy "ema", and the policy is "goodput"', "remove it, or set")
+    MISTAKES[f"goodput {key}"] = (
+        f'{{{GOODPUT}, "{key}": null}}',
+        rest[0],
+        'base, policy, memory_budget_gb, record, batch-size slots such as "8"',
+        rest[1],
+    )
+    text = f'{{{GOODPUT}, "4": {{"{key}": 1, {STEPS_1_3}}}}}'
+    MISTAKES[f"goodput slot {key}"] = (text, f'"4".{rest[0]}', "candidate_steps", rest[1])
+for value in ("0", "-1", "0.0", "NaN", "Infinity", "1e999", "true", '"4"', "null", "[4]"):
+    shown, rest = value.replace("1e999", "Infinity"), ("finite number above 0", "for its default")
+    text = f'{{{GOODPUT}, "memory_budget_gb": {value}}}'
+    MISTAKES[f"budget {value}"] = (text, f"memory_budget_gb is {shown}", *rest)
+for value in ('""', '"a\\u0000b"', '"\\ud800"', "true", "3", '["t.jsonl"]'):
+    MISTAKES[f"record {value}"] = (
+        f'{{"record": {value}, {SLOT}}}',
+        f"record is {value}",
+        "path of a file",
+        "for its default",
+    )
 for value in BAD_STEPS:
     MISTAKES[f"steps {value}"] = (
         f'{{"8": {{"candidate_steps": {value}}}}}',
@@ -192,7 +263,9 @@ def test_a_file_that_cannot_be_read_is_named_with_the_presets(path: str, tmp_pat
         load_config(path)
     message = str(error.value)
     assert message.startswith(f"{path or chr(34) * 2}: --speculative-adaptive-config names a file")
-    assert "allowed: a readable JSON file or a preset: conservative, aggressive, host-d" in message
+    assert (
+        "allowed: a readable JSON file or a preset: goodput, conservative, aggressive, h" in message
+    )
     assert ("did you mean aggressive?" in message) == (path == "agressive")
 
 
@@ -207,13 +280,28 @@ slot_configs = st.builds(
     finite,
     st.floats(0, 1e6),
 )
-configs = st.builds(
+bases = st.sampled_from([None, "EAGLE", "EAGLE3"])
+bounds = st.integers(0, 999_999_999)
+records = st.none() | st.text(min_size=1).filter(lambda path: "\0" not in path)
+ema_configs = st.builds(
     AdaptiveConfig,
     st.just("x"),
-    st.sampled_from([None, "EAGLE", "EAGLE3"]),
+    bases,
     st.just("ema"),
-    st.dictionaries(st.integers(0, 999_999_999), slot_configs, min_size=1, max_size=4),
+    st.dictionaries(bounds, slot_configs, min_size=1, max_size=4),
+    record=records,
 )
+limits = slot_configs.map(lambda slot: SlotConfig(slot.candidate_steps))
+goodput_configs = st.builds(
+    AdaptiveConfig,
+    st.just("x"),
+    bases,
+    st.just("goodput"),
+    st.dictionaries(bounds, limits, min_size=1, max_size=4),
+    st.floats(0, exclude_min=True, allow_infinity=False),
+    records,
+)
+configs = ema_configs | goodput_configs
 
 
 @given(configs)
@@ -231,6 +319,7 @@ def test_withdrawn_steps_are_gone_and_no_slot_grows_deeper(config: AdaptiveConfi
             config.without(withdrawn)
         return
     narrowed = config.without(withdrawn)
+    assert replace(narrowed, slots=config.slots) == config
     assert set(narrowed.candidate_steps) <= remaining
     for bound, before in config.slots.items():
         after = narrowed.slots[bound].candidate_steps
@@ -255,6 +344,12 @@ def test_the_docs_example_loads_and_its_quoted_errors_are_what_is_said():
         with pytest.raises(ConfigError) as error:
             parse_config("adaptive_spec.json", mistake.encode())
         assert str(error.value) in page
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_round_trips_through_its_file(name: str):
+    config = load_config(name)
+    assert parse_config(config.source, config.to_json().encode()) == config
 
 
 def test_every_preset_is_listed():

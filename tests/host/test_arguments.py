@@ -45,11 +45,11 @@ def test_the_base_is_found_from_the_draft_and_resolution_runs_at_the_largest_tie
 ) -> None:
     view, request = resolved(arguments(models, draft))
     assert (view.speculative_algorithm, request.base, request.mode) == (base, base, "adaptive")
-    assert view.speculative_num_steps == 7
-    assert view.speculative_num_draft_tokens == 8
+    assert view.speculative_num_steps == 10
+    assert view.speculative_num_draft_tokens == 11
     assert view.speculative_eagle_topk == 1
     assert view.speculative_adaptive is False
-    assert request.initial_steps == 3  # the middle of 1, 3, 7
+    assert request.initial_steps == 3  # the middle of 0, 1, 2, 3, 5, 7, 10
 
 
 def test_the_config_key_base_wins_over_the_drafts_architecture(
@@ -90,12 +90,12 @@ def test_the_users_steps_and_draft_tokens_are_the_initial_step(
     models: dict[str, str], given: dict[str, int], initial: int
 ) -> None:
     view, request = resolved(arguments(models, **given))
-    assert (request.initial_steps, view.speculative_num_steps) == (initial, 7)
+    assert (request.initial_steps, view.speculative_num_steps) == (initial, 10)
 
 
 def test_steps_that_are_no_candidate_are_an_error_that_says_so(models: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"--speculative-num-steps.*5.*1, 3, 7"):
-        arguments(models, speculative_num_steps=5).resolve_once()
+    with pytest.raises(ConfigError, match=r"--speculative-num-steps.*4.*0, 1, 2, 3, 5, 7, 10"):
+        arguments(models, speculative_num_steps=4).resolve_once()
 
 
 def test_two_controllers_at_once_are_an_error_that_says_which_to_drop(
