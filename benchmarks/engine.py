@@ -33,9 +33,9 @@ class ForcedPolicy:
         self._num_steps = num_steps
         self._turn = itertools.count()
 
-    def choose(self, batch_size: int) -> Any:
+    def choose(self, batch: Any) -> Any:
         """Returns the fixed tier, or the next of those that the batch may choose."""
-        tiers = self._policy.reachable(batch_size)
+        tiers = self._policy.reachable(batch.size)
         if self._num_steps is None:
             return tiers[next(self._turn) % len(tiers)]
         return next(tier for tier in tiers if tier.num_steps == self._num_steps)

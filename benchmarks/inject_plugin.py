@@ -171,6 +171,8 @@ class Injector:
         """Returns the accepted drafts of each row, whatever the depth. # [bs] int32"""
         assert self._batch is not None, "the host asks outside of verify"
         request_ids = [req.rid for req in self._batch.reqs]
+        if not request_ids:  # rows of a start-up measurement, which no request owns
+            return torch.zeros_like(self._seq_lens, dtype=torch.int32)
         if self._verdicts is None or self._verdicts.request_ids != request_ids:
             self._verdicts = Verdicts(self._seed, self._batch.reqs, self._seq_lens.device)
         return self._verdicts.num_correct(self._seq_lens)

@@ -7,16 +7,21 @@ from typing import Any
 import pytest
 
 from benchmarks.engine import Calls, Engine, ForcedPolicy, Stopwatch
-from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+from sglang_adaptive_spec.policy.tiers import DecodeBatch, Tier, chain_tier
 
 TIERS = tuple(chain_tier(steps) for steps in (0, 1, 3))
+
+
+def batch_of(size: int) -> DecodeBatch:
+    """A batch of that size."""
+    return DecodeBatch(size, list(range(size)))
 
 
 class SmallPolicy:
     """Chooses the deepest of a few tiers; below eight requests only two are reachable."""
 
-    def choose(self, batch_size: int) -> Tier:
-        return self.reachable(batch_size)[-1]
+    def choose(self, batch: DecodeBatch) -> Tier:
+        return self.reachable(batch.size)[-1]
 
     def reachable(self, batch_size: int) -> Sequence[Tier]:
         return TIERS if batch_size >= 8 else TIERS[:2]
@@ -46,8 +51,8 @@ class SmallController:
         self.pool = SmallPool()
         self.calls: list[str] = []
 
-    def before_decode(self, batch_size: int, requests: Sequence[object]) -> None:
-        self.calls.append(f"choose {batch_size} {len(requests)}")
+    def before_decode(self, batch: DecodeBatch) -> None:
+        self.calls.append(f"choose {batch.size} {len(batch.requests)}")
 
     def observe(self, num_correct_drafts: Sequence[int], batch_size: int) -> None:
         self.calls.append(f"observe {batch_size}")
@@ -55,15 +60,15 @@ class SmallController:
 
 def test_alternation_runs_through_every_tier_that_the_batch_may_choose() -> None:
     forced = ForcedPolicy(SmallPolicy(), None)
-    assert {forced.choose(4) for _ in range(2)} == set(TIERS[:2])
-    assert {forced.choose(8) for _ in range(3)} == set(TIERS)
+    assert {forced.choose(batch_of(4)) for _ in range(2)} == set(TIERS[:2])
+    assert {forced.choose(batch_of(8)) for _ in range(3)} == set(TIERS)
 
 
 def test_a_fixed_tier_stays_and_one_out_of_reach_is_an_error() -> None:
     forced = ForcedPolicy(SmallPolicy(), 3)
-    assert [forced.choose(8) for _ in range(3)] == [TIERS[2]] * 3
+    assert [forced.choose(batch_of(8)) for _ in range(3)] == [TIERS[2]] * 3
     with pytest.raises(StopIteration):
-        forced.choose(4)
+        forced.choose(batch_of(4))
 
 
 def test_everything_else_is_the_policy_s_own() -> None:
@@ -73,8 +78,8 @@ def test_everything_else_is_the_policy_s_own() -> None:
 def test_the_stopwatch_times_calls_and_uncovers_the_methods_again() -> None:
     controller = SmallController()
     watch = Stopwatch(Calls(controller, "before_decode", "observe"))
-    controller.before_decode(2, ["a", "b"])
-    controller.before_decode(2, ["a", "b"])
+    controller.before_decode(batch_of(2))
+    controller.before_decode(batch_of(2))
     controller.observe([1, 0], 2)
     watch.remove()
     controller.observe([1, 0], 2)
@@ -139,7 +144,7 @@ def test_timing_is_reported_by_the_command_that_ends_it(
         types.SimpleNamespace(draft_worker=types.SimpleNamespace(controller=controller))
     )
     assert engine.obey(command(timing=True)) == {}
-    controller.before_decode(1, ["a"])
+    controller.before_decode(batch_of(1))
     assert len(engine.obey(command())["took_ns"]["choose"]) == 1
     assert engine.obey(command()) == {}
 

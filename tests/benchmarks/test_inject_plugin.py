@@ -85,7 +85,7 @@ def requests(name: str, batch_size: int, prompt_tokens: int = 5) -> list[Any]:
 
 def simulated(reqs: list[Any], seq_lens: torch.Tensor, num_steps: int) -> dict[str, torch.Tensor]:
     """What the hook makes of a round, called as the host calls its own simulation."""
-    size, width = len(reqs), num_steps + 1
+    size, width = len(seq_lens), num_steps + 1
     roots = torch.arange(size, dtype=torch.int32) * width
     accept_index = torch.full((size, width), -1, dtype=torch.int32)
     accept_index[:, 0] = roots
@@ -136,6 +136,12 @@ def test_the_order_of_the_batch_and_the_neighbours_change_nothing() -> None:
     order = [5, 0, 7, 2]
     part = simulated([reqs[row] for row in order], seq_lens[order], 7)["num_correct_drafts"]
     assert torch.equal(part, whole[order])
+
+
+def test_rows_without_requests_accept_nothing() -> None:
+    made = simulated([], torch.tensor([9, 9]), 3)
+    assert made["num_correct_drafts"].tolist() == [0, 0]
+    assert made["accept_index"].tolist() == [[0, -1, -1, -1], [4, -1, -1, -1]]
 
 
 def test_the_first_draft_of_a_zero_step_round_gets_the_same_verdict() -> None:
