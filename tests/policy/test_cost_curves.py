@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_adaptive_spec.policy.cost_curves import isotonic
@@ -74,6 +74,7 @@ def test_the_order_of_measuring_is_irrelevant() -> None:
     assert tables[0] == pytest.approx(tables[2])
 
 
+@settings(deadline=None)
 @given(seeds_told, rounds_told, contexts)
 def test_more_requests_never_take_less_time(seeds, rounds, context) -> None:
     table = table_of(seeds, rounds)
@@ -82,6 +83,7 @@ def test_more_requests_never_take_less_time(seeds, rounds, context) -> None:
         assert all(later >= before * (1 - 1e-12) for before, later in pairwise(row))
 
 
+@settings(deadline=None)
 @given(seeds_told, rounds_told, sizes, contexts, contexts, contexts)
 def test_time_is_linear_in_context_and_never_falls(seeds, rounds, size, one, two, three) -> None:
     table = table_of(seeds, rounds)
@@ -93,6 +95,7 @@ def test_time_is_linear_in_context_and_never_falls(seeds, rounds, size, one, two
         assert at[middle] == pytest.approx(at[low] + share * (at[high] - at[low]), rel=1e-9)
 
 
+@settings(deadline=None)
 @given(seeds_told, rounds_told, sizes, contexts)
 def test_whatever_was_told_costs_are_finite_and_never_negative(seeds, rounds, size, context):
     table = table_of(seeds, rounds)
@@ -102,6 +105,7 @@ def test_whatever_was_told_costs_are_finite_and_never_negative(seeds, rounds, si
     assert table.plain_extra_ms(size, context) >= 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(-100, 100), st.floats(0.1, 10)), min_size=1, max_size=12))
 def test_isotonic_is_ordered_and_keeps_the_weighted_mean(pairs) -> None:
     values, weights = np.array(pairs).T
@@ -133,6 +137,7 @@ def test_the_default_buckets_are_ascending() -> None:
 # --- all tiers at once
 
 
+@settings(deadline=None)
 @given(seeds_told, rounds_told, sizes, contexts)
 def test_all_at_once_is_one_by_one(seeds, rounds, size, context) -> None:
     table = table_of(seeds, rounds)

@@ -5,7 +5,7 @@ import math
 import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from sglang_adaptive_spec.policy.costs import CATCH_UP_ROUNDS, CostTable
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
@@ -221,6 +221,7 @@ def test_catch_ups_are_corrected_while_serving(seeded_ms: float) -> None:
 # --- keeping
 
 
+@settings(deadline=None)
 @given(seeds_told, rounds_told, rounds_told, sizes, contexts)
 def test_a_table_goes_through_json_exactly_and_goes_on_alike(
     seeds, rounds, later, size, context
@@ -235,6 +236,14 @@ def test_a_table_goes_through_json_exactly_and_goes_on_alike(
         for told in (table, other):
             told.observe(RoundTime(tier, batch_size, context, ms, is_catch_up))
     assert table.to_dict() == other.to_dict()
+
+
+def test_a_table_not_rebuilt_since_its_last_round_goes_over_as_it_predicts_next() -> None:
+    table = CostTable.empty(TIERS)
+    for ms in (1.0, 2.0, 2.0):  # rebuilt after the second: it says 1.5, and knows 2.0
+        table.observe(RoundTime(THREE, 1, 0, ms))
+    other = CostTable.from_dict(table.to_dict())
+    assert other.round_ms(THREE, 1, 0) == table.round_ms(THREE, 1, 0) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(

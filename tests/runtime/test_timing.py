@@ -5,7 +5,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
@@ -92,6 +92,7 @@ def test_a_period_runs_from_a_head_to_the_next_and_names_its_round(bench: Bench)
     assert bench.timer.poll() == RoundTime(PLAIN_TIER, 5, 700, 7.5, is_catch_up=True)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.5, 50), min_size=3, max_size=3 * RING_SIZE))
 def test_every_round_but_those_in_flight_is_told_once_in_order(periods: list[float]) -> None:
     bench = Bench()
