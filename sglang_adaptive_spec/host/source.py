@@ -23,7 +23,7 @@ class Found:
 
     shape: str  # class, function, property, attribute
     place: str  # dotted module that declares it
-    parameters: ast.arguments | None = None
+    parameters: ast.arguments | None = None  # of a function, or the fields of a dataclass
     is_writable: bool = True
 
     def describe(self) -> str:
@@ -256,10 +256,39 @@ def _instance_attributes(method: FunctionNode) -> Iterator[str]:
 
 def _found(node: ast.AST, place: str) -> Found:
     if isinstance(node, ast.ClassDef):
-        return Found("class", place)
+        return Found("class", place, parameters=_fields(node))
     if isinstance(node, FunctionNode):
         return Found("function", place, parameters=node.args)
     return Found("attribute", place)
+
+
+def _fields(node: ast.ClassDef) -> ast.arguments | None:
+    """Returns the parameters of a dataclass: the fields that it declares itself."""
+    decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+    if not any(text.partition("(")[0].endswith("dataclass") for text in decorators):
+        return None
+    fields = [
+        statement
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+        if not ast.unparse(statement.annotation).startswith(("ClassVar", "typing.ClassVar"))
+    ]
+    # The plugin names every field that it fills, so all are read as keywords.
+    return ast.arguments(
+        posonlyargs=[],
+        args=[],
+        kwonlyargs=[ast.arg(ast.unparse(statement.target)) for statement in fields],
+        kw_defaults=[_default(statement.value) for statement in fields],
+        defaults=[],
+    )
+
+
+def _default(value: ast.expr | None) -> ast.expr | None:
+    """Returns the default of a dataclass field, None where it has none."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("field"):
+        given = {keyword.arg: keyword.value for keyword in value.keywords}
+        return given.get("default") or given.get("default_factory")
+    return value
 
 
 def _found_method(node: FunctionNode, place: str) -> Found:

@@ -136,7 +136,8 @@ def _difference(symbol: Symbol, found: Found | None) -> tuple[str, str] | None:
 
 
 def _attribute_difference(symbol: Symbol, found: Found) -> tuple[str, str] | None:
-    if found.parameters is not None:
+    is_other_shape = symbol.kind is Kind.OVERRIDE and found.shape != "property"
+    if found.shape == "function" or is_other_shape:
         return _expected(symbol), found.describe()
     if symbol.kind is Kind.WRITE and not found.is_writable:
         return _expected(symbol), found.describe()
@@ -147,6 +148,8 @@ def _expected(symbol: Symbol) -> str:
     if symbol.signatures:
         verb = "" if symbol.kind is Kind.OVERRIDE else "a function that takes "
         return verb + " or ".join(f"({signature})" for signature in symbol.signatures)
+    if symbol.kind is Kind.OVERRIDE:
+        return "a property"
     return "a writable attribute" if symbol.kind is Kind.WRITE else "a class or an attribute"
 
 

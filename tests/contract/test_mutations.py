@@ -76,6 +76,29 @@ CHANGES: dict[str, tuple[str, Edit, str, str]] = {
         "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.register",
         "owner",
     ),
+    "class called got a required field": (
+        "sglang.srt.speculative.eagle_info",
+        replaced(
+            "    retrieve_index: torch.Tensor\n", "    owner: str\n    retrieve_index: list\n"
+        ),
+        "sglang.srt.speculative.eagle_info.EagleVerifyInput",
+        "owner",
+    ),
+    "class called lost a field": (
+        "sglang.srt.managers.utils",
+        renamed("extra_keep_alive_refs"),
+        "sglang.srt.managers.utils.GenerationBatchResult",
+        "extra_keep_alive_refs_renamed",
+    ),
+    "overridden property became a method": (
+        EAGLE,
+        replaced(
+            "    @property\n    def last_shared_read_runner(self)",
+            "    def last_shared_read_runner(self)",
+        ),
+        f"{WORKER}.last_shared_read_runner",
+        "function(self)",
+    ),
     "call takes its positions in another order": (
         "sglang.srt.plugins.hook_registry",
         replaced(

@@ -49,6 +49,15 @@ class Point(Frozen, frozen=True):
 class Pair:
     left: int
 
+@dataclasses.dataclass
+class Record:
+    kind: ClassVar[str] = "record"
+    first: int
+    second: list = dataclasses.field()
+    third: list = dataclasses.field(default_factory=list)
+    fourth: int = 4
+    def method(self): ...
+
 try:
     CONSTANT = {"a": [1, None]}
 except ImportError:
@@ -96,6 +105,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> HostSource:
         ("classes", "Child.method", "function(self, a, *, b)"),
         ("classes", "Point.x", "read-only attribute"),
         ("classes", "Pair.left", "read-only attribute"),
+        ("classes", "Pair", "class(*, left)"),
+        ("classes", "Record", "class(*, first, second, third=list, fourth=4)"),
         ("classes", "CONSTANT", "attribute"),
         ("classes", "FALLBACK", "attribute"),
     ],

@@ -1,0 +1,158 @@
+"""What of the host a zero-step round touches (plain_round.py) beside what every round does."""
+
+from __future__ import annotations
+
+from sglang_adaptive_spec.host.symbols import Kind, Symbol, of
+
+HOOK, OVERRIDE, CALL, READ, WRITE = Kind
+
+PLAIN: tuple[Symbol, ...] = (
+    # -- who may have them --
+    *of(
+        "sglang.srt.configs.hybrid_arch",
+        (CALL, "mambaish_config", "keep the host's round for recurrent state", "model_config"),
+    ),
+    *of(
+        "sglang.srt.configs.model_config:ModelConfig",
+        (READ, "is_encoder_decoder", "keep the host's round for encoder-decoder models"),
+        (READ, "dtype", "keep hidden states in the draft's type"),
+    ),
+    *of(
+        "sglang.srt.model_executor.model_runner_components.ngram_embedding_manager"
+        ":NgramEmbeddingManager",
+        (READ, "enabled", "keep the host's round with n-gram embeddings"),
+    ),
+    # -- graphs --
+    *of(
+        "sglang.srt.model_executor.runner.decode_cuda_graph_runner:DecodeCudaGraphRunner",
+        (
+            OVERRIDE,
+            "__init__",
+            "capture decode, not verify",
+            "self, model_runner, *, attn_backend, speculative_num_steps, "
+            "speculative_num_draft_tokens, record_nolora_graph",
+        ),
+        (
+            OVERRIDE,
+            "capture_prepare",
+            "capture with hidden states",
+            "self, size, stream_idx, num_tokens",
+        ),
+        (WRITE, "capture_hidden_mode", "capture with hidden states"),
+    ),
+    *of(
+        "sglang.srt.speculative.spec_info:SpeculativeAlgorithm",
+        (READ, "NONE", "capture as without speculation"),
+    ),
+    # -- forward and sampling --
+    *of(
+        "sglang.srt.model_executor.forward_batch_info:ForwardBatch",
+        (
+            CALL,
+            "init_new",
+            "build the decode forward",
+            "cls, batch, model_runner, *, capture_hidden_mode, return_hidden_states_before_norm",
+        ),
+    ),
+    *of(
+        "sglang.srt.model_executor.forward_batch_info:CaptureHiddenMode",
+        (READ, "FULL", "keep what the draft will read"),
+    ),
+    *of(
+        "sglang.srt.mem_cache.memory_pool:ReqToTokenPool",
+        (READ, "req_to_token", "find the KV slots of the rows"),
+    ),
+    *of(
+        "sglang.srt.sampling.sampling_batch_info:SamplingBatchInfo",
+        (CALL, "update_regex_vocab_mask", "sample by the grammar with logprobs", "self"),
+        (READ, "grammar_mask", "sample by the grammar with logprobs"),
+    ),
+    *of(
+        "sglang.srt.speculative.eagle_utils",
+        (
+            CALL,
+            "eagle_sample",
+            "sample where logprobs are asked for, as spec results are",
+            "verify_input, batch, logits_output, grammar_mask",
+        ),
+        (
+            CALL,
+            "get_draft_input_from_target_hidden_dim",
+            "size the backlog",
+            "model_runner",
+        ),
+    ),
+    *of(
+        "sglang.srt.layers.logprob_processor",
+        (
+            CALL,
+            "compute_spec_logprobs",
+            "give logprobs the shape of spec results",
+            "batch, logits_output, predict, *, accept_index",
+        ),
+    ),
+    *of(
+        "sglang.srt.layers.logits_processor",
+        (
+            CALL,
+            "LogitsProcessorOutput",
+            "hand the backlog to the host's draft-extend",
+            "*, next_token_logits, hidden_states",
+        ),
+    ),
+    *of(
+        "sglang.srt.layers.logits_processor:LogitsProcessorOutput",
+        (READ, "hidden_states", "keep what the draft will read"),
+    ),
+    # -- what drafting rounds read of them --
+    *of(
+        "sglang.srt.managers.utils",
+        (
+            CALL,
+            "GenerationBatchResult",
+            "give the round's result, and the catch-up its input",
+            "*, logits_output, next_token_ids, can_run_cuda_graph, speculative_num_draft_tokens, "
+            "next_draft_input, accept_lens, new_seq_lens, routed_experts_output, "
+            "indexer_topk_output, extra_keep_alive_refs",
+        ),
+    ),
+    *of(
+        "sglang.srt.managers.utils:GenerationBatchResult",
+        (READ, "logits_output", "sample from it"),
+        (READ, "can_run_cuda_graph", "hand it on"),
+        (READ, "routed_experts_output", "hand it on"),
+        (READ, "indexer_topk_output", "hand it on"),
+        (READ, "new_seq_lens", "end the catch-up's window at the newest token"),
+        (READ, "next_draft_input", "let the catch-up write the drafts into it"),
+    ),
+    *of(
+        "sglang.srt.speculative.eagle_info",
+        (CALL, "EagleDraftInput", "relay a round without draft-extend", "*, bonus_tokens"),
+        (
+            CALL,
+            "EagleVerifyInput",
+            "stand for the round where logprobs are computed",
+            "*, draft_token, custom_mask, positions, retrieve_index, retrieve_next_token, "
+            "retrieve_next_sibling, retrieve_cum_len, spec_steps, topk, draft_token_num, "
+            "capture_hidden_mode, seq_lens_sum, seq_lens_cpu",
+        ),
+    ),
+    *of(
+        "sglang.srt.speculative.eagle_info:EagleVerifyInput",
+        (
+            CALL,
+            "create_idle_input",
+            "stand for a tree that nobody reads",
+            "cls, *, topk, spec_steps, num_verify_tokens, device",
+        ),
+    ),
+    *of(
+        "sglang.srt.speculative.eagle_info:EagleDraftInput",
+        (READ, "bonus_tokens", "decode them"),
+        (WRITE, "topk_p", "relay what the last draft-extend wrote"),
+        (WRITE, "topk_index", "the same; compare the first draft with the target's token"),
+        (WRITE, "hidden_states", "relay what the last draft-extend wrote"),
+        (WRITE, "draft_probs", "relay what the last draft-extend wrote"),
+        (WRITE, "dsa_topk_indices", "relay what the last draft-extend wrote"),
+    ),
+)

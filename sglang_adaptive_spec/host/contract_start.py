@@ -1,0 +1,203 @@
+"""What of the host a start touches: how the plugin enters, arguments, captures and memory."""
+
+from __future__ import annotations
+
+from sglang_adaptive_spec.host.symbols import Kind, Symbol, of
+
+HOOK, OVERRIDE, CALL, READ, WRITE = Kind
+
+_EAGLE = "sglang.srt.speculative.eagle_worker_v2"
+_GRAPHS = "sglang.srt.model_executor.cuda_graph_config"
+_FIELDS = "sglang.srt.arg_groups.fields"
+# ServerArgs is assembled from these classes when it is imported.
+_INPUT_FIELDS = tuple(
+    f"{_FIELDS}.{place}"
+    for place in (
+        "spec:Spec",
+        "model:Model",
+        "parallel:Parallel",
+        "schedule:Schedule",
+        "memory:Memory",
+        "disagg:Disagg",
+        "lora:Lora",
+        "exec_:ExecMoe",
+        "exec_:ExecDeterministic",
+        "exec_:ExecOverlap",
+        "exec_:ExecFeatures",
+    )
+)
+
+START: tuple[Symbol, ...] = (
+    # -- how the plugin enters --
+    *of(
+        "sglang.srt.plugins.hook_registry:HookRegistry",
+        (CALL, "register", "register the hooks", "cls, target, hook, hook_type"),
+        (CALL, "apply_hooks", "apply the capture hook in the scheduler process", "cls"),
+    ),
+    *of(
+        "sglang.srt.plugins.hook_registry:HookType",
+        (READ, "AROUND", "wrap a host function"),
+        (READ, "AFTER", "add to what a host function returns"),
+    ),
+    *of(
+        "sglang.srt.speculative.spec_info:SpeculativeAlgorithm",
+        (
+            CALL,
+            "register",
+            "own the public name, and refuse where it is reached unresolved",
+            "cls, name, *, supports_overlap, validate_server_args",
+        ),
+        (HOOK, "create_worker", "serve with a subclass of the host's worker", "self, server_args"),
+    ),
+    *of(
+        "sglang.srt.managers.scheduler:Scheduler",
+        (HOOK, "get_internal_state", "show tiers and counters in /server_info", "self, recv_req"),
+        (HOOK, "get_init_info", "tell the launching process which worker was built", "self"),
+        (READ, "server_args", "see whether ADAPTIVE_EAGLE was asked for"),
+        (READ, "draft_worker", "reach the worker's telemetry and its class name"),
+    ),
+    *of(
+        "sglang.srt.managers.io_struct:GetInternalStateReqOutput",
+        (READ, "internal_state", "add the object adaptive_spec and the steps in force"),
+    ),
+    *of(
+        "sglang.srt.entrypoints.engine:Engine",
+        (
+            HOOK,
+            "_launch_scheduler_processes",
+            "refuse readiness unless every scheduler built our worker",
+            "cls, server_args",
+        ),
+    ),
+    *of(
+        "sglang.srt.entrypoints.engine:SchedulerInitResult",
+        (WRITE, "wait_for_ready", "check the workers when the schedulers report ready"),
+        (READ, "scheduler_infos", "read which worker each scheduler built"),
+    ),
+    # -- arguments --
+    *of(
+        "sglang.srt.server_args:ServerArgs",
+        (HOOK, "resolve_once", "rewrite ADAPTIVE_EAGLE before the arguments are resolved", "self"),
+        (CALL, "__reduce__", "carry the request into the child processes by pickle", "self"),
+    ),
+    *of(
+        "sglang.srt.server_args:ServerArgs",
+        (WRITE, "speculative_algorithm", "name EAGLE or EAGLE3 in place of ADAPTIVE_EAGLE"),
+        (WRITE, "speculative_num_steps", "resolve at the largest tier"),
+        (WRITE, "speculative_eagle_topk", "resolve for chains"),
+        (WRITE, "speculative_num_draft_tokens", "resolve at the largest tier"),
+        (READ, "speculative_adaptive", "refuse two controllers at once"),
+        (READ, "speculative_adaptive_config", "find adaptive_spec.json"),
+        (READ, "speculative_draft_model_path", "tell EAGLE from EAGLE-3 by the draft's config"),
+        (READ, "model_path", "find the config of a draft inside the target"),
+        (READ, "trust_remote_code", "load the draft's config as the host does"),
+        (READ, "max_running_requests", "warn when the host caps it"),
+        (READ, "dp_size", "know how many replicas report ready"),
+        (READ, "pp_size", "serve static under pipeline parallelism"),
+        (READ, "disaggregation_mode", "serve static under PD disaggregation"),
+        (READ, "enable_lora", "serve static with LoRA"),
+        (READ, "lora_paths", "serve static with LoRA"),
+        (READ, "enable_hisparse", "serve static with HiSparse"),
+        (READ, "elastic_ep_backend", "serve static under elastic expert parallelism"),
+        (READ, "enable_deterministic_inference", "serve static where batch shapes must not change"),
+        (READ, "enable_two_batch_overlap", "serve static under two-batch overlap"),
+        (READ, "enable_pdmux", "serve static under PD multiplexing"),
+        declared_in=_INPUT_FIELDS,
+    ),
+    *of(
+        "sglang.srt.arg_groups.overrides",
+        (CALL, "resolved_view", "read the arguments as the host resolved them", "server_args"),
+    ),
+    *of(
+        "sglang.srt.speculative.adaptive_spec_params",
+        (
+            CALL,
+            "adaptive_unsupported_reason",
+            "serve static wherever the host's own controller would not run",
+            "server_args",
+        ),
+        (READ, "DEFAULT_ADAPTIVE_CONFIG", "ship the preset host-default"),
+    ),
+    *of(
+        "sglang.srt.utils.hf_transformers_utils",
+        (CALL, "get_config", "read the draft's architecture", "model, *, trust_remote_code"),
+    ),
+    *of(
+        "sglang.srt.runtime_context",
+        (CALL, "get_exec", "read the CUDA-graph settings in force", ""),
+        (CALL, "get_parallel", "read ranks and groups", ""),
+        (CALL, "get_observability", "see whether metrics are on", ""),
+        (CALL, "get_serving", "label the counters with the served model's name", ""),
+    ),
+    *of(
+        "sglang.srt.runtime_context:ParallelContext",
+        (READ, "tp_rank", "log and export metrics on one rank"),
+        (READ, "tp_group", "take the same decision on every rank"),
+        declared_in=("sglang.srt.runtime_context:ParallelContext", f"{_FIELDS}.parallel:Parallel"),
+    ),
+    *of(
+        f"{_FIELDS}.observability:Observability",
+        (READ, "enable_metrics", "export counters only with --enable-metrics"),
+    ),
+    *of(
+        f"{_FIELDS}.serving:Serving",
+        (READ, "served_model_name", "label the counters"),
+    ),
+    # -- graphs and memory --
+    *of(
+        "sglang.srt.model_executor.model_runner_components.cuda_graph_setup",
+        (
+            HOOK,
+            "capture_decode_graph",
+            "narrow the list to what the start-up tier needs while the target captures",
+            "*, model_runner",
+        ),
+    ),
+    *of(
+        f"{_FIELDS}.exec_:ExecGraph",
+        (READ, "_NS_PATH", "reach these settings as get_exec().graph"),
+        (READ, "cuda_graph_config", "find the capture list in force"),
+    ),
+    *of(
+        _GRAPHS,
+        (CALL, "check_cuda_graph_backend", "see whether graphs are on", "phase, backend"),
+    ),
+    *of(f"{_GRAPHS}:CudaGraphConfig", (READ, "decode", "find the decode phase's settings")),
+    *of(
+        f"{_GRAPHS}:PhaseConfig",
+        (WRITE, "bs", "narrow the capture list around a capture"),
+        (WRITE, "backend", "capture nothing for a tier that no graph serves"),
+    ),
+    *of(f"{_GRAPHS}:Backend", (READ, "DISABLED", "capture nothing")),
+    *of(f"{_GRAPHS}:Phase", (READ, "DECODE", "ask about the decode phase")),
+    *of(
+        "sglang.srt.model_executor.runner.base_cuda_graph_runner",
+        (
+            HOOK,
+            "freeze_gc",
+            "collect garbage once for all captures, not twice for each",
+            "enable_cudagraph_gc",
+        ),
+        (
+            CALL,
+            "get_batch_sizes_to_capture",
+            "know the list that the host would capture",
+            "model_runner, captured_req_width",
+        ),
+    ),
+    *of(
+        "sglang.srt.utils",
+        (
+            CALL,
+            "get_available_gpu_memory",
+            "measure free memory",
+            "device, gpu_id, *, distributed, cpu_group",
+        ),
+    ),
+    *of(
+        "sglang.srt.distributed.parallel_state:GroupCoordinator",
+        (CALL, "broadcast_object", "leave out the same tiers on every rank", "self, obj, *, src"),
+        (READ, "world_size", "ask other ranks only when there are some"),
+        (READ, "cpu_group", "take the least free memory of all ranks"),
+    ),
+)
