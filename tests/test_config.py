@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_adaptive_spec.config import (
+    DEFAULT_PRESET,
     PRESETS,
     AdaptiveConfig,
     ConfigError,
@@ -21,7 +22,7 @@ from sglang_adaptive_spec.config import (
     parse_config,
     preset_path,
 )
-from sglang_adaptive_spec.config_file import format_document
+from sglang_adaptive_spec.config_file import SlotKeys, TopLevelKeys, format_document
 from tests.hosts import REPO, host_source
 
 SUPPORTED_HOSTS = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
@@ -335,12 +336,16 @@ def test_a_slot_that_loses_all_its_steps_gets_the_nearest_smaller_one(load):
     assert config.without({0, 1, 3, 5}).slots[8].candidate_steps == (4,)
 
 
-def test_the_docs_example_loads_and_its_quoted_errors_are_what_is_said():
+def test_the_docs_examples_load_and_the_quoted_errors_are_what_is_said():
     page = (REPO / "docs/config.md").read_text()
-    example = re.search(r"```json\n(.*?)```", page, re.DOTALL)
-    assert example
-    assert parse_config("docs", example[1].encode()).candidate_steps == (0, 1, 3, 7)
-    for mistake in ('{"8": {"candidate_steps": [1, -3]}}', f'{{"ema_alfa": 0.2, {SLOT}}}'):
+    examples = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    configs = [parse_config("docs", example.encode()) for example in examples]
+    assert [(config.policy, config.candidate_steps) for config in configs] == [
+        ("goodput", (0, 1, 3, 5)),
+        ("ema", (0, 1, 3, 7)),
+    ]
+    mistakes = ['{"8": {"candidate_steps": [1, -3]}}', f'{{"ema_alfa": 0.2, {SLOT}}}']
+    for mistake in (*mistakes, '{"policy": "goodput", "ema_alpha": 0.2}'):
         with pytest.raises(ConfigError) as error:
             parse_config("adaptive_spec.json", mistake.encode())
         assert str(error.value) in page
@@ -350,6 +355,36 @@ def test_the_docs_example_loads_and_its_quoted_errors_are_what_is_said():
 def test_a_preset_round_trips_through_its_file(name: str):
     config = load_config(name)
     assert parse_config(config.source, config.to_json().encode()) == config
+
+
+def test_the_docs_table_of_keys_has_every_key_under_its_policies_with_its_default():
+    rows = {}
+    for line in (REPO / "docs/config.md").read_text().split("## Keys\n")[1].splitlines():
+        cells = line.split("|")
+        if len(cells) == 8 and (key := re.fullmatch(r" `(\w+)` ", cells[1])):
+            rows[key[1]] = (cells[2].strip(), cells[4].strip())
+    slot, config = SlotConfig((1,)), load_config(None)
+    assert rows == {
+        "policy": ("", f'`"{TopLevelKeys().policy}"`'),
+        "base": ("both", "found from the draft"),
+        "record": ("both", "none"),
+        "memory_budget_gb": ("`goodput`", str(config.memory_budget_gb)),
+        "candidate_steps": ("both", "required"),
+        **{
+            key: ("`ema`", str(getattr(slot, key))) for key in BAD_NUMBERS if key != "ceiling_coeff"
+        },
+        "ceiling_coeff": ("`ema`", "0 (off)"),
+    }
+    assert set(rows) == {*TopLevelKeys.__struct_fields__, *SlotKeys.__struct_fields__}
+
+
+def test_the_docs_table_of_presets_has_their_steps():
+    page = (REPO / "docs/config.md").read_text().split("## Presets\n")[1].split("##")[0]
+    for name in PRESETS:
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{name}`"))
+        for bound, slot in load_config(name).slots.items():
+            assert f"{bound}: {list(slot.candidate_steps)}" in row
+        assert ("(default)" in row) == (name == DEFAULT_PRESET)
 
 
 def test_every_preset_is_listed():
