@@ -19,16 +19,19 @@ from sglang.srt.runtime_context import get_exec
 from sglang.srt.utils import get_available_gpu_memory
 
 from sglang_adaptive_spec.controller import AdaptiveController
-from sglang_adaptive_spec.policy.tiers import Tier
-from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
+from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
+from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, thinned
 
 
 class CaptureLists:
     """Knows the graph batch sizes of every tier; usable once the memory pools exist."""
 
-    def __init__(self, target_runner: Any, controller: AdaptiveController) -> None:
+    def __init__(
+        self, target_runner: Any, controller: AdaptiveController, is_thinned: bool
+    ) -> None:
         self._target_runner = target_runner
         self._controller = controller
+        self._is_thinned = is_thinned  # drafting tiers need not have every size
 
     @property
     def max_batch_size(self) -> int:
@@ -49,6 +52,8 @@ class CaptureLists:
         needed: set[int] = set()
         for width in (1, tier.num_draft_tokens):
             captured, _ = get_batch_sizes_to_capture(self._target_runner, width)
+            if self._is_thinned and tier != PLAIN_TIER:
+                captured = thinned(captured)
             sizes = graph_batch_sizes(tier, captured, self.reachable, self.max_batch_size)
             needed.update(sizes)
         return tuple(sorted(needed))

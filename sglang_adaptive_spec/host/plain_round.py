@@ -25,6 +25,7 @@ from sglang.srt.model_executor.forward_batch_info import (
     ForwardMode,
 )
 from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
+from sglang.srt.runtime_context import get_parallel
 from sglang.srt.speculative.eagle_info import EagleDraftInput, EagleVerifyInput
 from sglang.srt.speculative.eagle_utils import (
     eagle_sample,
@@ -32,8 +33,8 @@ from sglang.srt.speculative.eagle_utils import (
 )
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS
 from sglang_adaptive_spec.runtime.backlog import (
-    CATCH_UP_ROUNDS,
     Backlog,
     CatchUpSchedule,
     RowMap,
@@ -56,6 +57,26 @@ def plain_round_unsupported_reason(target_runner: Any) -> str | None:
     if target_runner.ngram_embedding_manager.enabled:
         return "n-gram embeddings prepare decode rounds in the scheduler"
     return None
+
+
+def catch_up_width(draft_worker: Any, max_batch_size: int) -> int:
+    """Returns the widest catch-up whose FlashInfer plan fits its workspace at ``max_batch_size``.
+
+    FlashInfer's prefill plan for a CUDA graph keeps partial results of tiles of 128 packed rows in
+    fp32 (flashinfer 0.6 attention/scheduler.cuh:PrefillPlan); other backends have no such limit.
+    """
+    workspace = getattr(draft_worker.draft_extend_attn_backend, "workspace_buffer", None)
+    if workspace is None:
+        return CATCH_UP_ROUNDS
+    config, tile = draft_worker.draft_runner.model_config, 128
+    tp_size = get_parallel().tp_size
+    num_heads = config.num_attention_heads // tp_size
+    group = max(1, num_heads // config.get_num_kv_heads(tp_size))
+    for width in range(CATCH_UP_ROUNDS, 1, -1):
+        num_tiles = -(-max_batch_size * width * group // tile) + max_batch_size - 1
+        if 4 * num_heads * num_tiles * tile * (config.head_dim + 1) <= workspace.nbytes:
+            return width
+    return 1  # as wide as the host's own draft-extend at zero steps
 
 
 class PlainDecodeGraphRunner(DecodeCudaGraphRunner):
@@ -96,10 +117,11 @@ class PlainRounds:
         self._worker = worker
         self._target_worker = worker.target_worker
         self._req_to_token = worker.target_worker.model_runner.req_to_token_pool.req_to_token
-        self.schedule = CatchUpSchedule()
+        self.width = catch_up_width(worker.draft_worker, max_batch_size)
+        self.schedule = CatchUpSchedule(self.width)
         self.backlog = Backlog(
             max_batch_size,
-            CATCH_UP_ROUNDS,
+            self.width,
             get_draft_input_from_target_hidden_dim(draft_runner),
             draft_runner.model_config.dtype,
             worker.device,

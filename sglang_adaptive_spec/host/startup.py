@@ -8,6 +8,7 @@ stands there while the server starts and is gone when it serves.
 
 import contextlib
 import logging
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,7 +77,9 @@ class TierBuilder:
         memory = MemoryModel(fixed_gb=BACKENDS_PER_TIER * self.backends.gb)
         startup_state = self._pool.states[0]
         memory.learn(self._startup, len(startup_state.graph_batch_sizes), startup_state.build_gb)
-        build_tiers(self._pool, self, wanted, memory)
+        config = self._worker.adaptive_request.config
+        budget_gb = config.memory_budget_gb if config.policy == "goodput" else math.inf
+        build_tiers(self._pool, self, wanted, memory, budget_gb)
 
     # -- TierHost --
 

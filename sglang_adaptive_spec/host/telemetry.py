@@ -9,7 +9,7 @@ from sglang_adaptive_spec import __version__
 from sglang_adaptive_spec.host.metrics import MetricsExporter
 from sglang_adaptive_spec.host.request import ALGORITHM, AdaptiveRequest, request_of
 from sglang_adaptive_spec.host.versions import versions_report
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.policy.tiers import Policy, Tier
 from sglang_adaptive_spec.runtime.pool import TierState
 
 logger = logging.getLogger(__name__)
@@ -42,6 +42,8 @@ class Telemetry:
         total_gb = sum(state.build_gb for state in pool.states)
         total_s = sum(state.build_s for state in pool.states)
         lines.append(f"  all tiers: {total_gb:.2f} GB, {total_s:.1f} s")
+        if (seeding := self._worker.seeding) is not None:
+            lines.append(f"  round times: {seeding.source}, {seeding.seconds:.1f} s")
         logger.info("\n".join(lines))
 
     def state(self) -> dict[str, Any]:
@@ -54,7 +56,8 @@ class Telemetry:
             "tiers": [_tier_state(state) for state in worker.pool.states],
             "startup_steps": controller.startup_tier.num_steps,
             "current_steps": controller.decode_tier.num_steps,
-            "slots": dict(controller.policy.describe()),
+            **_policy_state(controller.policy),
+            "seeding": worker.seeding._asdict() if worker.seeding is not None else None,
             "rounds": _by_steps(tiers, lambda tier: counters.num_rounds.get(tier, 0)),
             "num_proposed_drafts": _by_steps(tiers, counters.num_proposed_drafts),
             "num_correct_drafts": _by_steps(tiers, counters.num_correct_drafts),
@@ -72,6 +75,14 @@ class Telemetry:
 
     def _tiers(self) -> list[Tier]:
         return [state.tier for state in self._worker.pool.states]
+
+
+def _policy_state(policy: Policy) -> dict[str, Any]:
+    """Returns the batch-size slots, and beside them what a policy knows beyond them."""
+    state = dict(policy.describe())
+    if "slots" not in state:  # the averaging policy has nothing else
+        return {"slots": state}
+    return {"slots": state.pop("slots"), "decisions": state}
 
 
 def add_internal_state(result: Any, scheduler: Any) -> Any:

@@ -23,12 +23,14 @@ from sglang_adaptive_spec.host.plain_round import (
 )
 from sglang_adaptive_spec.host.registration import install_build_hooks
 from sglang_adaptive_spec.host.request import AdaptiveRequest, request_of
+from sglang_adaptive_spec.host.seeding import Seeding, seed_costs
 from sglang_adaptive_spec.host.startup import TierBuilder
 from sglang_adaptive_spec.host.telemetry import Telemetry
-from sglang_adaptive_spec.policy.ema import EmaPolicy
+from sglang_adaptive_spec.policy.build import build_policy
+from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, DecodeBatch, Tier
-from sglang_adaptive_spec.runtime.backlog import CATCH_UP_ROUNDS
 from sglang_adaptive_spec.runtime.pool import RuntimePool, Slot
+from sglang_adaptive_spec.runtime.timing import RoundTimer
 
 logger = logging.getLogger(__name__)
 
@@ -116,11 +118,14 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         assert request.initial_steps is not None, "resolution set it"
         self.adaptive_request = request
         startup = request.startup_tier
-        policy = EmaPolicy(request.config, request.initial_steps)
+        policy = build_policy(request.config, request.initial_steps)
         self.pool = RuntimePool(self._slots(), startup)
-        self.controller = AdaptiveController(policy, self.pool, startup)
+        self.controller = AdaptiveController(
+            policy, self.pool, startup, clock=RoundTimer(str(self.device))
+        )
         target_runner = self._target_worker.model_runner
-        captures = CaptureLists(target_runner, self.controller)
+        is_thinned = isinstance(policy, GoodputPolicy)
+        captures = CaptureLists(target_runner, self.controller, is_thinned)
         self.tier_builder = TierBuilder(self, captures, self.pool, startup)
         setattr(target_runner, CAPTURES_ATTRIBUTE, self.tier_builder)
         # The host makes its draft worker inside __init__; the subclass adds no state of its own.
@@ -130,6 +135,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self._built_values: tuple[object, ...] = ()
         self.plain_rounds: PlainRounds | None = None
         self._is_target_last_to_read = False
+        self.seeding: Seeding | None = None  # how the costs were measured, if the policy has any
 
     def init_attention_backends(self, *args: Any, **kwargs: Any) -> None:
         """The last step before the first capture, the target's."""
@@ -144,6 +150,9 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self.adaptive_controller = None
         garbage_hold.release()
         delattr(self._target_worker.model_runner, CAPTURES_ATTRIBUTE)
+        policy = self.controller.policy
+        if isinstance(policy, GoodputPolicy):
+            self.seeding = seed_costs(self, policy, self.tier_builder.max_graph_batch_size())
         self.telemetry = Telemetry(self)
         self.telemetry.log_start()
 
@@ -186,6 +195,18 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self._is_target_last_to_read = not launch.is_catch_up
         return result
 
+    def run_alone(self, tier: Tier, batch: Any, is_catch_up: bool = False) -> None:
+        """Runs one round that no controller chose and nobody waits for: start-up measurements."""
+        plain = self.plain_rounds
+        if plain is None or tier != PLAIN_TIER:
+            super().forward_batch_generation(batch)
+            return
+        plain.begin(None, range(batch.seq_lens.shape[0]), is_catch_up)
+        try:
+            super().forward_batch_generation(batch)
+        finally:
+            plain.end()
+
     @property
     def last_shared_read_runner(self) -> Any:
         """The model runner whose last read of shared buffers the scheduler waits for."""
@@ -212,7 +233,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
     def _decode_batch(self, batch: Any) -> DecodeBatch:
         context_tokens = batch.seq_lens_sum or 0  # None where no attention backend needs it
         size = batch.seq_lens.shape[0]
-        return DecodeBatch(size, batch.reqs, context_tokens, time.monotonic())
+        requests = [req.rid for req in batch.reqs]
+        return DecodeBatch(size, requests, context_tokens, time.monotonic())
 
     def _prepare_plain_rounds(self) -> None:
         target_runner = self._target_worker.model_runner
@@ -240,8 +262,10 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
     def _build_plain_tier(self) -> tuple[object, ...]:
         """Builds decode graphs for the target and a draft-extend as wide as a catch-up."""
         draft, target_runner = self._draft_worker, self._target_worker.model_runner
+        assert self.plain_rounds is not None, "the caller checked this"
+        width = self.plain_rounds.width
         # The host insists on a chain of that width; the tier itself drafts nothing.
-        with self._override_worker_state(CATCH_UP_ROUNDS - 1, CATCH_UP_ROUNDS):
+        with self._override_worker_state(width - 1, width):
             self.speculative_num_steps = draft.speculative_num_steps = 0
             draft.init_attention_backend()
             draft._capture_cuda_graphs()

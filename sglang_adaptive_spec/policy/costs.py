@@ -36,10 +36,8 @@ from sglang_adaptive_spec.policy.cost_state import (
     state_from_dict,
     state_to_dict,
 )
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, RoundTime, Tier
+from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, RoundTime, Tier
 
-# Zero-step rounds from one catch-up of the draft to the next (host/plain_round.py).
-CATCH_UP_ROUNDS = 16
 # The host's own capture list with speculation (sglang 0.5.23 arg_groups/cuda_graph_hook.py).
 DEFAULT_BUCKETS = (*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8))
 
@@ -75,6 +73,7 @@ class CostTable:
 
     def __init__(self, state: CostState) -> None:
         self._state = state
+        self.catch_up_rounds = CATCH_UP_ROUNDS  # the server's own, where that differs
         self.tiers = tuple(Tier(*fields) for fields in state.tiers)
         self._idx = {tier: idx for idx, tier in enumerate(self.tiers)}
         self._plain_idx = self._idx.get(PLAIN_TIER)
@@ -137,7 +136,7 @@ class CostTable:
         if self._plain_idx is None or self._catch_up_scale == 0.0:
             return 0.0
         unit = self._extra_unit_ms(batch_size, context_tokens)
-        return self.drift * self._catch_up_scale * unit / CATCH_UP_ROUNDS
+        return self.drift * self._catch_up_scale * unit / self.catch_up_rounds
 
     def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
         """Returns the expected period of a round."""

@@ -12,10 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-# Rounds from one catch-up to the next, and the width of the draft-extend graph that does it.
-# The draft's weights are read once per catch-up instead of once per round; at 15 that is about
-# 1.5 % of an 8B model's decode round on an H200 (benchmarks/results/matrix-h200.json, arm none).
-CATCH_UP_ROUNDS = 15
+from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS
 
 
 class CatchUpSchedule:

@@ -5,6 +5,7 @@ is the smallest of all ranks and the verdict is rank 0's.
 """
 
 import logging
+import math
 import time
 from collections.abc import Iterable
 from typing import Protocol
@@ -43,11 +44,16 @@ class TierHost(Protocol):
 
 
 def build_tiers(
-    pool: RuntimePool, host: TierHost, tiers: Iterable[Tier], memory: MemoryModel
+    pool: RuntimePool,
+    host: TierHost,
+    tiers: Iterable[Tier],
+    memory: MemoryModel,
+    budget_gb: float = math.inf,
 ) -> None:
-    """Plans the ``tiers`` that the pool lacks, then builds those that fit."""
+    """Plans the ``tiers`` that the pool lacks, then builds those that fit into ``budget_gb``."""
     built = {state.tier for state in pool.states}
-    for tier in plan_tiers(host, set(tiers) - built, memory):
+    left_gb = budget_gb - sum(state.build_gb for state in pool.states)
+    for tier in plan_tiers(host, set(tiers) - built, memory, left_gb):
         sizes = host.graph_batch_sizes(tier)
         free_before_gb, start_s = host.free_gb(), time.perf_counter()
         values = host.build(tier)
@@ -55,7 +61,9 @@ def build_tiers(
         pool.add(TierState(tier, values, sizes, time.perf_counter() - start_s, used_gb))
 
 
-def plan_tiers(host: TierHost, tiers: Iterable[Tier], memory: MemoryModel) -> list[Tier]:
+def plan_tiers(
+    host: TierHost, tiers: Iterable[Tier], memory: MemoryModel, budget_gb: float = math.inf
+) -> list[Tier]:
     """Returns the ``tiers`` that fit together, shallowest first; leaves the others out.
 
     Shallow tiers go first: every slot can fall back to one. A slot that does so adds to the
@@ -66,7 +74,7 @@ def plan_tiers(host: TierHost, tiers: Iterable[Tier], memory: MemoryModel) -> li
     """
     wanted = sorted(tiers)
     while True:
-        available_gb = host.min_free_gb() - RESERVED_GB
+        available_gb = min(host.min_free_gb() - RESERVED_GB, budget_gb)
         for tier in wanted:
             num_graphs = len(host.graph_batch_sizes(tier))
             estimate_gb = memory.estimate_gb(tier, num_graphs)
@@ -86,7 +94,8 @@ def plan_tiers(host: TierHost, tiers: Iterable[Tier], memory: MemoryModel) -> li
         logger.warning(
             "ADAPTIVE_EAGLE leaves out num_steps=%d: its %d graph sizes need about %.2f GB and "
             "%.2f GB are left for them. Lower --mem-fraction-static or "
-            "--cuda-graph-max-bs-decode, or remove the step from the config.",
+            "--cuda-graph-max-bs-decode, raise memory_budget_gb if the config has one, or remove "
+            "the step from the config.",
             tier.num_steps,
             num_graphs,
             estimate_gb,

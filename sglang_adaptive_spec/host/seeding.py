@@ -1,0 +1,283 @@
+"""Measures what a round of every tier costs, before the server is ready.
+
+Whole rounds are run through the host's worker on a batch that no request owns: draft, verify,
+sampling and draft-extend, planned anew for each round as while serving, on KV slots borrowed from
+the empty pool at two context lengths. What the scheduler adds between rounds is learned while
+serving (policy/costs.py). All ranks run the same rounds; rank 0's times count.
+
+The borrowed slots keep what the rounds wrote, as slots that a finished request gave back do.
+"""
+
+import copy
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from sglang.srt.managers.schedule_batch import ScheduleBatch
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.runtime_context import get_parallel
+from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+from sglang.srt.speculative.eagle_info import EagleDraftInput
+from sglang.srt.speculative.eagle_utils import get_draft_recurrent_hidden_state_spec
+
+from sglang_adaptive_spec import __version__
+from sglang_adaptive_spec.host.versions import versions_report
+from sglang_adaptive_spec.policy.cost_cache import CostKey, default_folder, load, save
+from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
+
+MAX_SIZES = 8  # batch sizes per tier; the cost table interpolates
+CONTEXT_LENS = (256, 2048)  # tokens per request: two points of a line
+WARM_UP_ROUNDS = 2
+TIMED_ROUNDS = 4
+LIMIT_S = 10.0  # what is not measured by then is interpolated
+MAX_POOL_SHARE = 0.8  # of the free KV slots
+CPU_SIZES = (1, 4)
+CPU_CONTEXT_LENS = (64,)
+CPU_TIMED_ROUNDS = 2
+
+
+def spaced(sizes: Sequence[int], count: int) -> list[int]:
+    """Returns at most ``count`` of ``sizes``, both ends included, about equal ratios apart.
+
+    Ends first, then the middle: whoever stops early has covered the range.
+    """
+    remaining = sorted(set(sizes))
+    chosen: list[int] = []
+    for size in (remaining[:1] + remaining[-1:]) if remaining else ():
+        if size not in chosen:
+            chosen.append(size)
+    while len(chosen) < min(count, len(remaining)):
+        candidates = [size for size in remaining if size not in chosen]
+        chosen.append(
+            max(candidates, key=lambda size: min(max(size / c, c / size) for c in chosen))
+        )
+    return chosen
+
+
+class Seeding(NamedTuple):
+    """Where the costs at start-up came from."""
+
+    source: str  # "measured" or "cache"
+    seconds: float
+    num_points: int
+
+
+def seed_costs(worker: Any, policy: GoodputPolicy, max_batch_size: int) -> Seeding:
+    """Gives ``policy`` the costs of an earlier start on the same machine, else measures them."""
+    start_s = time.perf_counter()
+    plain = worker.plain_rounds
+    group, folder = get_parallel().tp_group, default_folder()
+    sizes = {size for state in worker.pool.states for size in state.graph_batch_sizes}
+    if sizes:
+        policy.costs = CostTable.empty(policy.costs.tiers, sorted(sizes))
+    key = _cost_key(worker, policy)
+    stored = load(key, folder) if get_parallel().tp_rank == 0 else None
+    state = group.broadcast_object(None if stored is None else stored.to_dict(), src=0)
+    if state is not None:
+        policy.costs, source, num_points = CostTable.from_dict(state), "cache", 0
+    else:
+        seeder = Seeder(worker, max_batch_size)
+        policy.costs, source = seeder.seed(policy.costs), "measured"
+        num_points = seeder.num_points
+        if get_parallel().tp_rank == 0:
+            save(key, policy.costs, folder)
+    if plain is not None:
+        policy.costs.catch_up_rounds = plain.width
+    return Seeding(source, time.perf_counter() - start_s, num_points)
+
+
+def _cost_key(worker: Any, policy: GoodputPolicy) -> CostKey:
+    args, runner = worker.server_args, worker.target_worker.model_runner
+    is_cpu = worker.device == "cpu"
+    gpu = platform.processor() or platform.machine()
+    if not is_cpu:
+        gpu = torch.get_device_module(worker.device).get_device_name(worker.gpu_id)
+    sizes = {size for state in worker.pool.states for size in state.graph_batch_sizes}
+    return CostKey(
+        gpu=gpu,
+        tp_size=get_parallel().tp_group.world_size,
+        model=str(args.model_path),
+        draft=str(args.speculative_draft_model_path),
+        dtype=str(runner.model_config.dtype),
+        attention_backend=type(runner.attn_backend).__name__,
+        host_version=versions_report()["sglang"],
+        plugin_version=__version__,
+        tiers=tuple((t.num_steps, t.topk, t.num_draft_tokens) for t in policy.costs.tiers),
+        buckets=tuple(sorted(sizes)),
+    )
+
+
+class Seeder:
+    """Runs and times rounds of every tier on a synthetic batch."""
+
+    def __init__(self, worker: Any, max_batch_size: int) -> None:
+        self._worker = worker
+        self._is_cpu = worker.device == "cpu"
+        self._max_batch_size = max_batch_size
+        self._context_lens = CPU_CONTEXT_LENS if self._is_cpu else CONTEXT_LENS
+        self._timed_rounds = CPU_TIMED_ROUNDS if self._is_cpu else TIMED_ROUNDS
+        self._deadline_s = 0.0
+        self.seconds = 0.0
+        self.num_points = 0
+
+    def seed(self, costs: CostTable) -> CostTable:
+        """Returns ``costs`` with what was measured, alike on every rank."""
+        start_s = time.perf_counter()
+        self._deadline_s = start_s + LIMIT_S
+        worker = self._worker
+        try:
+            for tier, size in self._plan():
+                if not self._agree(time.perf_counter() < self._deadline_s):
+                    break
+                self._measure(costs, tier, size)
+        finally:
+            worker.pool.activate(worker.controller.startup_tier)
+            worker.draft_worker.draft_runner.shared_read_done_event = None
+        costs.fit()
+        self.seconds = time.perf_counter() - start_s
+        group = get_parallel().tp_group
+        if group.world_size > 1:
+            costs = CostTable.from_dict(group.broadcast_object(costs.to_dict(), src=0))
+        return costs
+
+    def _plan(self) -> Iterator[tuple[Tier, int]]:
+        """Yields tiers and batch sizes, the ends of every tier's range first."""
+        sizes = {state.tier: self._sizes(state) for state in self._worker.pool.states}
+        for idx in range(max(map(len, sizes.values()), default=0)):
+            for tier, of_tier in sizes.items():
+                if idx < len(of_tier):
+                    yield tier, of_tier[idx]
+
+    def _sizes(self, state: Any) -> list[int]:
+        reachable = self._worker.controller.policy.reachable
+        limit = self._max_batch_size
+        sizes = [min(size, limit) for size in state.graph_batch_sizes or CPU_SIZES]
+        return spaced([size for size in sizes if state.tier in reachable(size)], MAX_SIZES)
+
+    def _agree(self, verdict: bool) -> bool:
+        return bool(get_parallel().tp_group.broadcast_object(verdict, src=0))
+
+    def _measure(self, costs: CostTable, tier: Tier, size: int) -> None:
+        self._worker.pool.activate(tier)
+        for context_len in self._context_lens:
+            with BorrowedBatch(self._worker, size, context_len) as batch:
+                if batch is None:  # the pool is too small for it
+                    continue
+                kinds = (False, True) if self._has_catch_up(tier) else (False,)
+                for is_catch_up in kinds:
+                    ms = self._round_ms(tier, batch, is_catch_up)
+                    for padded in self._padding_up_to(tier, size):
+                        costs.seed(tier, padded, padded * context_len, ms, is_catch_up)
+                    self.num_points += 1
+
+    def _padding_up_to(self, tier: Tier, size: int) -> list[int]:
+        """Returns ``size`` and the sizes that run at it because ``tier`` has no graph of theirs."""
+        states = {state.tier: state.graph_batch_sizes for state in self._worker.pool.states}
+        own, every = states[tier], sorted({size, *(s for sizes in states.values() for s in sizes)})
+        below = max((s for s in own if s < size), default=size - 1)
+        return [s for s in every if below < s <= size]
+
+    def _has_catch_up(self, tier: Tier) -> bool:
+        return tier == PLAIN_TIER and self._worker.plain_rounds is not None
+
+    def _round_ms(self, tier: Tier, batch: ScheduleBatch, is_catch_up: bool) -> float:
+        """Returns the mean time of a round of those that follow each other at once."""
+        for _ in range(WARM_UP_ROUNDS):
+            self._worker.run_alone(tier, copy.copy(batch), is_catch_up)
+        if self._is_cpu:
+            start_s = time.perf_counter()
+            for _ in range(self._timed_rounds):
+                self._worker.run_alone(tier, copy.copy(batch), is_catch_up)
+            return (time.perf_counter() - start_s) * 1e3 / self._timed_rounds
+        event = torch.get_device_module(self._worker.device).Event
+        begin, end = event(enable_timing=True), event(enable_timing=True)
+        begin.record()
+        for _ in range(self._timed_rounds):
+            self._worker.run_alone(tier, copy.copy(batch), is_catch_up)
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / self._timed_rounds
+
+
+class BorrowedBatch:
+    """A decode batch on request rows and KV slots that nobody uses yet; gives them back."""
+
+    def __init__(self, worker: Any, size: int, context_len: int) -> None:
+        self._worker = worker
+        self._size, self._context_len = size, context_len
+        runner = worker.target_worker.model_runner
+        self._req_to_token = runner.req_to_token_pool.req_to_token
+        self._allocator = worker.token_to_kv_pool_allocator
+        self._slots: torch.Tensor | None = None
+        self._rows = torch.arange(1, size + 1, device=worker.device)  # row 0 is padding
+
+    def __enter__(self) -> ScheduleBatch | None:
+        page_size = self._allocator.page_size
+        # The last positions are written by the round itself.
+        per_row = -(-(self._context_len + 2 * self._reserve()) // page_size) * page_size
+        is_too_long = per_row > self._req_to_token.shape[1]
+        if is_too_long or self._size * per_row > MAX_POOL_SHARE * self._allocator.available_size():
+            return None
+        self._slots = self._allocator.alloc(self._size * per_row)
+        if self._slots is None:
+            return None
+        slots = self._slots.view(self._size, per_row).to(self._req_to_token.dtype)
+        self._req_to_token[self._rows, :per_row] = slots
+        return self._batch()
+
+    def __exit__(self, *_: Any) -> None:
+        if self._slots is not None:
+            self._req_to_token[self._rows] = 0
+            self._allocator.free(self._slots)
+
+    def _reserve(self) -> int:
+        return int(self._worker.controller.startup_tier.num_draft_tokens)
+
+    def _batch(self) -> ScheduleBatch:
+        worker, size, device = self._worker, self._size, self._worker.device
+        runner = worker.target_worker.model_runner
+        batch = ScheduleBatch.init_new(
+            [],
+            runner.req_to_token_pool,
+            self._allocator,
+            None,
+            runner.model_config,
+            False,
+            runner.spec_algorithm,
+        )
+        lens = torch.full((size,), self._context_len, dtype=torch.int64)
+        batch.forward_mode = ForwardMode.DECODE
+        batch.seq_lens, batch.seq_lens_cpu = lens.to(device), lens
+        batch.seq_lens_sum = size * self._context_len
+        batch.orig_seq_lens = batch.seq_lens.to(torch.int32)
+        batch.req_pool_indices, batch.req_pool_indices_cpu = self._rows, self._rows.cpu()
+        batch.sampling_info = _greedy(size, runner.model_config.vocab_size, device)
+        hidden_size, dtype = get_draft_recurrent_hidden_state_spec(worker.draft_worker.draft_runner)
+        batch.spec_info = EagleDraftInput(
+            topk_p=torch.ones((size, 1), device=device),
+            topk_index=torch.zeros((size, 1), dtype=torch.int64, device=device),
+            hidden_states=torch.zeros((size, hidden_size), dtype=dtype, device=device),
+            bonus_tokens=torch.ones(size, dtype=torch.int64, device=device),
+        )
+        return batch
+
+
+def _greedy(size: int, vocab_size: int, device: str) -> SamplingBatchInfo:
+    ones = torch.ones(size, device=device)
+    return SamplingBatchInfo(
+        temperatures=ones.unsqueeze(1),
+        top_ps=ones,
+        top_ks=torch.ones(size, dtype=torch.int32, device=device),
+        min_ps=torch.zeros(size, device=device),
+        is_all_greedy=True,
+        is_any_greedy=True,
+        need_top_p_sampling=False,
+        need_top_k_sampling=False,
+        need_min_p_sampling=False,
+        vocab_size=vocab_size,
+        device=device,
+    )
