@@ -1,17 +1,26 @@
 """The loop's promises, on fakes: who gets which result, when tiers change, what survives."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.controller import AdaptiveController
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Observation, Tier, chain_tier
+from sglang_adaptive_spec.controller import AdaptiveController, Launch
+from sglang_adaptive_spec.policy.tiers import (
+    PLAIN_TIER,
+    DecodeBatch,
+    Observation,
+    RoundTime,
+    Tier,
+    chain_tier,
+)
+from sglang_adaptive_spec.runtime.backlog import CatchUpSchedule
 
 STARTUP = chain_tier(7)
+INTERVAL = 4  # rounds from one catch-up to the next
 
 
 class FakePool:
@@ -32,17 +41,20 @@ class ScriptedPolicy:
     def __init__(self, *steps: int) -> None:
         self.script = [chain_tier(step) for step in steps]
         self.observed: list[Observation] = []
+        self.times: list[RoundTime] = []
         self.failing = ""
 
-    def choose(self, batch_size: int) -> Tier:
-        if self.failing == "choose":
-            raise ZeroDivisionError("scripted")
+    def choose(self, batch: DecodeBatch) -> Tier:
+        self._fail_in("choose")
         return self.script.pop(0) if len(self.script) > 1 else self.script[0]
 
     def observe(self, observation: Observation) -> None:
-        if self.failing == "observe":
-            raise ZeroDivisionError("scripted")
+        self._fail_in("observe")
         self.observed.append(observation)
+
+    def observe_time(self, round_time: RoundTime) -> None:
+        self._fail_in("observe_time")
+        self.times.append(round_time)
 
     def reachable(self, batch_size: int) -> Sequence[Tier]:
         return self.script
@@ -56,18 +68,76 @@ class ScriptedPolicy:
     def describe(self) -> dict[str, Any]:
         return {}
 
+    def _fail_in(self, call: str) -> None:
+        if self.failing == call:
+            raise ZeroDivisionError("scripted")
+
+
+class FakeClock:
+    """Knows the period of a round, its number in ms, as soon as the next one starts."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self._started: list[RoundTime] = []
+        self._finished: list[RoundTime] = []
+
+    def start(
+        self, tier: Tier, batch_size: int, context_tokens: int, is_catch_up: bool = False
+    ) -> None:
+        self.calls.append((tier.num_steps, batch_size, context_tokens, is_catch_up))
+        self._finished, ms = self._started[-1:], float(len(self.calls))
+        self._started.append(RoundTime(tier, batch_size, context_tokens, ms, is_catch_up))
+
+    def interrupt(self) -> None:
+        self.calls.append(("interrupt",))
+
+    def poll(self) -> RoundTime | None:
+        return self._finished.pop() if self._finished else None
+
+
+class KnownFirstDrafts:
+    """First drafts of one round; must not be read before its result is there."""
+
+    def __init__(self, *correct: bool | None) -> None:
+        self.correct = correct
+        self.num_reads = 0
+
+    def read(self) -> Sequence[bool | None]:
+        self.num_reads += 1
+        return self.correct
+
 
 def make(*steps: int) -> tuple[AdaptiveController, ScriptedPolicy, FakePool]:
     policy, pool = ScriptedPolicy(*steps), FakePool()
     return AdaptiveController(policy, pool, STARTUP), policy, pool
 
 
+def decode(
+    controller: AdaptiveController, requests: Sequence[Hashable] = ("a",), context_tokens: int = 0
+) -> Launch:
+    """Launches a round; settles the schedule after a catch-up, as the worker does."""
+    batch = DecodeBatch(len(requests), requests, context_tokens)
+    launch = controller.before_decode(batch)
+    schedule = controller.draft_schedule
+    if launch.is_catch_up:
+        assert isinstance(schedule, CatchUpSchedule)
+        schedule.settle()
+    return launch
+
+
+def lagging(*steps: int) -> tuple[AdaptiveController, ScriptedPolicy, FakePool]:
+    """A controller whose zero-step rounds let the draft fall behind."""
+    controller, policy, pool = make(*steps)
+    controller.draft_schedule = CatchUpSchedule(INTERVAL)
+    return controller, policy, pool
+
+
 def test_a_late_result_goes_to_the_tier_batch_and_requests_that_produced_it() -> None:
     controller, policy, _ = make(3, 1, 0)
-    controller.before_decode(2, ["a", "b"])
-    controller.before_decode(2, ["a", "b"])  # the overlap schedule: launched before the result
+    decode(controller, ["a", "b"])
+    decode(controller, ["a", "b"])  # the overlap schedule: launched before the result
     controller.observe([2, 0], 2)
-    controller.before_decode(1, ["b"])
+    decode(controller, ["b"])
     controller.observe([1, 1], 2)
     controller.observe([0], 1)
     assert policy.observed == [
@@ -79,13 +149,13 @@ def test_a_late_result_goes_to_the_tier_batch_and_requests_that_produced_it() ->
 
 def test_a_result_of_another_batch_size_clears_what_is_in_flight_and_is_counted() -> None:
     controller, policy, _ = make(3)
-    controller.before_decode(2, ["a", "b"])
-    controller.before_decode(2, ["a", "b"])
+    decode(controller, ["a", "b"])
+    decode(controller, ["a", "b"])
     controller.observe([1, 1, 1], 3)
     controller.observe([1, 1], 2)  # its launch is gone, too
     assert policy.observed == []
     assert controller.counters.num_feedback_mismatches == 2
-    controller.before_decode(1, ["a"])
+    decode(controller)
     controller.observe([3], 1)
     assert [observation.num_correct_drafts for observation in policy.observed] == [[3]]
 
@@ -93,7 +163,7 @@ def test_a_result_of_another_batch_size_clears_what_is_in_flight_and_is_counted(
 def test_the_requests_of_a_launch_do_not_change_with_the_schedulers_list() -> None:
     controller, policy, _ = make(3)
     requests = ["a", "b"]
-    controller.before_decode(2, requests)
+    decode(controller, requests)
     requests.pop()
     controller.observe([1, 1], 2)
     assert policy.observed[0].requests == ("a", "b")
@@ -101,40 +171,143 @@ def test_the_requests_of_a_launch_do_not_change_with_the_schedulers_list() -> No
 
 def test_extend_runs_on_the_startup_tier_and_decode_returns_to_the_chosen_one() -> None:
     controller, _, pool = make(1)
-    controller.before_decode(1, ["a"])
+    decode(controller)
     controller.before_extend()
     controller.before_extend()  # already in force: nothing to do
-    controller.before_decode(1, ["a"])
+    decode(controller)
     assert pool.activated == [chain_tier(1), STARTUP, chain_tier(1)]
     assert controller.counters.num_prefill_activations == 1
 
 
 def test_only_changes_of_the_decode_tier_count_as_switches_and_carry_their_reason() -> None:
     controller, _, _ = make(1, 1, 3, 0)
-    controller.before_decode(1, ["a"])  # the first choice switches from nothing
+    decode(controller)  # the first choice switches from nothing
     controller.before_extend()
-    controller.before_decode(1, ["a"])  # same tier after a prefill
-    controller.before_decode(1, ["a"])  # same slot, other tier
-    controller.before_decode(8, list("abcdefgh"))  # other slot, other tier
+    decode(controller)  # same tier after a prefill
+    decode(controller)  # same slot, other tier
+    decode(controller, "abcdefgh")  # other slot, other tier
     assert controller.counters.num_switches == {"policy": 1, "batch_size": 1}
 
 
-@pytest.mark.parametrize("call", ["choose", "observe"])
+# -- zero steps: the draft falls behind and catches up --
+
+
+def test_leaving_zero_steps_takes_one_more_plain_round_that_catches_up() -> None:
+    controller, policy, pool = lagging(0, 0, 3)
+    launches = [decode(controller) for _ in range(4)]
+    tiers = [(launch.tier.num_steps, launch.is_catch_up) for launch in launches]
+    assert tiers == [(0, False), (0, False), (0, True), (3, False)]
+    assert pool.activated == [PLAIN_TIER, chain_tier(3)]
+    for _ in launches:
+        controller.observe([0], 1)
+    assert [seen.tier for seen in policy.observed] == [launch.tier for launch in launches]
+
+
+def test_a_policy_that_changes_its_mind_in_the_extra_round_stays_at_zero_steps() -> None:
+    controller, _, _ = lagging(0, 3, 0)
+    launches = [decode(controller) for _ in range(3)]
+    assert [launch.tier for launch in launches] == [PLAIN_TIER] * 3
+    assert [launch.is_catch_up for launch in launches] == [False, True, False]
+    assert sum(controller.counters.num_switches.values()) == 0
+
+
+def test_a_catch_up_is_due_after_the_interval_and_counts_anew_from_there() -> None:
+    controller, _, _ = lagging(0)
+    launches = [decode(controller) for _ in range(2 * INTERVAL + 1)]
+    due = [number for number, launch in enumerate(launches, 1) if launch.is_catch_up]
+    assert due == [INTERVAL, 2 * INTERVAL]
+
+
+def test_a_request_that_joins_is_caught_up_with_the_others() -> None:
+    controller, _, _ = lagging(0)
+    decode(controller, ["a"])
+    decode(controller, ["a"])
+    launches = [decode(controller, ["a", "b"]) for _ in range(INTERVAL)]
+    assert [launch.is_catch_up for launch in launches].index(True) == INTERVAL - 3  # by "a"
+
+
+def test_drafting_goes_on_at_once_where_no_request_of_the_batch_is_behind() -> None:
+    controller, _, _ = lagging(0, 3)
+    decode(controller, ["a"])
+    launch = decode(controller, ["b"])  # "a" left
+    assert (launch.tier, launch.is_catch_up) == (chain_tier(3), False)
+
+
+def test_without_a_schedule_zero_steps_are_left_at_once() -> None:
+    controller, _, _ = make(0, 3)
+    launches = [decode(controller) for _ in range(2)]
+    assert [launch.tier for launch in launches] == [PLAIN_TIER, chain_tier(3)]
+    assert not any(launch.is_catch_up for launch in launches)
+
+
+def test_a_switch_is_counted_for_the_tier_that_ran() -> None:
+    controller, _, pool = lagging(0, 3, 3, 1)
+    expected = [0, 0, 1, 2]  # the catch-up after the choice of 3 is no switch yet
+    for num_switches in expected:
+        launch = decode(controller)
+        assert sum(controller.counters.num_switches.values()) == num_switches
+        assert launch.tier == controller.decode_tier == pool.current
+
+
+def test_first_drafts_reach_the_observation_of_their_own_round() -> None:
+    controller, policy, _ = make(0)
+    firsts = KnownFirstDrafts(True, None)
+    decode(controller, ["a", "b"])
+    controller.attach(firsts)
+    decode(controller, ["a", "b"])
+    assert firsts.num_reads == 0  # the copy is not there before the result
+    for _ in range(2):
+        controller.observe([0, 0], 2)
+    assert [seen.first_draft_correct for seen in policy.observed] == [(True, None), None]
+    assert firsts.num_reads == 1
+
+
+# -- time --
+
+
+def test_the_clock_starts_with_every_decode_round_and_is_interrupted_by_extends() -> None:
+    controller, _, _ = lagging(0, 3)
+    controller.clock = clock = FakeClock()
+    decode(controller, ["a"], context_tokens=10)
+    controller.before_extend()
+    decode(controller, ["a", "b"], context_tokens=30)
+    decode(controller, ["a", "b"], context_tokens=32)
+    assert clock.calls == [
+        (0, 1, 10, False),
+        ("interrupt",),
+        (0, 2, 30, True),  # what the round runs at, not what was chosen
+        (3, 2, 32, False),
+    ]
+
+
+def test_times_reach_the_policy_when_they_are_known() -> None:
+    controller, policy, _ = make(3, 1)
+    controller.clock = FakeClock()
+    decode(controller, ["a", "b"], context_tokens=20)
+    controller.observe([1, 1], 2)
+    assert policy.times == []
+    decode(controller, ["a"], context_tokens=11)
+    controller.observe([1], 1)
+    assert policy.times == [RoundTime(chain_tier(3), 2, 20, 1.0)]
+
+
+@pytest.mark.parametrize("call", ["choose", "observe", "observe_time"])
 def test_a_failing_policy_keeps_the_last_tier_is_counted_and_logged_once(
     call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     controller, policy, pool = make(3)
-    controller.before_decode(1, ["a"])
+    controller.clock = FakeClock()
+    decode(controller)
     controller.observe([1], 1)
     policy.failing = call
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            controller.before_decode(1, ["a"])
+            decode(controller)
             controller.observe([1], 1)
     assert pool.current == chain_tier(3)
     assert controller.counters.num_policy_errors == 3
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert call in caplog.text
+    assert f"{call.removesuffix('_time')}()" in caplog.text
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 1, 3, 5, 7]), st.integers(1, 16)), min_size=1))
@@ -142,10 +315,22 @@ def test_every_result_finds_its_launch_at_any_lag(rounds: list[tuple[int, int]])
     controller, policy, _ = make(*[steps for steps, _ in rounds])
     expected = []
     for index, (steps, batch_size) in enumerate(rounds):
-        controller.before_decode(batch_size, [index] * batch_size)
+        decode(controller, [index] * batch_size)
         expected.append((chain_tier(steps), batch_size, (index,) * batch_size))
     for steps, batch_size in rounds:
         controller.observe([steps] * batch_size, batch_size)
     seen = [(seen.tier, seen.batch_size, seen.requests) for seen in policy.observed]
     assert seen == expected
     assert controller.counters.num_feedback_mismatches == 0
+
+
+@given(st.lists(st.sampled_from([0, 0, 0, 1, 3]), min_size=1, max_size=40))
+def test_no_round_drafts_while_the_draft_is_behind(steps: list[int]) -> None:
+    controller, _, _ = lagging(*steps)
+    behind = 0
+    for _ in steps:
+        launch = decode(controller)
+        if launch.tier == PLAIN_TIER:
+            behind = 0 if launch.is_catch_up else behind + 1
+        assert behind < INTERVAL
+        assert behind == 0 or launch.tier == PLAIN_TIER
