@@ -98,6 +98,12 @@ class RequestOffsets:
             self._fit_spread(stats, keep)
             self._fit(rows, stats)
 
+    def forget(self) -> None:
+        """Takes every request back to the pool: what told them apart was before a change."""
+        self._stats[:] = 0.0
+        self.offset[:] = 0.0
+        self._spread_sums = (0.0, 0.0)
+
     def recentre(self, rows: Rows) -> float:
         """Takes the mean offset of ``rows`` off every request; returns it for the pool."""
         # New requests know nothing and do not dilute the mean.
@@ -284,21 +290,24 @@ class AcceptanceModel:
             held: [num_steps + 1, len(rows)] rounds whose first d drafts held, by depth d.
         """
         reached, accepted = held[:-1], held[1:]
-        theta = self.pool.theta[: len(reached)]
-        hazards = sigmoid(theta[:, None] + self.offsets.offset.take(rows))
+        num_steps = len(reached)
+        theta = self.pool.theta[:num_steps, None]
+        hazards = sigmoid(theta + self.offsets.offset.take(rows))
         predicted = reached * hazards
-        weights = np.empty((4, len(theta)))  # of n, q, v, v
-        weights[0] = 1.0
-        weights[1] = pooled = sigmoid(theta)
-        weights[2:] = pooled * (1.0 - pooled)
-        block = np.empty((5, len(rows)))
-        np.matmul(weights, reached, out=block[:4])
-        np.add.reduce(accepted, 0, out=block[4])
         ones = np.ones(len(rows))
         expected = predicted @ ones
         predicted *= hazards
         info = expected - predicted @ ones
-        self.pool.observe(reached @ ones, accepted @ ones, expected, info)
+        if self.pool.observe(reached @ ones, accepted @ ones, expected, info):
+            self.offsets.forget()
+        # Against the pool as it is now: what moved the pool must not move the offsets as well.
+        weights = np.empty((4, num_steps))  # of n, q, v, v
+        weights[0] = 1.0
+        weights[1] = pooled = sigmoid(self.pool.theta[:num_steps])
+        weights[2:] = pooled * (1.0 - pooled)
+        block = np.empty((5, len(rows)))
+        np.matmul(weights, reached, out=block[:4])
+        np.add.reduce(accepted, 0, out=block[4])
         self.offsets.update(groups, block)
         if shift := self.offsets.recentre(rows):
             self.pool.recentre(shift)

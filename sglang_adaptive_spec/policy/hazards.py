@@ -71,7 +71,7 @@ class PooledHazards:
         self.theta = np.zeros(max_steps)
         self._refresh()
 
-    def observe(self, reached: Floats, accepted: Floats, predicted: Floats, info: Floats) -> None:
+    def observe(self, reached: Floats, accepted: Floats, predicted: Floats, info: Floats) -> bool:
         """Learns from a block of rounds: sums per position over its request-rounds.
 
         Args:
@@ -79,6 +79,9 @@ class PooledHazards:
             accepted: [num_steps] those whose draft at the position was accepted, too.
             predicted: [num_steps] sum of the predicted hazards p over those that reached it.
             info: [num_steps] sum of p * (1 - p).
+
+        Returns:
+            Whether the hazards changed; the offsets that ``predicted`` held are void then.
         """
         num_steps = len(reached)
         seen = np.maximum(reached, 1e-9)  # nothing reached: predicted is 0, too, and adds nothing
@@ -93,8 +96,9 @@ class PooledHazards:
         self._totals[:, :num_steps] += block
         self.memory = min(SLOW_MEMORY, self.memory + float(reached[0]))
         residual = float(np.add.reduce(accepted) - np.add.reduce(predicted))
-        self._test(residual, float(np.add.reduce(info)))
+        has_changed = self._test(residual, float(np.add.reduce(info)))
         self._refresh()
+        return has_changed
 
     def recentre(self, shift: float) -> None:
         """Moves every logit up by ``shift``; the caller takes it off every request's offset."""
@@ -119,15 +123,16 @@ class PooledHazards:
             "change_threshold": CHANGE_THRESHOLD,
         }
 
-    def _test(self, residual: float, info: float) -> None:
+    def _test(self, residual: float, info: float) -> bool:
         cusum = self._cusum
         cusum += _SHIFTS * residual - (0.5 * info) * _SHIFTS * _SHIFTS
         np.maximum(cusum, 0.0, out=cusum)
         first = int(cusum.argmax())
         if cusum[first] >= CHANGE_THRESHOLD:
             self._restart(self._totals - self._marks[first])
-        else:
-            self._marks[cusum == 0.0] = self._totals
+            return True
+        self._marks[cusum == 0.0] = self._totals
+        return False
 
     def _restart(self, since: Floats) -> None:
         """Keeps only the rounds since the shift began, and the old profile as the guess."""
@@ -138,10 +143,10 @@ class PooledHazards:
             (deep - shallow) * GAP_SPREAD**2 / (GAP_SPREAD**2 + noise + other_noise)
             for (shallow, noise), (deep, other_noise) in pairs
         ]
-        accepted, reached, effect = since[:, 0].tolist()
+        since[2] = 0.0  # the offsets start anew, too: all requests are average ones
+        accepted, reached, _ = since[:, 0].tolist()
         # Position 1 is its own guess: the data of the new regime, not the old regime's.
-        level = logit((accepted + 0.5) / (reached + 1.0)) - effect / max(reached, 1.0)
-        self._gaps[0] = level - logit(PRIOR_HAZARD)
+        self._gaps[0] = logit((accepted + 0.5) / (reached + 1.0)) - logit(PRIOR_HAZARD)
         self._sums[:] = since
         self._totals[:] = 0.0
         self._marks[:] = 0.0

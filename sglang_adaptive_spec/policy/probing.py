@@ -1,13 +1,12 @@
-"""When to look deeper than the tier in force, and what that may cost: a token bucket with back-off.
+"""When to look deeper than the tier in force, and for how long: a token bucket with back-off.
 
 Positions beyond the tier in force are censored: only a few rounds at a deeper tier tell what they
-accept now. A probe costs the throughput it loses, in milliseconds of the best known tier:
+accept now. Every round earns PROBE_SHARE of its time; a probe costs all the time of its rounds:
 
-    loss_ms = rounds * round_ms(probe) * (1 - rate(probe) / rate(best))
+    cost_ms = rounds * round_ms(probe)    lost of it: the share 1 - rate(probe) / rate(best)
 
-Every round earns PROBE_SHARE of its time up to CREDIT_LIMIT_MS. A probe starts when the bucket
-holds its expected loss and pays the loss as estimated once it is over. Probes that do not pay
-double the distance to the next one; a changed batch or a change of the acceptance resets it.
+so probing takes at most PROBE_SHARE of the time, and loses less. Probes that do not pay double the
+distance to the next one; a changed batch or a change of the acceptance resets it.
 """
 
 import math
@@ -17,18 +16,18 @@ from typing import Any
 from sglang_adaptive_spec.policy.tiers import Tier
 
 PROBE_SHARE = 0.01  # of all time: the bound in issue 3
-# Credit that quiet time may gather: what 10 s earn. It bounds the loss of a burst of probes.
-CREDIT_LIMIT_MS = 100.0
+# Credit that quiet time may gather: what 30 s earn, enough for the longest probe at most batches.
+# It bounds a burst; a dearer probe waits for a full bucket and goes into debt.
+CREDIT_LIMIT_MS = 300.0
 MIN_DISTANCE_ROUNDS = 32  # after a reset; one memory of the fast rate (policy/hazards.py)
 MAX_DISTANCE_ROUNDS = 8192  # about a minute of 8 ms rounds: what no event announces is still found
 # Request-rounds that should reach the first censored position in one probe: 16 tell a hazard of
 # 0.3 from one of 0.7 with less than 3 % error.
 PROBE_EVIDENCE = 16
-MIN_PROBE_ROUNDS = 2  # one more than the overlap schedule is late
+MIN_PROBE_ROUNDS = 2
 MAX_PROBE_ROUNDS = 16
-# Rounds that a probe may be asked for beyond those it needs: results come one round late, and
-# leaving zero steps first takes a catch-up round. After that it is over, seen or not.
-PROBE_PATIENCE_ROUNDS = 8
+# Rounds until a probe's results must have come: one for the overlap schedule, one for a prefill.
+PATIENCE_ROUNDS = 2
 
 
 @dataclass(slots=True)
@@ -36,10 +35,16 @@ class Probe:
     """A few rounds at a tier deeper than the one in force."""
 
     tier: Tier
-    rounds_left: int  # results still wanted
-    calls_left: int  # choices after which it ends in any case
-    reserved_ms: float  # taken from the bucket at its start
-    num_rounds: int = 0  # results seen
+    rounds_left: int  # still to be asked for
+    results_left: int  # still to come
+    round_ms: float
+    num_asked: int = 0
+    patience: int = PATIENCE_ROUNDS  # rounds to wait for results after the last one asked for
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all results are in, or will not come."""
+        return self.results_left <= 0 or self.patience <= 0
 
 
 def probe_rounds(reaching: float) -> int:
@@ -57,6 +62,7 @@ class Prober:
         self.num_paid = 0
         self._credit_ms = 0.0
         self._total_ms = 0.0
+        self._probing_ms = 0.0
         self._lost_ms = 0.0
         self._distance = MIN_DISTANCE_ROUNDS
         self._wait = MIN_DISTANCE_ROUNDS  # rounds until the next probe may start
@@ -66,37 +72,53 @@ class Prober:
         """Whether a probe may start if the bucket can pay for it."""
         return self.probe is None and self._wait <= 0 and self._credit_ms > 0.0
 
-    def earn(self, round_ms: float) -> None:
-        """Books a round that is about to launch."""
+    def pick(self, home: Tier, home_ms: float) -> Tier:
+        """Returns the tier of the round that is about to launch, and books its time."""
         self._wait -= 1
-        self._total_ms += round_ms
-        self._credit_ms = min(self._credit_ms + PROBE_SHARE * round_ms, CREDIT_LIMIT_MS)
+        probe = self.probe
+        if probe is None or probe.rounds_left <= 0:
+            if probe is not None:
+                probe.patience -= 1
+            self._earn(home_ms)
+            return home
+        probe.rounds_left -= 1
+        probe.num_asked += 1
+        self._probing_ms += probe.round_ms
+        self._earn(probe.round_ms)
+        return probe.tier
 
-    def start(self, tier: Tier, num_rounds: int, loss_ms: float) -> bool:
-        """Starts a probe if the bucket can pay ``loss_ms``; returns whether it did."""
-        if loss_ms > self._credit_ms:
-            return False
-        self._credit_ms -= loss_ms
+    def start(self, tier: Tier, num_rounds: int, round_ms: float, num_extra: int = 0) -> None:
+        """Starts a probe if the bucket can pay for it.
+
+        Args:
+            tier: The tier to look at.
+            num_rounds: Results wanted.
+            round_ms: Expected period of a round of ``tier``.
+            num_extra: Rounds that pass before the first result of ``tier``.
+        """
+        cost_ms = (num_rounds + num_extra) * round_ms
+        if self._credit_ms < min(cost_ms, CREDIT_LIMIT_MS):
+            return
+        self._credit_ms -= cost_ms
         self.num_probes += 1
-        self.probe = Probe(tier, num_rounds, num_rounds + PROBE_PATIENCE_ROUNDS, loss_ms)
-        return True
+        self.probe = Probe(tier, num_rounds + num_extra, num_rounds, round_ms)
 
     def saw(self, tier: Tier) -> None:
         """Counts a result towards the probe under way."""
         if self.probe is not None and tier == self.probe.tier:
-            self.probe.rounds_left -= 1
-            self.probe.num_rounds += 1
+            self.probe.results_left -= 1
 
-    def finish(self, loss_ms: float, has_paid: bool) -> None:
-        """Ends the probe under way; ``loss_ms`` is what it cost, as far as is known now."""
-        assert self.probe is not None
-        self._credit_ms += self.probe.reserved_ms - loss_ms
-        self._lost_ms += loss_ms
+    def finish(self, has_paid: bool, lost_share: float = 0.0) -> None:
+        """Ends the probe under way; ``lost_share`` of its tokens the home tier would have added."""
+        probe = self.probe
+        assert probe is not None
+        self._credit_ms += probe.rounds_left * probe.round_ms
         self.probe = None
         if has_paid:
             self.num_paid += 1
             self.reset()
         else:
+            self._lost_ms += lost_share * probe.round_ms * probe.num_asked
             self._distance = min(2 * self._distance, MAX_DISTANCE_ROUNDS)
             self._wait = self._distance
 
@@ -110,13 +132,18 @@ class Prober:
         self._wait = max(self._wait, self._distance)
 
     def describe(self) -> dict[str, Any]:
-        """Returns the share of time lost to probes, credit and back-off for /server_info."""
+        """Returns the share of time spent and lost, credit and back-off for /server_info."""
+        total_ms = self._total_ms or 1.0
         return {
-            "tier": None if self.probe is None else self.probe.tier.num_steps,
+            "num_steps": None if self.probe is None else self.probe.tier.num_steps,
             "num_probes": self.num_probes,
             "num_paid": self.num_paid,
-            "share_of_time": round(self._lost_ms / self._total_ms, 5) if self._total_ms else 0.0,
-            "lost_ms": round(self._lost_ms, 2),
+            "share_of_time": round(self._probing_ms / total_ms, 5),
+            "share_lost": round(self._lost_ms / total_ms, 5),
             "credit_ms": round(self._credit_ms, 2),
             "rounds_to_next": max(0, self._wait),
         }
+
+    def _earn(self, round_ms: float) -> None:
+        self._total_ms += round_ms
+        self._credit_ms = min(self._credit_ms + PROBE_SHARE * round_ms, CREDIT_LIMIT_MS)

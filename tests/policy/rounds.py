@@ -110,6 +110,7 @@ class Server:
         self.rng = np.random.default_rng(seed)
         self.steps: list[int] = []  # of every round, as run
         self.total_ms = 0.0
+        self.probing_ms = 0.0  # rounds for which another tier than the one in force was asked
         self.tokens = 0.0  # expected at what was run, so that luck does not blur a comparison
         self._late: Observation | None = None
         self._num_plain = 0
@@ -120,6 +121,7 @@ class Server:
         size = len(requests)
         for _ in range(num_rounds):
             tier = self.policy.choose(DecodeBatch(size, requests))
+            is_probe = tier != self.policy.home
             if self._late is not None:
                 self.policy.observe(self._late)
             is_catch_up = self._num_plain > 0 and tier.num_steps > 0
@@ -128,6 +130,8 @@ class Server:
             self.policy.observe_time(RoundTime(tier, size, 0, self.ms(tier.num_steps, size)))
             self.steps.append(tier.num_steps)
             self.total_ms += self.ms(tier.num_steps, size)
+            if is_probe:
+                self.probing_ms += self.ms(tier.num_steps, size)
             self.tokens += true_tokens(hazards, tier.num_steps)
 
     def _round(
