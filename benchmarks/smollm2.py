@@ -14,6 +14,9 @@ from benchmarks.arms import Arm
 from benchmarks.load import generate_closed
 from benchmarks.session import Plan, serving_arm
 
+# The phases of the first slice; the file holds those of other benchmarks, too.
+SLICE_PHASES = ("prose", "code", "json", "maths")
+
 
 def read_prompts(path: Path) -> dict[str, list[list[int]]]:
     """Returns token ids per phase."""

@@ -6,12 +6,11 @@ that repeat), `mixed-text` is JSON, code, prose. Every phase has the same number
 request runs to its limit, whatever ends its text.
 
 On the machine with the H200, from the project's root (T: the target's folder there, unpacked by
-benchmarks/pack_pair.py, P: its prompts.json; all eight servers fit; about 500 s a command):
+benchmarks/pack_pair.py, P: its prompts.json; all eight servers fit; an estimated 300 s a command):
 
-    python3 -m benchmarks.transition run --target T --prompts P --concurrency 2,16 \\
-        --git-sha SHA --out $OUT --tag 1
-    python3 -m benchmarks.transition run --target T --prompts P --concurrency 64 \\
+    python3 -m benchmarks.transition run --target T --prompts P --concurrency 2 \\
         --git-sha SHA --out $OUT --tag 2
+    # the same with 16 and with 64, tags 16 and 64; then anywhere:
     python3 -m benchmarks.transition merge runs/transition-*.json \\
         --result benchmarks/results/transition-h200.json --plot docs/images/transition-h200.svg
 """
@@ -54,8 +53,8 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--arms", type=words, default=ALL_ARMS)
     run_.add_argument("--concurrency", type=numbers, default=(2, 16, 64))
     run_.add_argument("--workloads", type=words, default=tuple(WORKLOADS))
-    run_.add_argument("--waves", type=int, default=4, help="requests per phase and slot [4]")
-    run_.add_argument("--new-tokens", type=int, default=256, help="of every request [256]")
+    run_.add_argument("--waves", type=int, default=3, help="requests per phase and slot [3]")
+    run_.add_argument("--new-tokens", type=int, default=192, help="of every request [192]")
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
     run_.set_defaults(repeats=3, context_length=2048)
     merge_ = commands.add_parser("merge")
@@ -77,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     num_wanted = len(arms) * args.repeats * len(args.concurrency) * len(args.workloads)
     with tempfile.TemporaryDirectory(prefix="transition-bench-") as scratch:
         plan = replace(fleet_plan(args, Path(scratch)), inject_seed=None)
-        with serving_fleet(arms, plan, deadline) as engines:
+        with serving_fleet(arms, plan, deadline, at_once=True) as engines:
             for engine in engines:  # compiles and warms caches
                 engine.server.command()
                 send_workload(engine, "alternating", prompts, 2, 1, args.new_tokens)

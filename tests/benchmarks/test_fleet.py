@@ -98,8 +98,33 @@ def test_servers_get_folders_and_ports_and_one_that_fails_does_not_stop_the_othe
     assert "out of memory" in capsys.readouterr().out
 
 
+def test_the_host_s_arms_may_start_at_once_and_ours_start_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_once = threading.Barrier(3)
+    running: list[str] = []
+
+    @contextlib.contextmanager
+    def start(arm: Any, plan: Plan) -> Iterator[tuple[Any, dict[str, Any]]]:
+        if arm.is_ours:
+            assert len(running) >= 3  # after all of the host's
+        else:
+            at_once.wait(10)
+        running.append(arm.name)
+        yield SmallServer(), {}
+
+    monkeypatch.setattr(fleet, "serving_arm", start)
+    monkeypatch.setattr(fleet, "replace", lambda _plan, **own: types.SimpleNamespace(**own))
+    names = ("goodput", "none", "static-3", "ema", "builtin")
+    arms = [ARMS[name] for name in names]
+    with serving_fleet(arms, PLAN, deadline=float("inf"), at_once=True) as engines:
+        assert tuple(each.arm.name for each in engines) == names
+    assert running[3:] == ["goodput", "ema"]
+
+
 def test_no_server_is_started_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "serving_arm", pytest.fail)
+    monkeypatch.setattr(fleet, "replace", lambda _plan, **own: types.SimpleNamespace(**own))
     with serving_fleet([ARMS["none"]], PLAN, deadline=0.0) as engines:
         assert engines == []
 
