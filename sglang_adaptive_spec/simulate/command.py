@@ -1,13 +1,13 @@
 """What `sglang-adaptive-spec simulate` does: from names and files to reports."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from sglang_adaptive_spec.config import AdaptiveConfig, load_config
-from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
+from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.ema import EmaPolicy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.tiers import chain_tier
@@ -16,7 +16,7 @@ from sglang_adaptive_spec.simulate.regret import WatchedGoodput, WorkloadReport,
 from sglang_adaptive_spec.simulate.replay import Chooser, RoundCosts
 from sglang_adaptive_spec.simulate.synthetic import golden_workloads
 from sglang_adaptive_spec.simulate.trace import read_trace
-from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, read_table, seeded_table
+from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, read_table, seed_table
 from sglang_adaptive_spec.simulate.workload import Workload
 
 STEPS = (0, 1, 2, 3, 5, 7, 10)  # replayed as static tiers, and what the oracle may choose from
@@ -56,9 +56,9 @@ def simulate(request: Request) -> tuple[list[WorkloadReport], str]:
     wanted = {*statics}
     for name in (name for name in names if not STATIC.fullmatch(name)):
         if name == "goodput":
-            slots = ({} if config is None else _slots(config)) or {1: steps}
-            wanted.update(*slots.values())
-            policies[name] = partial(goodput, costs, slots, request.cost_noise)
+            own = config or _shipped(steps)
+            wanted.update(own.candidate_steps)
+            policies[name] = partial(goodput, costs, own, request.cost_noise)
         elif name == "ema":
             ema = config or load_config(EMA_PRESET)
             wanted.update(ema.candidate_steps)
@@ -80,21 +80,18 @@ def simulate(request: Request) -> tuple[list[WorkloadReport], str]:
     return [compare(workload, costs, tiers, policies) for workload in workloads], origin
 
 
-def goodput(
-    costs: RoundCosts, candidates: Mapping[int, Sequence[int]], cost_noise: float = 0.0
-) -> WatchedGoodput:
+def goodput(costs: RoundCosts, config: AdaptiveConfig, cost_noise: float = 0.0) -> WatchedGoodput:
     """Returns the goodput policy as a server starts it, with a cost table seeded from ``costs``.
 
     Args:
         costs: The true ones.
-        candidates: Steps by the lower bound of their batch-size slot.
+        config: Its candidate steps count, whatever policy it names.
         cost_noise: Relative error of every period that start-up measured.
     """
-    slots = {bound: tuple(map(chain_tier, steps)) for bound, steps in candidates.items()}
-    tiers = sorted({tier for slot in slots.values() for tier in slot})
-    table = seeded_table(costs, tiers, noise=cost_noise)
-    acceptance = AcceptanceModel(tiers[-1].num_steps)
-    return WatchedGoodput(GoodputPolicy(slots, table, acceptance, tiers[len(tiers) // 2]))
+    policy = build_policy(replace(config, policy="goodput"), config.initial_steps(None))
+    assert isinstance(policy, GoodputPolicy)
+    seed_table(policy.costs, costs, noise=cost_noise)
+    return WatchedGoodput(policy)
 
 
 def _costs(request: Request) -> tuple[RoundCosts, tuple[int, ...], str]:
@@ -106,8 +103,10 @@ def _costs(request: Request) -> tuple[RoundCosts, tuple[int, ...], str]:
     return table, tuple(sorted(tier.num_steps for tier in table.tiers)), str(request.costs)
 
 
-def _slots(config: AdaptiveConfig) -> dict[int, tuple[int, ...]]:
-    return {bound: slot.candidate_steps for bound, slot in config.slots.items()}
+def _shipped(steps: Sequence[int]) -> AdaptiveConfig:
+    """Returns the default config less the steps that have no costs: a server left them out."""
+    config = load_config(None)
+    return config.without(set(config.candidate_steps) - set(steps))
 
 
 def _workloads(request: Request, max_steps: int) -> list[Workload]:

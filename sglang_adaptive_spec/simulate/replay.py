@@ -14,8 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from sglang_adaptive_spec.policy.costs import CATCH_UP_ROUNDS
 from sglang_adaptive_spec.policy.tiers import (
+    CATCH_UP_ROUNDS,
     PLAIN_TIER,
     DecodeBatch,
     Observation,

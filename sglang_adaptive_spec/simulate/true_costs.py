@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from sglang_adaptive_spec.policy.cost_cache import CostFile
-from sglang_adaptive_spec.policy.costs import CATCH_UP_ROUNDS, CostTable
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
+from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 from sglang_adaptive_spec.simulate.replay import RoundCosts
 
 # What start-up measures: at most 10 batch sizes a tier, two context lengths per request.
@@ -43,17 +43,16 @@ class NoSpeculation:
         return 0.0
 
 
-def seeded_table(
-    costs: RoundCosts, tiers: Sequence[Tier], *, noise: float = 0.0, seed: int = 1
+def seed_table(
+    table: CostTable, costs: RoundCosts, *, noise: float = 0.0, seed: int = 1
 ) -> CostTable:
-    """Returns what a server's start-up would have measured of ``costs``.
+    """Fills ``table`` with what a server's start-up would have measured of ``costs``.
 
     Args:
         noise: Relative standard deviation of a measured round.
     """
     luck = np.random.default_rng(seed)
-    table = CostTable.empty(tiers)
-    for tier, size, context in product(tiers, SEEDED_SIZES, SEEDED_CONTEXTS):
+    for tier, size, context in product(table.tiers, SEEDED_SIZES, SEEDED_CONTEXTS):
         context_tokens = size * context
         ms = costs.round_ms(tier, size, context_tokens)
         error = 1 + noise * float(luck.standard_normal())

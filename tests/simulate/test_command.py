@@ -7,13 +7,14 @@ import pytest
 
 from sglang_adaptive_spec.cli import main
 from sglang_adaptive_spec.policy.cost_cache import CostKey, cost_file, save
+from sglang_adaptive_spec.policy.costs import CostTable
 from sglang_adaptive_spec.policy.tiers import chain_tier
 from sglang_adaptive_spec.simulate.command import STEPS
 from sglang_adaptive_spec.simulate.record import TraceRecorder
 from sglang_adaptive_spec.simulate.regret import StaticPolicy
 from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
-from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, NoSpeculation, seeded_table
+from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, NoSpeculation, seed_table
 
 SHORT = SyntheticWorkload("short", 1.5, ((0, 4),), (Phase(0, (0.8,)),), mean_tokens=80)
 
@@ -90,7 +91,7 @@ def cost_cache(tmp_path: Path, steps: tuple[int, ...]) -> str:
         plugin_version="0",
         tiers=tuple((tier.num_steps, tier.topk, tier.num_draft_tokens) for tier in tiers),
     )
-    assert save(key, seeded_table(ExampleCosts(), tiers), tmp_path)
+    assert save(key, seed_table(CostTable.empty(tiers), ExampleCosts()), tmp_path)
     return str(cost_file(key, tmp_path))
 
 
@@ -146,7 +147,7 @@ def test_costs_that_lack_a_step_are_refused(
 
 def test_seeding_measures_what_is_true() -> None:
     costs, tiers = ExampleCosts(), tuple(map(chain_tier, STEPS))
-    table = seeded_table(costs, tiers)
+    table = seed_table(CostTable.empty(tiers), costs)
     for tier in tiers:
         for size in (1, 8, 32, 128):
             assert table.round_ms(tier, size, size * 1000) == pytest.approx(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sglang_adaptive_spec.config import load_config
 from sglang_adaptive_spec.policy.tiers import chain_tier
 from sglang_adaptive_spec.simulate.command import STEPS, goodput
 from sglang_adaptive_spec.simulate.regret import Probing, StaticPolicy, replay_oracle
@@ -30,7 +31,7 @@ def oracle_tokens_per_s(workload: SyntheticWorkload) -> float:
 
 def share_of_oracle(workload: SyntheticWorkload) -> tuple[float, Probing]:
     """Returns what goodput serves, over the oracle, and what its probes took."""
-    policy = goodput(COSTS, {1: STEPS}, COST_NOISE)
+    policy = goodput(COSTS, load_config(None), COST_NOISE)
     served = Replay(policy, workload, COSTS).run().tokens_per_s
     return served / oracle_tokens_per_s(workload), policy.probing
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sglang_adaptive_spec.policy.costs import CATCH_UP_ROUNDS
 from sglang_adaptive_spec.policy.tiers import (
+    CATCH_UP_ROUNDS,
     PLAIN_TIER,
     DecodeBatch,
     Observation,
