@@ -15,6 +15,7 @@ import pytest
 
 from sglang_adaptive_spec.config import load_config
 from sglang_adaptive_spec.policy import ema
+from sglang_adaptive_spec.policy.tiers import DecodeBatch
 from tests.hosts import host_source
 from tests.policy.cases import random_cases
 from tests.policy.mutants import mutant, mutation_points
@@ -71,9 +72,10 @@ def _replay(version: str, folder: Path) -> list[Trace]:
 def our_trace(module: Any, case: Case, config: Any) -> Iterator[list[Any]]:
     policy = module.EmaPolicy(config, case["initial_steps"])
     for batch_size, drafts in case["rounds"]:
-        steps = policy.choose(DecodeBatch(batch_size, ())).num_steps
+        batch = DecodeBatch(batch_size, range(batch_size))
+        steps = policy.choose(batch).num_steps
         changed = policy.update(drafts, batch_size)
-        answer = policy.choose(DecodeBatch(batch_size, ())).num_steps if changed else None
+        answer = policy.choose(batch).num_steps if changed else None
         slot = policy.describe()[str(policy.slot(batch_size))]
         yield [steps, answer, slot["ema_accept_len"].hex()]
 

@@ -41,7 +41,8 @@ def policy_with(initial_steps: int = 3, **slot) -> EmaPolicy:
 
 def observe(policy: EmaPolicy, accepted: list[int], tier: Tier | None = None) -> None:
     size = len(accepted)
-    policy.observe(Observation(tier or policy.choose(DecodeBatch(size, ())), size, range(size), accepted))
+    tier = tier or policy.choose(DecodeBatch(size, range(size)))
+    policy.observe(Observation(tier, size, range(size), accepted))
 
 
 def state(policy: EmaPolicy):
@@ -200,5 +201,5 @@ def test_a_withdrawn_tier_is_never_reachable_and_the_initial_step_snaps_as_the_h
     policy = EmaPolicy(load_config("host-default"), 7).without([chain_tier(7), PLAIN_TIER])
     reachable = {tier.num_steps for size in range(1, 200) for tier in policy.reachable(size)}
     assert reachable == {1, 3, 5}
-    assert policy.choose(DecodeBatch(1, ())).num_steps == 3  # 7 is gone: the middle of what is left
-    assert policy.choose(DecodeBatch(64, ())).num_steps == 1  # lost its only step, 0: the smallest remaining
+    assert policy.choose(DecodeBatch(1, ())).num_steps == 3  # 7 is gone: the middle of the rest
+    assert policy.choose(DecodeBatch(64, ())).num_steps == 1  # lost its only step: the smallest
