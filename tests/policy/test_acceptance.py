@@ -144,6 +144,45 @@ def test_after_a_change_censored_positions_move_with_the_observed_ones() -> None
     assert survival[4] / survival[3] > 0.8
 
 
+def test_after_a_change_a_censored_position_stays_as_much_worse_as_it_was() -> None:
+    profile = np.array([0.6, 0.6, 0.6, 0.1, 0.6, 0.6, 0.6])
+    model = taught(np.tile(profile, (32, 1)), 200)
+    taught(constant(0.9, 32), 30, num_steps=1, model=model, seed=1)
+    survival = model.survival()
+    assert survival[2] / survival[1] > 0.8
+    assert survival[3] / survival[2] < 0.5
+
+
+def test_after_a_change_the_old_regime_and_the_prior_weigh_nothing() -> None:
+    model = AcceptanceModel(3)
+    for _ in range(400):
+        model.observe(["a"], [3], 3)
+    for _ in range(16):
+        model.observe(["a"], [0], 3)
+    assert model.survival()[0] < 0.05
+
+
+def test_after_a_change_nobody_is_judged_by_what_was_before() -> None:
+    model = taught(half_and_half(32), 100)
+    after = constant(0.9, 32)
+    taught(after, 10, model=model, seed=1)
+    bad_before = names(32)[::2]
+    assert model.expected_tokens(bad_before)[3] == pytest.approx(
+        true_tokens(after[:16], 3), rel=0.1
+    )
+
+
+def test_those_who_stay_keep_their_estimate_when_the_others_leave() -> None:
+    hazards = half_and_half(64)
+    model = taught(hazards, 150)
+    rng = np.random.default_rng(1)
+    good = names(64)[1::2]
+    for _ in range(12):
+        model.observe(good, draw(rng, hazards[1::2], 5), 5)
+        model.flush()
+        assert model.expected_tokens(good) == pytest.approx(truth(hazards[1::2]), rel=0.08)
+
+
 @pytest.mark.parametrize(("batch_size", "num_rounds"), [(1, 24), (8, 8), (128, 2)])
 @pytest.mark.parametrize(("before", "after"), [(0.9, 0.3), (0.3, 0.9)])
 def test_a_change_is_followed_within_rounds(
@@ -227,6 +266,12 @@ def test_gain_noise_falls_with_evidence_and_is_zero_without_a_gain() -> None:
     assert late < early / 2
     assert model.gain_noise(names(16), 3, 3) == 0.0
     assert model.gain_noise(names(16), 5, 2) == late
+
+
+def test_requests_not_yet_known_add_noise_where_requests_differ() -> None:
+    model = taught(half_and_half(32), 100)
+    strangers = [f"new{idx}" for idx in range(32)]
+    assert model.gain_noise(strangers, 1, 3) > 2 * model.gain_noise(names(32), 1, 3)
 
 
 def test_the_description_is_plain_data() -> None:

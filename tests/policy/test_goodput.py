@@ -143,11 +143,14 @@ def test_probes_that_do_not_pay_become_rare() -> None:
 
 
 def test_a_changed_batch_is_probed_anew() -> None:
+    hazards = constant(0.5, 16)
     server = Server(goodput())
-    server.run(4000, constant(0.3, 16), name="a")
-    before = server.policy.prober.num_probes
-    server.run(1500, constant(0.3, 16), name="b")
-    assert server.policy.prober.num_probes > before
+    server.run(8000, hazards, name="a")
+    prober = server.policy.prober
+    before = prober.num_probes
+    assert prober.describe()["rounds_to_next"] > 200
+    server.run(100, hazards, name="b")
+    assert prober.num_probes > before
 
 
 def test_depth_that_began_to_pay_unseen_is_found_by_probing() -> None:
@@ -169,7 +172,7 @@ def test_a_probe_that_cannot_pay_is_not_made() -> None:
         return 5.0 if num_steps == 0 else 50.0
 
     server = Server(goodput(ms=dear, initial=0), ms=dear)
-    server.run(2000, constant(0.9, 8))
+    server.run(5000, constant(0.9, 8))
     assert set(server.steps) == {0}
 
 
@@ -183,6 +186,14 @@ def test_a_probe_ends_although_its_results_never_come() -> None:
     steps = [policy.choose(DecodeBatch(8, requests)).num_steps for _ in range(2000)]
     runs = "".join("p" if step != 1 else "." for step in steps).split(".")
     assert 0 < max(map(len, runs)) <= MAX_PROBE_ROUNDS
+    assert sum(map(bool, runs)) >= 3  # the next one is not held up
+
+
+def test_probes_from_zero_steps_look_beyond_the_position_that_is_seen_for_free() -> None:
+    server = Server(goodput(slots={1: (0, 1, 2)}, initial=0))
+    server.run(4000, constant(0.17, 64))
+    probes = set(server.steps[200:]) - {0}
+    assert probes == {2}
 
 
 # --- what a policy owes its caller
