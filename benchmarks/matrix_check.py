@@ -55,9 +55,6 @@ def _check_cell(where: str, cell: Raw) -> list[str]:
     for arm, windows in cell["windows"].items():
         if len(windows) < MIN_REPEATS:
             problems.append(f"{where} {arm}: {len(windows)} repeats")
-        num_eager = sum(window["num_eager_rounds"] for window in windows)
-        if num_eager:
-            problems.append(f"{where} {arm}: {num_eager} rounds without a graph")
         stray = luck(cell, arm)
         if abs(stray) > MAX_LUCK:
             problems.append(

@@ -35,6 +35,7 @@ from benchmarks.tables import table
 Raw = Mapping[str, Any]
 
 REPORTED = "goodput"
+GPU = "H200"
 BATCH_SIZES = {"1", "32", "128"}
 MIN_REPEATS = 3
 MAX_SHARE = 0.01
@@ -148,6 +149,9 @@ def check_overhead(result: Raw) -> list[str]:
     problems = keys("file", result, {"provenance", "us_per_round", "share_of_round", "raw"})
     if problems:
         return problems
+    gpu = result["provenance"].get("gpu")
+    if GPU not in str(gpu):
+        problems.append(f"measured on {gpu}, not on an {GPU}")
     by_size = times(result["raw"])
     problems += at_least("raw", by_size, BATCH_SIZES)
     problems += [

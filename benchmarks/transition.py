@@ -1,8 +1,8 @@
 """Phases that accept differently, one after the other: does a policy follow them?
 
-The SmolLM2 pair with real acceptance, in a closed loop: `alternating` is low, high, low, high in
-the manner of SGLang's own benchmark of its adaptive speculation (open-ended writing, then lines
-that repeat), `mixed-text` is JSON, code, prose. Every phase has the same number of tokens: every
+The SmolLM2 pair with real acceptance, in a closed loop. `alternating` is low, high, low, high in
+the manner of SGLang's own benchmark of its adaptive speculation: open-ended writing, then text that
+the draft knows. `mixed-text` is JSON, code, prose. Every phase has the same number of tokens: every
 request runs to its limit, whatever ends its text.
 
 On the machine with the H200, from the project's root (T: the target's folder there, unpacked by

@@ -53,7 +53,10 @@ def run_record(
     return {
         "purpose": "matrix",
         "provenance": {**PROVENANCE, **provenance},
-        "servers": [{"arm": arm, "server_argv": []} for arm in arms],
+        "servers": [
+            {"arm": arm, "server_argv": [], "captures": {"before_ready": 40, "after_ready": 0}}
+            for arm in arms
+        ],
         "windows": [
             window(arm, size, name, repeat)
             for size, name in cells_of(batch_sizes, DEFAULT_NAMES)
