@@ -58,7 +58,9 @@ class TierBuilder:
     def max_graph_batch_size(self) -> int:
         """Returns the largest batch that a graph serves, or that the scheduler can form."""
         limit = self._captures.max_batch_size
-        return max(self._captures.sizes(self._startup), default=limit)
+        tiers = reachable_tiers(self._captures.reachable, limit)
+        sizes = {size for tier in tiers for size in self._captures.sizes(tier)}
+        return min(max(sizes, default=limit), limit)
 
     # -- called by the host --
 

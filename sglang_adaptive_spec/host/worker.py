@@ -13,6 +13,7 @@ from typing import Any
 
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
+from sglang.srt.utils import is_flashinfer_available
 
 from sglang_adaptive_spec.controller import AdaptiveController, Launch
 from sglang_adaptive_spec.host.capture import CaptureLists, garbage_hold
@@ -26,6 +27,7 @@ from sglang_adaptive_spec.host.request import AdaptiveRequest, request_of
 from sglang_adaptive_spec.host.seeding import Seeding, seed_costs
 from sglang_adaptive_spec.host.startup import TierBuilder
 from sglang_adaptive_spec.host.telemetry import Telemetry
+from sglang_adaptive_spec.host.workspaces import install_workspace_hook
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, DecodeBatch, Tier
@@ -113,6 +115,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if self.device != "cpu" and is_flashinfer_available():
+            install_workspace_hook()
         request = request_of(self.server_args)
         assert isinstance(request, AdaptiveRequest), "create_worker checked this"
         assert request.initial_steps is not None, "resolution set it"

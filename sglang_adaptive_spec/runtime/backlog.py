@@ -106,7 +106,7 @@ class Backlog:
     @property
     def num_bytes(self) -> int:
         """Device memory held, in bytes."""
-        return self._hidden.nbytes + self._tokens.nbytes
+        return int(self._hidden.nbytes + self._tokens.nbytes)
 
     def keep(
         self,
