@@ -16,6 +16,14 @@ PLAIN: tuple[Symbol, ...] = (
         "sglang.srt.configs.model_config:ModelConfig",
         (READ, "is_encoder_decoder", "keep the host's round for encoder-decoder models"),
         (READ, "dtype", "keep hidden states in the draft's type"),
+        (READ, "num_attention_heads", "know how wide a catch-up the workspace allows"),
+        (READ, "head_dim", "know how wide a catch-up the workspace allows"),
+        (
+            CALL,
+            "get_num_kv_heads",
+            "know how wide a catch-up the workspace allows",
+            "self, tensor_parallel_size",
+        ),
     ),
     *of(
         "sglang.srt.model_executor.model_runner_components.ngram_embedding_manager"
@@ -127,7 +135,12 @@ PLAIN: tuple[Symbol, ...] = (
     ),
     *of(
         "sglang.srt.speculative.eagle_info",
-        (CALL, "EagleDraftInput", "relay a round without draft-extend", "*, bonus_tokens"),
+        (
+            CALL,
+            "EagleDraftInput",
+            "relay a round without draft-extend, and start one to measure",
+            "*, bonus_tokens, topk_p, topk_index, hidden_states",
+        ),
         (
             CALL,
             "EagleVerifyInput",

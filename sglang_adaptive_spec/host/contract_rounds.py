@@ -146,10 +146,10 @@ ROUNDS: tuple[Symbol, ...] = (
         "sglang.srt.managers.schedule_batch:ScheduleBatch",
         (READ, "is_extend_in_batch", "tell a mixed batch"),
         (READ, "reqs", "attribute results to requests"),
-        (READ, "req_pool_indices", "find where the KV of a row stands"),
+        (WRITE, "req_pool_indices", "find where the KV of a row stands; borrow rows to measure on"),
         (READ, "return_logprob", "compute logprobs only where they are asked for"),
         (READ, "has_grammar", "apply the grammar's mask"),
-        (READ, "sampling_info", "apply the grammar's mask"),
+        (WRITE, "sampling_info", "apply the grammar's mask; sample greedily to measure"),
         (READ, "device", "make the tree that logprobs are computed from"),
         (WRITE, "forward_mode", "tell extend from decode; decode in a zero-step round"),
         (WRITE, "spec_info", "take the draft's input out of a zero-step round"),
@@ -158,6 +158,10 @@ ROUNDS: tuple[Symbol, ...] = (
         (WRITE, "seq_lens", "read the batch size; one token more, or the catch-up's window"),
         (WRITE, "seq_lens_cpu", "the same on the CPU"),
         (WRITE, "seq_lens_sum", "know the context; the same summed"),
+    ),
+    *of(
+        "sglang.srt.managers.schedule_batch:Req",
+        (READ, "rid", "tell requests apart"),
     ),
     *of(
         "sglang.srt.model_executor.forward_batch_info:ForwardMode",

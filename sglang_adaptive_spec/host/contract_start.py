@@ -132,6 +132,7 @@ START: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.runtime_context:ParallelContext",
         (READ, "tp_rank", "log and export metrics on one rank"),
+        (READ, "tp_size", "know the heads of one rank"),
         (READ, "tp_group", "take the same decision on every rank"),
         declared_in=("sglang.srt.runtime_context:ParallelContext", f"{_FIELDS}.parallel:Parallel"),
     ),
@@ -199,5 +200,82 @@ START: tuple[Symbol, ...] = (
         (CALL, "broadcast_object", "leave out the same tiers on every rank", "self, obj, *, src"),
         (READ, "world_size", "ask other ranks only when there are some"),
         (READ, "cpu_group", "take the least free memory of all ranks"),
+    ),
+    # -- FlashInfer's plan buffers --
+    *of(
+        "sglang.srt.utils",
+        (CALL, "is_flashinfer_available", "hook its backend only where it is installed", ""),
+    ),
+    *of(
+        "sglang.srt.layers.attention.flashinfer_backend:FlashInferAttnBackend",
+        (
+            HOOK,
+            "_prepare_cuda_graph_metadata",
+            "let the graphs of a backend share their plan buffers",
+            "self, bs, num_tokens, forward_mode",
+        ),
+        (READ, "forward_metadata", "find the wrappers just made"),
+        (READ, "workspace_buffer", "know how wide a catch-up it allows"),
+    ),
+    *of(
+        "sglang.srt.layers.attention.flashinfer_backend:DecodeMetadata",
+        (READ, "decode_wrappers", "share their plan buffers"),
+    ),
+    *of(
+        "sglang.srt.layers.attention.flashinfer_backend:PrefillMetadata",
+        (READ, "prefill_wrappers", "share their plan buffers"),
+    ),
+    *of(
+        "sglang.srt.model_executor.forward_batch_info:ForwardMode",
+        (CALL, "is_decode_or_idle", "tell which wrappers were made", "self"),
+        (CALL, "is_target_verify", "tell which wrappers were made", "self"),
+        (CALL, "is_draft_extend_v2", "tell which wrappers were made", "self"),
+    ),
+    # -- measuring rounds --
+    *of(
+        "sglang.srt.managers.schedule_batch:ScheduleBatch",
+        (
+            CALL,
+            "init_new",
+            "make a batch that no request owns",
+            "cls, reqs, req_to_token_pool, token_to_kv_pool_allocator, tree_cache, model_config, "
+            "enable_overlap, spec_algorithm",
+        ),
+        (WRITE, "orig_seq_lens", "give that batch a length"),
+        (WRITE, "req_pool_indices_cpu", "give that batch rows"),
+    ),
+    *of(
+        "sglang.srt.sampling.sampling_batch_info",
+        (
+            CALL,
+            "SamplingBatchInfo",
+            "sample greedily",
+            "*, temperatures, top_ps, top_ks, min_ps, is_all_greedy, is_any_greedy, "
+            "need_top_p_sampling, need_top_k_sampling, need_min_p_sampling, vocab_size, device",
+        ),
+    ),
+    *of(
+        "sglang.srt.speculative.eagle_utils",
+        (
+            CALL,
+            "get_draft_recurrent_hidden_state_spec",
+            "know the shape of the draft's hidden state",
+            "model_runner",
+        ),
+    ),
+    *of(
+        "sglang.srt.configs.model_config:ModelConfig",
+        (READ, "vocab_size", "sample greedily"),
+    ),
+    *of(
+        f"{_EAGLE}:EAGLEWorkerV2",
+        (READ, "token_to_kv_pool_allocator", "borrow KV slots from the empty pool"),
+    ),
+    *of(
+        "sglang.srt.mem_cache.allocator.base:BaseTokenToKVPoolAllocator",
+        (CALL, "alloc", "borrow KV slots", "self, need_size"),
+        (CALL, "free", "give them back", "self, free_index"),
+        (CALL, "available_size", "borrow no more than there are", "self"),
+        (READ, "page_size", "borrow whole pages"),
     ),
 )

@@ -4,12 +4,15 @@ import ast
 import contextlib
 import gc
 import logging
+import math
 import os
+import platform
 import re
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from sglang_adaptive_spec.host.contract import CONTRACT, Kind
 from tests.hosts import REPO
@@ -30,7 +33,9 @@ FOREIGN = {
     "OutOfMemoryError",  # torch
     # tensors
     "Tensor", "arange", "copy_", "flatten", "full_like", "int32", "int64", "ones", "sum", "to",
-    "tolist", "type", "unsqueeze", "where",
+    "tolist", "type", "unsqueeze", "where", "cpu", "full", "nbytes", "view", "zeros",
+    "get_device_module", "get_device_name", "synchronize",
+    "_int_workspace_buffer", "_pin_memory_int_workspace_buffer",  # FlashInfer's wrappers
     "architectures", "index_share_for_mtp_iteration",  # a Hugging Face config
     "labels", "inc",  # prometheus_client
     "terminate",  # a process
@@ -38,8 +43,8 @@ FOREIGN = {
     "graph",  # the settings of ExecGraph, by its _NS_PATH
 }  # fmt: skip
 BUILTINS = (str, dict, list, tuple, set, type, BaseException)
-MODULES = (contextlib, gc, logging, os, time, threading)
-CLASSES = (logging.Logger, threading.Thread, threading.Event)
+MODULES = (contextlib, gc, logging, math, os, platform, time, threading)
+CLASSES = (logging.Logger, threading.Thread, threading.Event, NamedTuple("Record", [("x", int)]))
 STANDARD = {name for owner in (*BUILTINS, *MODULES, *CLASSES) for name in dir(owner)}
 # Read by the host on our behalf, not by our code.
 IMPLIED = {"sglang.srt.arg_groups.fields.exec_.ExecGraph._NS_PATH"}
@@ -141,7 +146,8 @@ def test_every_host_name_in_the_code_stands_in_the_table() -> None:
 def test_every_hook_target_is_a_hook_of_the_table_and_vice_versa() -> None:
     targets = {
         node.value
-        for node in ast.walk(_tree(PACKAGE / "host" / "registration.py"))
+        for name in ("registration.py", "workspaces.py")
+        for node in ast.walk(_tree(PACKAGE / "host" / name))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if DOTTED.fullmatch(node.value)
     }
