@@ -37,11 +37,25 @@ class ForcedPolicy:
         """Returns the fixed tier, or the next of those that the batch may choose."""
         tiers = self._policy.reachable(batch.size)
         if self._num_steps is None:
-            return tiers[next(self._turn) % len(tiers)]
+            cycle = alternation(tiers)
+            return cycle[next(self._turn) % len(cycle)]
         return next(tier for tier in tiers if tier.num_steps == self._num_steps)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
+
+
+def alternation(tiers: Sequence[Any]) -> list[Any]:
+    """Returns the order in which every tier runs: the one after zero steps is asked for twice.
+
+    Leaving zero steps takes one round more (controller.py), which stays at zero steps.
+    """
+    before = [tiers[-1], *tiers[:-1]]
+    return [
+        tier
+        for previous, tier in zip(before, tiers, strict=True)
+        for _ in range(2 if previous.num_steps == 0 and tier != previous else 1)
+    ]
 
 
 class Stopwatch:

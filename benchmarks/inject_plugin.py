@@ -30,6 +30,8 @@ FIRST_DRAFT = "sglang_adaptive_spec.host.plain_round.first_draft_correct"
 TOKEN_ID = 100
 # Deeper than any tier: how many consecutive verdicts the table counts.
 MAX_STEPS = 32
+# Requests in a batch, and output positions of a request, that draws are kept for (34 MB).
+MAX_REQUESTS, NUM_POSITIONS = 1024, 8320
 # Positions behind the limit of new tokens that the rounds in flight at the end may still ask for.
 SPARE_POSITIONS = 2 * MAX_STEPS
 _MASK = 0xFFFFFFFF
@@ -91,29 +93,69 @@ def run_lengths(accepted: torch.Tensor, num_positions: int) -> torch.Tensor:
 
 
 class Verdicts:
-    """The draws of one batch composition, ready to be read by sequence length."""
+    """The draws of every request in the batch, drawn when it joins, read by sequence length."""
 
-    def __init__(self, seed: int, reqs: Sequence[Any], device: torch.device) -> None:
-        self.request_ids = [req.rid for req in reqs]
-        longest = max(req.sampling_params.max_new_tokens for req in reqs)
-        num_positions = longest + SPARE_POSITIONS
-        chance = [probability_of(rid) for rid in self.request_ids]
-        hashes = [request_hash(seed, rid) for rid in self.request_ids]
-        # A round's root is the output token `seq_lens - prompt`; its first draft comes after it.
-        first = torch.ones(len(reqs), dtype=torch.int64, device=device)
-        accepted = draws(
-            torch.tensor(chance, dtype=torch.float64, device=device),
-            torch.tensor(hashes, dtype=torch.int64, device=device),
-            first,
-            num_positions + MAX_STEPS,
-        )
-        self._runs = run_lengths(accepted, num_positions).flatten()  # [bs * num_positions] int32
-        starts = [row * num_positions - len(req.origin_input_ids) for row, req in enumerate(reqs)]
-        self._starts = torch.tensor(starts, dtype=torch.int64, device=device)
+    def __init__(
+        self,
+        seed: int,
+        device: torch.device,
+        max_requests: int = MAX_REQUESTS,
+        num_positions: int = NUM_POSITIONS,
+    ) -> None:
+        self._seed, self._device, self._num_positions = seed, device, num_positions
+        self._runs = torch.zeros(
+            (max_requests, num_positions), dtype=torch.int32, device=device
+        )  # accepted drafts in a row, by seat and output position before the first draft
+        self._seats: dict[str, int] = {}
+        self._free = list(range(max_requests))
+        self._request_ids: list[str] = []
+        self._starts = torch.empty(0, dtype=torch.int64, device=device)
 
-    def num_correct(self, seq_lens: torch.Tensor) -> torch.Tensor:
-        """Returns how many drafts in a row are accepted. # seq_lens [bs] -> [bs] int32"""
+    def num_correct(self, reqs: Sequence[Any], seq_lens: torch.Tensor) -> torch.Tensor:
+        """Returns how many drafts in a row are accepted. # seq_lens [bs] int64 -> [bs] int32"""
+        request_ids = [req.rid for req in reqs]
+        if request_ids != self._request_ids:
+            self._seat(reqs)
+            self._request_ids = request_ids
         return self._runs.take(self._starts + seq_lens)
+
+    def _seat(self, reqs: Sequence[Any]) -> None:
+        for gone in self._seats.keys() - {req.rid for req in reqs}:
+            self._free.append(self._seats.pop(gone))
+        new = [req for req in reqs if req.rid not in self._seats]
+        if new:
+            self._seats.update((req.rid, self._free.pop()) for req in new)
+            self._draw(new)
+        starts = [
+            self._seats[req.rid] * self._num_positions - len(req.origin_input_ids) for req in reqs
+        ]
+        self._starts = self._to_device(starts, torch.int64)
+
+    def _draw(self, reqs: Sequence[Any]) -> None:
+        longest = max(req.sampling_params.max_new_tokens for req in reqs)
+        if longest + SPARE_POSITIONS > self._num_positions:
+            raise ValueError(
+                f"{longest} new tokens: draws are kept for {self._num_positions} positions."
+            )
+        chance = [probability_of(req.rid) for req in reqs]
+        hashes = [request_hash(self._seed, req.rid) for req in reqs]
+        # A round's root is the output token `seq_lens - prompt`; its first draft comes after it.
+        first = torch.ones(len(reqs), dtype=torch.int64, device=self._device)
+        accepted = draws(
+            self._to_device(chance, torch.float64),
+            self._to_device(hashes, torch.int64),
+            first,
+            self._num_positions + MAX_STEPS,
+        )
+        seats = self._to_device([self._seats[req.rid] for req in reqs], torch.int64)
+        self._runs[seats] = run_lengths(accepted, self._num_positions)
+
+    def _to_device(self, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
+        """Copies without waiting for what the device still has to do."""
+        copied = torch.tensor(values, dtype=dtype)
+        if self._device.type == "cpu":
+            return copied
+        return copied.pin_memory().to(self._device, non_blocking=True)
 
 
 class Injector:
@@ -170,12 +212,11 @@ class Injector:
     def _num_correct(self) -> torch.Tensor:
         """Returns the accepted drafts of each row, whatever the depth. # [bs] int32"""
         assert self._batch is not None, "the host asks outside of verify"
-        request_ids = [req.rid for req in self._batch.reqs]
-        if not request_ids:  # rows of a start-up measurement, which no request owns
+        if not self._batch.reqs:  # rows of a start-up measurement, which no request owns
             return torch.zeros_like(self._seq_lens, dtype=torch.int32)
-        if self._verdicts is None or self._verdicts.request_ids != request_ids:
-            self._verdicts = Verdicts(self._seed, self._batch.reqs, self._seq_lens.device)
-        return self._verdicts.num_correct(self._seq_lens)
+        if self._verdicts is None:
+            self._verdicts = Verdicts(self._seed, self._seq_lens.device)
+        return self._verdicts.num_correct(self._batch.reqs, self._seq_lens)
 
     def _offsets_of(self, num_steps: int, device: torch.device) -> torch.Tensor:
         """Returns, by accepted drafts, the distance of each path entry from the root."""

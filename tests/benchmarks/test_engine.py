@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.engine import Calls, Engine, ForcedPolicy, Stopwatch
+from benchmarks.engine import Calls, Engine, ForcedPolicy, Stopwatch, alternation
 from sglang_adaptive_spec.policy.tiers import DecodeBatch, Tier, chain_tier
 
 TIERS = tuple(chain_tier(steps) for steps in (0, 1, 3))
@@ -60,8 +60,15 @@ class SmallController:
 
 def test_alternation_runs_through_every_tier_that_the_batch_may_choose() -> None:
     forced = ForcedPolicy(SmallPolicy(), None)
-    assert {forced.choose(batch_of(4)) for _ in range(2)} == set(TIERS[:2])
-    assert {forced.choose(batch_of(8)) for _ in range(3)} == set(TIERS)
+    assert {forced.choose(batch_of(4)) for _ in range(3)} == set(TIERS[:2])
+    assert {forced.choose(batch_of(8)) for _ in range(4)} == set(TIERS)
+
+
+def test_the_tier_after_zero_steps_is_asked_for_until_the_draft_has_caught_up() -> None:
+    zero, one, three = TIERS
+    assert alternation(TIERS) == [zero, one, one, three]
+    assert alternation(TIERS[1:]) == [one, three]
+    assert alternation(TIERS[:1]) == [zero]
 
 
 def test_a_fixed_tier_stays_and_one_out_of_reach_is_an_error() -> None:

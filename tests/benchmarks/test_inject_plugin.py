@@ -158,17 +158,44 @@ def test_the_first_draft_of_a_zero_step_round_gets_the_same_verdict() -> None:
     assert torch.equal(first, simulated(reqs, seq_lens, 1)["num_correct_drafts"] > 0)
 
 
+def test_requests_come_and_go_and_keep_their_own_draws() -> None:
+    reqs = requests("0.85", 12)
+    seq_lens = torch.tensor([len(req.origin_input_ids) + 6 for req in reqs])
+    whole = Verdicts(1, CPU).num_correct(reqs, seq_lens)
+    assert len(set(whole.tolist())) > 3  # so that a mix-up would show
+    verdicts = Verdicts(1, CPU)
+    for rows in ([0, 1, 2, 3], [2, 3, 4], [4, 2], [9, 4, 10, 11, 0], [0, 1, 2, 3, 4, 5, 6, 7]):
+        part = verdicts.num_correct([reqs[row] for row in rows], seq_lens[rows])
+        assert torch.equal(part, whole[rows])
+
+
+def test_seats_are_given_back() -> None:
+    verdicts = Verdicts(1, CPU, max_requests=16, num_positions=256)
+    reqs = requests("0.5", 20)
+    seq_lens = torch.tensor([len(req.origin_input_ids) for req in reqs])
+    for start in (0, 8, 0, 8):
+        part = slice(start, start + 10)
+        verdicts.num_correct(reqs[part], seq_lens[part])  # 36 seats taken, never 16 at a time
+
+
+def test_a_request_longer_than_the_table_is_refused() -> None:
+    (req,) = requests("0.5", 1)
+    req.sampling_params.max_new_tokens = 9000
+    with pytest.raises(ValueError, match="9000 new tokens"):
+        Verdicts(1, CPU).num_correct([req], torch.tensor([5]))
+
+
 def test_consecutive_rounds_of_any_depth_see_each_position_once() -> None:
     """The draft that was rejected is replaced by the bonus token; the next round is after it."""
     (req,) = requests("0.7", 1)
     prompt = len(req.origin_input_ids)
-    verdicts = Verdicts(1, [req], CPU)
+    verdicts = Verdicts(1, CPU)
     hashes = torch.tensor([request_hash(1, req.rid)])
     chance = torch.tensor([0.7], dtype=torch.float64)
     truth = draws(chance, hashes, torch.tensor([0]), 80)[0].tolist()
     position = 0
     while position < 40:
-        count = min(int(verdicts.num_correct(torch.tensor([prompt + position]))), 3)
+        count = min(int(verdicts.num_correct([req], torch.tensor([prompt + position]))), 3)
         after = truth[position + 1 : position + 5]
         assert count == next((d for d in range(3) if not after[d]), 3)
         position += count + 1
