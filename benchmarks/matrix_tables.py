@@ -19,6 +19,8 @@ OVER_NONE = 0.98
 OVER_BUILTIN, SHARE_OF_CEILING = 0.98, 0.98
 MIXED_OVER_BEST_STATIC = 0.99
 MAX_STDERR = 0.005
+MAX_SEEDING_S = 10.0
+MAX_PROBING = 0.01
 
 
 def window_table(windows: Sequence[Raw]) -> str:
@@ -100,6 +102,7 @@ def figures(result: Raw) -> list[Figure]:
             ("highest standard error of an arm's mean", _worst_error(cells), MAX_STDERR),
             ("rounds without a graph", _num_eager(cells), 0.0),
             ("captures after ready, our arms", _num_late_captures(result), 0.0),
+            *_start_and_probing(result),
         )
     ]
 
@@ -117,6 +120,17 @@ def _num_eager(cells: Sequence[Raw]) -> float:
 def _num_late_captures(result: Raw) -> float:
     ours = (server for server in result["servers"] if ALL_ARMS[server["arm"]].is_ours)
     return float(sum(server["captures"]["after_ready"] for server in ours))
+
+
+def _start_and_probing(result: Raw) -> list[tuple[str, float, float]]:
+    """Returns the longest seeding and the largest share of probing that goodput's servers state."""
+    states = [server["plugin"] for server in result["servers"] if server["arm"] == "goodput"]
+    seconds = [each["seeding"]["seconds"] for each in states if each.get("seeding")]
+    shares = [
+        each["decisions"]["probing"]["share_of_time"] for each in states if each.get("decisions")
+    ]
+    made = [("seeding, s", max(seconds), MAX_SEEDING_S)] if seconds else []
+    return made + ([("probing, share of time", max(shares), MAX_PROBING)] if shares else [])
 
 
 def missed_cells(result: Raw) -> list[tuple[Any, ...]]:

@@ -54,7 +54,15 @@ def run_record(
         "purpose": "matrix",
         "provenance": {**PROVENANCE, **provenance},
         "servers": [
-            {"arm": arm, "server_argv": [], "captures": {"before_ready": 40, "after_ready": 0}}
+            {
+                "arm": arm,
+                "server_argv": [],
+                "captures": {"before_ready": 40, "after_ready": 0},
+                "plugin": {
+                    "seeding": {"source": "measured", "seconds": 6.5},
+                    "decisions": {"probing": {"share_of_time": 0.004}},
+                },
+            }
             for arm in arms
         ],
         "windows": [

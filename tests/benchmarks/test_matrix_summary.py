@@ -159,3 +159,16 @@ def test_the_share_of_the_ceiling_is_that_of_the_best_static_arms(small: Any) ->
     by_name = {each.claim: each.ratio for each in figures(small)}
     (share,) = (ratio for name, ratio in by_name.items() if "share of the ceiling" in name)
     assert share == pytest.approx(by_name["goodput / best static, geometric mean"])
+
+
+def test_the_slowest_seeding_and_the_most_probing_are_judged() -> None:
+    records = [run_record(batch_sizes=(4,)) for _ in range(2)]
+    for server in records[1]["servers"]:
+        server["plugin"]["seeding"]["seconds"] = 11.0
+    claims = {each.claim: each for each in figures(merged(records))}
+    assert not claims["seeding, s"].is_met
+    assert claims["probing, share of time"].ratio.value == 0.004
+    for record in records:  # a policy that states neither
+        for server in record["servers"]:
+            server["plugin"] = {"seeding": None}
+    assert "seeding, s" not in {each.claim for each in figures(merged(records))}
