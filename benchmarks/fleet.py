@@ -29,6 +29,7 @@ WATCH_MARGIN_S = 0.05
 FULL_BATCH_TIMEOUT_S = 120.0
 # Reserved per request beside prompt and output: what the host allocates ahead of a round.
 RESERVED_TOKENS = 40
+PORT_STEP = 20  # a server may take ports next to its own
 MAX_LOG_LINES = 1000  # of a server's log kept beside the record
 
 
@@ -67,7 +68,7 @@ def serving_fleet(
             one after the other: they measure rounds at their start.
     """
     plans = {
-        arm.name: replace(plan, folder=plan.folder / arm.name, port=plan.port + number)
+        arm.name: replace(plan, folder=plan.folder / arm.name, port=plan.port + PORT_STEP * number)
         for number, arm in enumerate(arms)
     }
     engines: dict[str, Engine] = {}
