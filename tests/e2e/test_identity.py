@@ -59,14 +59,25 @@ def test_the_tier_changes_every_round_and_all_is_counted(fleet: Fleet, launch: L
     rounds = spec["rounds"]
     assert set(rounds) == {str(steps) for steps in NUM_STEPS}
     assert min(rounds.values()) >= MIN_ROUNDS, rounds
-    # The walk never stays; the first round switches from nothing.
-    assert sum(spec["switches"].values()) == sum(rounds.values()) - 1
+    check_walk(state["e2e_walk"], rounds, sum(spec["switches"].values()))
     assert spec["prefill_activations"] > 0
     assert state["speculative_num_steps"] == spec["current_steps"]
     assert spec["current_steps"] in NUM_STEPS
     assert spec["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
     for steps in NUM_STEPS:
         check_positions(spec, steps)
+
+
+def check_walk(walk: dict[str, int], rounds: dict[str, int], num_switches: int) -> None:
+    """The walk never chooses the same twice; a choice to draft waits for the draft to catch up."""
+    assert walk["rounds"] == sum(rounds.values())
+    # Whatever was chosen ran, but for the one zero-step round between zero steps and drafting.
+    assert (walk["wrong"], walk["needless_catch_ups"]) == (0, 0), walk
+    assert rounds["0"] == walk["plain_chosen"] + walk["catch_ups"]
+    assert 0 < walk["catch_ups"] <= walk["plain_chosen"]
+    # The first round switches from nothing; only zero steps are followed by themselves.
+    assert num_switches == walk["changes"]
+    assert sum(rounds.values()) - 1 - rounds["0"] < num_switches < sum(rounds.values())
 
 
 def check_description(spec: dict[str, Any], launch: Launch) -> None:

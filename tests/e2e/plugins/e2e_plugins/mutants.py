@@ -1,6 +1,8 @@
 """Breaks a server on purpose: the identity tests must notice each of these.
 
 Each plants a mistake that a switch of tiers could make, in a server that starts and is healthy.
+Mistakes in what the draft catches up on never change the text: the last two are for the test that
+compares what rounds accept (tests/e2e/test_zero_steps.py).
 
 What does not serve as a mutant on this host, tried: chain buffers that stay the start-up tier's
 (each row begins with the shorter chain, and the stand-in reads row by row), a stale draft backend
@@ -56,6 +58,32 @@ def delay_width() -> None:
     of another row come out, and nothing else shows it.
     """
     _delay_slots("", "speculative_num_draft_tokens")
+
+
+def skip_backlog_row() -> None:
+    """Keeps nothing of the second row of a batch: its catch-ups read what another round left."""
+    from sglang_adaptive_spec.runtime.backlog import Backlog
+
+    keep = Backlog.keep
+
+    def keep_others(backlog: Any, rows: Any, positions: Any, states: Any, tokens: Any) -> None:
+        kept = [idx for idx in range(len(rows)) if idx != 1]
+        keep(backlog, rows[kept], positions[kept], states[kept], tokens[kept])
+
+    Backlog.keep = keep_others
+
+
+def shift_catch_up() -> None:
+    """Writes what a catch-up computes one position before where it belongs."""
+    from sglang_adaptive_spec.runtime.backlog import Backlog
+
+    window = Backlog.window
+
+    def shifted(*args: Any) -> Any:
+        right = window(*args)
+        return right._replace(positions=(right.positions - 1).clamp(min=0))
+
+    Backlog.window = shifted
 
 
 def _delay_slots(attribute: str, *names: str) -> None:

@@ -1,0 +1,98 @@
+"""Replaces the policy of a ready scheduler by a script: three steps, and a visit to zero steps.
+
+Only batches with a request whose id begins with ``visit`` pay the visit; the others never leave
+three steps, so one server serves both arms of the comparison. What every round of a request
+accepted is shown in /server_info as ``e2e_rounds``, and as ``e2e_relays`` the draft's hidden state
+that each round began with: what the last draft-extend computed from the draft's KV.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+ROUND = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.forward_batch_generation"
+STEPS = 3
+FIRST_ROUND, LAST_ROUND = 8, 47  # of the visit: two catch-ups due by then, and one to leave
+NUM_VALUES = 4  # of a hidden state: enough to tell two apart
+
+relays: dict[str, list[list[float]]] = defaultdict(list)
+
+
+class VisitZero:
+    """Chooses by the round since the batch started from nothing."""
+
+    def __init__(self, policy: Any, tiers: Sequence[Any]) -> None:
+        self._policy, self._tiers = policy, tiers
+        self._by_steps = {tier.num_steps: tier for tier in tiers}
+        self._requests: set[str] = set()
+        self._num_rounds = 0
+        # request id: per round [steps, accepted drafts, whether its first draft is known to hold]
+        self.rounds: dict[str, list[list[Any]]] = defaultdict(list)
+
+    def choose(self, batch: Any) -> Any:
+        requests = {_rid(request) for request in batch.requests}
+        if not requests & self._requests:
+            self._num_rounds = 0
+        self._requests = requests
+        self._num_rounds += 1
+        is_visit = any(rid.startswith("visit") for rid in requests)
+        is_away = is_visit and FIRST_ROUND <= self._num_rounds <= LAST_ROUND
+        return self._by_steps[0 if is_away else STEPS]
+
+    def observe(self, observation: Any) -> None:
+        firsts = observation.first_draft_correct or [None] * observation.batch_size
+        rows = zip(observation.requests, observation.num_correct_drafts, firsts, strict=True)
+        for request, num_correct, first in rows:
+            self.rounds[_rid(request)].append([observation.tier.num_steps, num_correct, first])
+
+    def observe_time(self, round_time: Any) -> None:
+        self._policy.observe_time(round_time)
+
+    def reachable(self, _batch_size: int) -> Sequence[Any]:
+        return self._tiers
+
+    def slot(self, batch_size: int) -> int:
+        return int(self._policy.slot(batch_size))
+
+    def without(self, tiers: Iterable[Any]) -> Any:
+        raise NotImplementedError("only asked before serving")
+
+    def describe(self) -> Mapping[str, Any]:
+        return dict(self._policy.describe())
+
+
+def _rid(request: Any) -> str:
+    return str(getattr(request, "rid", request))
+
+
+def take_over(info: dict[str, Any], scheduler: Any, *_args: Any, **_kw: Any) -> dict[str, Any]:
+    """Takes over once every tier is built, just before the scheduler reports that it is ready."""
+    worker = scheduler.draft_worker
+    tiers = [state.tier for state in worker.pool.states]
+    worker.controller.policy = VisitZero(worker.controller.policy, tiers)
+    return info
+
+
+def keep_relay(run: Callable[..., Any], worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """Keeps what a decode round of every request begins with."""
+    if batch.forward_mode.is_decode():
+        values = batch.spec_info.hidden_states[:, :NUM_VALUES].tolist()
+        for request, row in zip(batch.reqs, values, strict=True):
+            relays[request.rid].append(row)
+    return run(worker, batch, *args, **kwargs)
+
+
+def show_rounds(result: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
+    """Adds what the rounds accepted, and what they began with, to /server_info."""
+    result.internal_state["e2e_rounds"] = dict(scheduler.draft_worker.controller.policy.rounds)
+    result.internal_state["e2e_relays"] = dict(relays)
+    return result
+
+
+def register() -> None:
+    HookRegistry.register(f"{SCHEDULER}.get_init_info", take_over, HookType.AFTER)
+    HookRegistry.register(f"{SCHEDULER}.get_internal_state", show_rounds, HookType.AFTER)
+    HookRegistry.register(ROUND, keep_relay, HookType.AROUND)

@@ -1,0 +1,138 @@
+"""Zero-step rounds decode as no speculation does, and the draft resumes as if they had not been.
+
+The policy is a script: three steps, forty rounds at zero steps, three steps to the end; see
+plugins/e2e_plugins/visit_zero.py. A request of the other arm never leaves three steps.
+"""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.e2e.fleet import Fleet
+from tests.e2e.launches import ALGORITHM, PAIR, PAIR_DRAFT, TIERS, adaptive
+from tests.e2e.server import OURS, Launch, Server
+from tests.e2e.traffic import PROMPTS, SCHEMA, check_identical, greedy
+from tests.e2e.visits import check_as_if_never_left, check_visit, compare, run_arm
+
+NUM_TOKENS = 200
+MIN_ROUNDS = 200  # after resuming, at the same positions in both arms
+MAX_LOGPROB_DIFFERENCE = 1e-3  # no speculation itself differs by 2e-4 between batch sizes
+PLUGINS = (OURS, "visit_zero")
+
+
+def visiting(base: str, host: str, *mutants: str, overlap: bool = True) -> Launch:
+    """The tiny models under the script."""
+    name = "-".join((base, *(mutants or ("visit",))))
+    launch = adaptive(base, host=host, overlap=overlap)
+    return replace(launch, name=name, plugins=(*PLUGINS, *mutants), strict=not mutants)
+
+
+PAIR_ARGS = (
+    *ALGORITHM,
+    *("--speculative-draft-model-path", str(PAIR_DRAFT)),
+    *("--speculative-adaptive-config", str(TIERS)),
+)
+REAL = Launch("smollm2-visit", PAIR, PAIR_ARGS, overlap=True, plugins=PLUGINS)
+TINY_CASES = [
+    visiting("eagle", "0.5.20", overlap=False),
+    visiting("eagle3", "0.5.21"),
+    visiting("eagle", "0.5.22"),
+    visiting("eagle3", "0.5.23"),
+]
+MUTANTS = [
+    visiting("eagle3", "0.5.21", "stale_backlog_row"),
+    visiting("eagle3", "0.5.21", "shifted_catch_up"),
+]
+
+pytestmark = pytest.mark.e2e
+
+
+def ask(server: Server, sampling: list[dict[str, Any]], **extra: Any) -> list[dict[str, Any]]:
+    """Asks all prompts in one batch, which visits zero steps where the server has the script."""
+    rids = [f"visit-{number}-{sorted(extra)}" for number in range(len(PROMPTS))]
+    body = {"text": list(PROMPTS), "rid": rids, "sampling_params": sampling, **extra}
+    replies: list[dict[str, Any]] = server.post("/generate", body)
+    return replies
+
+
+def visit_answers(server: Server) -> dict[str, Any]:
+    """Asks once what every test compares: logprobs, and a schema without and with them."""
+    schema = greedy(160, json_schema=json.dumps(SCHEMA), ignore_eos=False)
+    mixed = [schema if number % 2 == 0 else greedy(64) for number in range(len(PROMPTS))]
+    uniform = [greedy(64)] * len(PROMPTS)
+    constrained = ask(server, mixed) + ask(server, mixed, return_logprob=True)
+    with_logprobs = ask(server, uniform, return_logprob=True, top_logprobs_num=2)
+    return {
+        "constrained": {f"answer {n}": reply["output_ids"] for n, reply in enumerate(constrained)},
+        "logprobs": [reply["meta_info"] for reply in with_logprobs],
+    }
+
+
+def reference_answers(server: Server) -> dict[str, Any]:
+    """The same of no speculation, and its answers to the prompts of both arms."""
+    sampling = [greedy(NUM_TOKENS)] * len(PROMPTS)
+    return {
+        "ids": [reply["output_ids"] for reply in ask(server, sampling)],
+        **visit_answers(server),
+    }
+
+
+@pytest.mark.parametrize("launch", [*TINY_CASES, REAL], ids=str)
+def test_after_a_visit_rounds_accept_what_they_would_have_accepted(
+    fleet: Fleet, launch: Launch
+) -> None:
+    reference = fleet.ask_once(launch.reference(), reference_answers)["ids"]
+    server = fleet.use(launch)
+    visit = run_arm(server, "visit", PROMPTS, NUM_TOKENS)
+    stay = run_arm(server, "stay", PROMPTS, NUM_TOKENS)
+    assert visit.output_ids == stay.output_ids == reference
+    for rounds in visit.rounds:
+        check_visit(rounds)
+    comparison = compare(visit, stay)
+    print(len(comparison.accepted), comparison.visit_mean, comparison.stay_mean)
+    assert len(comparison.accepted) >= MIN_ROUNDS
+    assert {expected > 0 for _, expected in comparison.accepted} == {True, False}
+    assert comparison.first_drafts
+    check_as_if_never_left(comparison)
+
+
+@pytest.mark.parametrize("launch", MUTANTS, ids=str)
+def test_a_mistake_in_what_the_draft_catches_up_on_is_found(fleet: Fleet, launch: Launch) -> None:
+    reference = fleet.ask_once(launch.reference(), reference_answers)["ids"]
+    server = fleet.use(launch)
+    visit = run_arm(server, "visit", PROMPTS, NUM_TOKENS)
+    stay = run_arm(server, "stay", PROMPTS, NUM_TOKENS)
+    fleet.end(launch)
+    assert visit.output_ids == stay.output_ids == reference  # drafts never change the text
+    with pytest.raises(AssertionError, match="hidden state"):
+        check_as_if_never_left(compare(visit, stay))
+
+
+@pytest.mark.parametrize("launch", TINY_CASES, ids=str)
+def test_logprobs_are_those_of_no_speculation(fleet: Fleet, launch: Launch) -> None:
+    expected = fleet.ask_once(launch.reference(), reference_answers)["logprobs"]
+    got = fleet.ask_once(launch, visit_answers)["logprobs"]
+    for one, other in zip(got, expected, strict=True):
+        for name in ("output_token_logprobs", "output_top_logprobs"):
+            ours, theirs = flat(one[name]), flat(other[name])
+            assert [token for _, token in ours] == [token for _, token in theirs]
+            pairs = zip(ours, theirs, strict=True)
+            differences = [abs(mine - yours) for (mine, _), (yours, _) in pairs]
+            assert max(differences) < MAX_LOGPROB_DIFFERENCE
+
+
+def flat(logprobs: list[Any]) -> list[tuple[float, int]]:
+    """Returns (logprob, token) of every token of a reply, alternatives in their order."""
+    per_token = [[one] if isinstance(one[1], int) else one for one in logprobs]
+    return [(logprob, token) for tokens in per_token for logprob, token, _text in tokens]
+
+
+@pytest.mark.parametrize("launch", TINY_CASES, ids=str)
+def test_a_grammar_holds_at_zero_steps(fleet: Fleet, launch: Launch) -> None:
+    expected = fleet.ask_once(launch.reference(), reference_answers)["constrained"]
+    check_identical(fleet.ask_once(launch, visit_answers)["constrained"], expected)
+    rounds = fleet.use(launch).internal_state()["e2e_rounds"]
+    rids = [f"visit-{n}-{extra}" for n in (0, 2, 4) for extra in ([], ["return_logprob"])]
+    assert all([0, 0, None] in rounds[rid] for rid in rids), "they had no round at zero steps"
