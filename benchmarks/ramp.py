@@ -19,9 +19,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from benchmarks import ramp_summary
 from benchmarks.arms import ARMS
@@ -138,27 +139,41 @@ def send_ramp(server: Server, sent: Sequence[Arrival]) -> dict[str, Any]:
 
 
 async def _send_all(url: str, sent: Sequence[Arrival], prompts: Sequence[Sequence[int]]) -> None:
-    import aiohttp  # comes with the host
+    loop = asyncio.get_running_loop()
+    start = loop.time()
 
-    async def send(session: Any, each: Arrival, prompt: Sequence[int]) -> None:
+    async def send(each: Arrival, prompt: Sequence[int]) -> None:
         await asyncio.sleep(max(start + each.at_s - loop.time(), 0.0))
         sampling = {"temperature": 0, "max_new_tokens": each.new_tokens, "ignore_eos": True}
         body = {"input_ids": prompt, "rid": each.request_id, "sampling_params": sampling}
-        async with session.post(f"{url}/generate", json=body) as response:
-            response.raise_for_status()
-            await response.read()
+        await asyncio.wait_for(post(url, body), TIMEOUT_S)
 
-    loop = asyncio.get_running_loop()
-    start = loop.time()
-    connector = aiohttp.TCPConnector(limit=0)
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+    await asyncio.gather(*(send(*pair) for pair in zip(sent, prompts, strict=True)))
+
+
+async def post(url: str, body: Mapping[str, Any]) -> None:
+    """Sends one request on a connection of its own and reads the answer to its end.
+
+    Thousands may wait at once, which rules threads out.
+
+    Raises:
+        RuntimeError: The answer's status is not 200.
+    """
+    where = urlsplit(url)
+    content = json.dumps(body).encode()
+    head = (
+        f"POST /generate HTTP/1.1\r\nHost: {where.netloc}\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    reader, writer = await asyncio.open_connection(where.hostname, where.port)
     try:
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-            await asyncio.gather(
-                *(send(session, *pair) for pair in zip(sent, prompts, strict=True))
-            )
-    except aiohttp.ClientError as error:
-        raise RuntimeError(f"a request failed: {error!r}") from error
+        writer.write(head.encode() + content)
+        status = await reader.readline()
+        await reader.read()
+    finally:
+        writer.close()
+    if status.split()[1:2] != [b"200"]:
+        raise RuntimeError(f"{body['rid']}: the server answered {status!r}.")
 
 
 def merge(args: argparse.Namespace) -> int:

@@ -1,8 +1,12 @@
 """Ramp: the same arrivals in every arm, rising and falling; figures that follow from requests."""
 
+import asyncio
 import copy
 import json
+import threading
 import types
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,7 @@ import pytest
 
 from benchmarks.acceptance import probability_of
 from benchmarks.measure_plugin import RequestLog
-from benchmarks.ramp import CHANCES, arrivals
+from benchmarks.ramp import CHANCES, arrivals, post
 from benchmarks.ramp_summary import ARMS, as_pass, check_ramp, merged, quantile
 from tests.benchmarks.records import PROVENANCE
 
@@ -78,6 +82,37 @@ def test_a_request_that_was_cut_short_is_an_error() -> None:
     sent = arrivals(1, 3, 3, 1)[:1]
     with pytest.raises(RuntimeError, match=r"p0\.\d+-ramp1-r0: 0 of"):
         as_pass(sent, 0, [], [])
+
+
+@pytest.fixture
+def host() -> Iterator[tuple[str, list[Any]]]:
+    """A server that refuses one request and remembers the others."""
+    heard: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            heard.append(body)
+            self.send_response(503 if body["rid"] == "refused" else 200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_args: object) -> None:
+            pass
+
+    listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=listener.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{listener.server_port}", heard
+    listener.shutdown()
+    listener.server_close()
+
+
+def test_a_request_is_sent_whole_and_a_refusal_is_an_error(host: tuple[str, list[Any]]) -> None:
+    url, heard = host
+    asyncio.run(post(url, {"rid": "served", "input_ids": [1, 2]}))
+    assert heard == [{"rid": "served", "input_ids": [1, 2]}]
+    with pytest.raises(RuntimeError, match=r"refused: the server answered b'HTTP/1\.0 503"):
+        asyncio.run(post(url, {"rid": "refused"}))
 
 
 def test_quantiles_are_values_that_were_seen() -> None:
