@@ -1,4 +1,7 @@
-"""The identity check can fail: planted mistakes in the switching are found by the text alone."""
+"""The identity check can fail: planted mistakes in the switching are found by the text alone.
+
+Mistakes in what the draft catches up on leave the text alone; test_zero_steps.py finds those.
+"""
 
 import pytest
 
