@@ -53,8 +53,8 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--batches", type=numbers, default=(1, 4, 16, 32, 64, 128))
     run_.add_argument("--acceptances", type=words, default=DEFAULT_NAMES)
     run_.add_argument("--window-s", type=float, default=0.5, help="measured per visit [0.5]")
-    run_.add_argument("--settle-s", type=float, default=0.6, help="adaptive arms, before it [0.6]")
-    run_.add_argument("--settle-static-s", type=float, default=0.1, help="other arms [0.1]")
+    # Alike in every arm: what comes before a window makes its contexts longer, and its rounds.
+    run_.add_argument("--settle-s", type=float, default=0.6, help="before it, every arm [0.6]")
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
     merge_ = commands.add_parser("merge")
     merge_.add_argument("files", type=Path, nargs="+")
@@ -108,7 +108,7 @@ def visit_cells(
         )
         for repeat in range(args.first_repeat, args.first_repeat + args.repeats):
             for engine in order:
-                settle_s = args.settle_static_s if engine.arm.is_static else args.settle_s
+                settle_s = args.settle_s
                 wanted = Visit(acceptance, batch_size, repeat, settle_s, args.window_s)
                 if time.monotonic() > deadline:
                     num_missing += 1
