@@ -127,6 +127,7 @@ class PlainRounds:
             worker.device,
         )
         self._rows = RowMap(max_batch_size, worker.device)
+        self._ones = torch.ones(max_batch_size, dtype=torch.int32, device=worker.device)
         self._verify_input = EagleVerifyInput.create_idle_input(
             topk=1, spec_steps=0, num_verify_tokens=1, device=worker.device
         )
@@ -184,18 +185,17 @@ class PlainRounds:
         self._look_at_first_drafts(draft_input, tokens)
         if self._rows.rows is not None:
             hidden_states = logits_output.hidden_states
-            self.backlog.keep(self._rows.rows, lens_before, hidden_states, tokens)
+            self.backlog.keep(self._rows.rows, hidden_states, tokens)
         next_input = EagleDraftInput(bonus_tokens=tokens)
         for name in RELAYED:
             setattr(next_input, name, getattr(draft_input, name))
-        size = len(tokens)
         return GenerationBatchResult(
             logits_output=logits_output,
             next_token_ids=tokens,
             can_run_cuda_graph=output.can_run_cuda_graph,
             speculative_num_draft_tokens=1,
             next_draft_input=next_input,
-            accept_lens=torch.ones(size, dtype=torch.int32, device=tokens.device),
+            accept_lens=self._accept_lens(len(tokens)),
             new_seq_lens=lens_after,
             routed_experts_output=output.routed_experts_output,
             indexer_topk_output=output.indexer_topk_output,
@@ -248,7 +248,7 @@ class PlainRounds:
         """Samples as without speculation; logprobs take the shape that spec results have."""
         runner = self._target_worker.model_runner
         if not batch.return_logprob:
-            return runner.sample(logits_output, forward_batch).to(torch.int32)
+            return runner.sample(logits_output, forward_batch)
         return self._sample_with_logprobs(batch, logits_output)
 
     def _sample_with_logprobs(self, batch: Any, logits_output: Any) -> torch.Tensor:
@@ -273,10 +273,17 @@ class PlainRounds:
             mask = batch.sampling_info.grammar_mask
         tokens, _, accept_index = eagle_sample(tree, batch, logits_output, mask)
         compute_spec_logprobs(batch, logits_output, tokens, accept_index=accept_index)
-        return tokens
+        return tokens.to(torch.int64)
+
+    def _accept_lens(self, size: int) -> torch.Tensor:
+        if size > len(self._ones):
+            return torch.ones(size, dtype=torch.int32, device=self._ones.device)
+        return self._ones[:size]
 
     def _look_at_first_drafts(self, draft_input: Any, tokens: torch.Tensor) -> None:
         """Compares what the draft would propose with what the target chose, where it is current."""
+        if self._rows.rows is None:  # nothing is ever caught up: the drafts are old
+            return
         is_known = [debt == 1 for debt in self._debts]
         if any(is_known) and draft_input.topk_index is not None:
             drafts = draft_input.topk_index[:, 0]

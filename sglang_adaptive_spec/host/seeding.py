@@ -118,7 +118,7 @@ class Seeder:
         self._worker = worker
         self._is_cpu = worker.device == "cpu"
         self._max_batch_size = max_batch_size
-        self._context_lens = CPU_CONTEXT_LENS if self._is_cpu else CONTEXT_LENS
+        self._context_lens = CPU_CONTEXT_LENS if self._is_cpu else CONTEXT_LENS  # ascending
         self._timed_rounds = CPU_TIMED_ROUNDS if self._is_cpu else TIMED_ROUNDS
         self._deadline_s = 0.0
         self.seconds = 0.0
@@ -163,7 +163,7 @@ class Seeder:
 
     def _measure(self, costs: CostTable, tier: Tier, size: int) -> None:
         self._worker.pool.activate(tier)
-        for context_len in self._context_lens:
+        for context_len in self._contexts(size):
             with BorrowedBatch(self._worker, size, context_len) as batch:
                 if batch is None:  # the pool is too small for it
                     continue
@@ -173,6 +173,18 @@ class Seeder:
                     for padded in self._padding_up_to(tier, size):
                         costs.seed(tier, padded, padded * context_len, ms, is_catch_up)
                     self.num_points += 1
+
+    def _contexts(self, size: int) -> list[int]:
+        """Returns the tokens per request to measure at: two points of a line, if they fit."""
+        allocator = self._worker.token_to_kv_pool_allocator
+        rows = MAX_POOL_SHARE * allocator.available_size() / size
+        fitting = (
+            int(rows)
+            - allocator.page_size
+            - 2 * self._worker.controller.startup_tier.num_draft_tokens
+        )
+        longest = min(self._context_lens[-1], fitting)
+        return sorted({min(self._context_lens[0], max(longest // 2, 1)), max(longest, 1)})
 
     def _padding_up_to(self, tier: Tier, size: int) -> list[int]:
         """Returns ``size`` and the sizes that run at it because ``tier`` has no graph of theirs."""

@@ -93,14 +93,19 @@ class Window(NamedTuple):
 
 
 class Backlog:
-    """Keeps the newest ``width`` hidden states and tokens of every row."""
+    """Keeps the hidden states and tokens of the newest ``width`` zero-step rounds, by row.
+
+    All rows of a batch advance by one token in every round, so a round has one place in the ring
+    whatever the positions of its rows.
+    """
 
     def __init__(
         self, num_rows: int, width: int, hidden_size: int, dtype: torch.dtype, device: str
     ) -> None:
         self.width = width
-        self._hidden = torch.zeros((num_rows, width, hidden_size), dtype=dtype, device=device)
-        self._tokens = torch.zeros((num_rows, width), dtype=torch.int64, device=device)
+        self._round = 0  # of the newest round kept
+        self._hidden = torch.zeros((width, num_rows, hidden_size), dtype=dtype, device=device)
+        self._tokens = torch.zeros((width, num_rows), dtype=torch.int64, device=device)
         self._offsets = torch.arange(width, device=device)
 
     @property
@@ -111,14 +116,14 @@ class Backlog:
     def keep(
         self,
         rows: torch.Tensor,  # [bs] int64
-        positions: torch.Tensor,  # [bs] int64: where the round's input token stands
-        hidden_states: torch.Tensor,  # [bs, hidden_size]
-        tokens: torch.Tensor,  # [bs]: the token chosen after it
+        hidden_states: torch.Tensor,  # [bs, hidden_size], at the round's input token
+        tokens: torch.Tensor,  # [bs] int64: the token chosen after it
     ) -> None:
         """Keeps what one zero-step round produced."""
-        places = positions % self.width
-        self._hidden[rows, places] = hidden_states
-        self._tokens[rows, places] = tokens.to(torch.int64)
+        self._round += 1
+        place = self._round % self.width
+        self._hidden[place].index_copy_(0, rows, hidden_states)
+        self._tokens[place].index_copy_(0, rows, tokens)
 
     def window(self, rows: torch.Tensor, seq_lens: torch.Tensor, debts: torch.Tensor) -> Window:
         """Returns the newest positions of every row.
@@ -130,14 +135,14 @@ class Backlog:
         """
         start = (seq_lens - self.width).clamp(min=0)
         positions = start.unsqueeze(1) + self._offsets
-        places = positions % self.width
-        rows = rows.unsqueeze(1)
-        ends = seq_lens.unsqueeze(1)
+        ages = (seq_lens - 1).unsqueeze(1) - positions  # in rounds; negative: not there yet
+        places = (self._round - ages) % self.width
+        columns = rows.unsqueeze(1)
         return Window(
             start=start,
             num_tokens=(seq_lens - start).to(torch.int32),
-            tokens=self._tokens[rows, places].flatten(),
-            hidden_states=self._hidden[rows, places].flatten(0, 1),
+            tokens=self._tokens[places, columns].flatten(),
+            hidden_states=self._hidden[places, columns].flatten(0, 1),
             positions=positions,
-            is_owed=(positions < ends) & (positions >= ends - debts.unsqueeze(1)),
+            is_owed=(ages >= 0) & (ages < debts.unsqueeze(1)),
         )

@@ -130,9 +130,8 @@ class Rounds:
         pairs = list(zip(requests, positions, strict=True))
         self.backlog.keep(
             torch.tensor(rows),
-            torch.tensor(positions),
             torch.tensor([hidden_at(*pair) for pair in pairs]),
-            torch.tensor([token_at(*pair) for pair in pairs], dtype=torch.int32),
+            torch.tensor([token_at(*pair) for pair in pairs]),
         )
         for request in requests:
             self.lens[request] += 1

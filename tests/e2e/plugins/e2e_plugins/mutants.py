@@ -66,9 +66,9 @@ def skip_backlog_row() -> None:
 
     keep = Backlog.keep
 
-    def keep_others(backlog: Any, rows: Any, positions: Any, states: Any, tokens: Any) -> None:
+    def keep_others(backlog: Any, rows: Any, states: Any, tokens: Any) -> None:
         kept = [idx for idx in range(len(rows)) if idx != 1]
-        keep(backlog, rows[kept], positions[kept], states[kept], tokens[kept])
+        keep(backlog, rows[kept], states[kept], tokens[kept])
 
     Backlog.keep = keep_others
 
