@@ -20,7 +20,8 @@ from examples.demo.prompts import PHASES
 from examples.demo.traffic import Answer, Snapshot
 from sglang_adaptive_spec.host.versions import versions_report
 
-REFERENCE, ADAPTIVE = "none", "ADAPTIVE_EAGLE"
+REFERENCE = "none"
+EMA, GOODPUT = ADAPTIVE = ("ema", "goodput")  # ADAPTIVE_EAGLE, by policy
 MIN_TIERS, MIN_ROUNDS_PER_TIER, MIN_SWITCHES = 3, 20, 5
 
 
@@ -112,40 +113,75 @@ def num_identical(arm: ArmResult, reference: ArmResult) -> int:
 def checks_of(arms: Sequence[ArmResult]) -> list[Check]:
     """Returns what must hold for the demo to succeed."""
     named = {arm.name: arm for arm in arms}
-    adaptive, reference = named[ADAPTIVE], named[REFERENCE]
-    spec = adaptive.adaptive_spec or {}
+    spec = named[EMA].adaptive_spec or {}
     rounds: dict[str, int] = spec.get("rounds", {})
     used = [steps for steps, count in rounds.items() if count >= MIN_ROUNDS_PER_TIER]
     switches = sum(spec.get("switches", {}).values())
-    same, total = num_identical(adaptive, reference), len(reference.answers)
     return [
         Check(
-            f"at least {MIN_TIERS} tiers with at least {MIN_ROUNDS_PER_TIER} rounds each",
+            f"{EMA}: at least {MIN_TIERS} tiers with at least {MIN_ROUNDS_PER_TIER} rounds each",
             f"rounds by num_steps {rounds}",
             len(used) >= MIN_TIERS,
         ),
-        Check(f"at least {MIN_SWITCHES} switches", str(switches), switches >= MIN_SWITCHES),
-        Check(
-            "every ADAPTIVE_EAGLE answer equals no speculation, token for token",
-            f"{same} of {total}",
-            same == total > 0,
-        ),
+        Check(f"{EMA}: at least {MIN_SWITCHES} switches", str(switches), switches >= MIN_SWITCHES),
+        *(_identity_check(named[name], named[REFERENCE]) for name in ADAPTIVE),
     ]
 
 
+def _identity_check(arm: ArmResult, reference: ArmResult) -> Check:
+    same, total = num_identical(arm, reference), len(reference.answers)
+    claim = f"{arm.name}: every answer equals no speculation, token for token"
+    return Check(claim, f"{same} of {total}", same == total > 0)
+
+
 def last_line(arms: Sequence[ArmResult]) -> str:
-    """Returns the verdict on identity."""
+    """Returns the verdict on identity of all adaptive answers."""
     named = {arm.name: arm for arm in arms}
-    adaptive, reference = named[ADAPTIVE], named[REFERENCE]
-    same, total = num_identical(adaptive, reference), len(reference.answers)
+    reference, adaptive = named[REFERENCE], [named[name] for name in ADAPTIVE]
+    same = sum(num_identical(arm, reference) for arm in adaptive)
+    total = len(adaptive) * len(reference.answers)
     if same == total > 0:
-        num_tokens = figures_of(reference.answers).num_tokens
+        num_tokens = sum(figures_of(arm.answers).num_tokens for arm in adaptive)
         return f"identical: yes ({total} answers, {num_tokens} tokens)"
     return f"identical: no ({total - same} of {total} answers differ)"
 
 
+def wall_times(arms: Sequence[ArmResult]) -> dict[str, dict[str, float]]:
+    """Returns each arm's seconds over all requests, and `goodput`'s as a share of them."""
+    seconds = {arm.name: figures_of(arm.answers).seconds for arm in arms}
+    return {
+        name: {"seconds": own, "goodput_share": seconds[GOODPUT] / own}
+        for name, own in seconds.items()
+    }
+
+
+def best_static(arms: Sequence[ArmResult]) -> str:
+    """Returns the fastest arm that never changes its steps, none included."""
+    times = wall_times(arms)
+    return min(times.keys() - set(ADAPTIVE), key=lambda name: times[name]["seconds"])
+
+
+def wall_time_lines(arms: Sequence[ArmResult]) -> list[str]:
+    """Returns how `goodput` compares over the whole demo with every other arm."""
+    times = wall_times(arms)
+    rest = {name: entry for name, entry in times.items() if name != GOODPUT}
+    best = best_static(arms)
+    share = times[best]["goodput_share"]
+    verdict = f"{share:.3f} of the best static arm, {best}"
+    if share > 1:
+        verdict += f": SLOWER by {share - 1:.3f}"
+    return [
+        f"wall time of all requests: {GOODPUT} {times[GOODPUT]['seconds']:.1f} s, {verdict}",
+        *(
+            f"  {name.ljust(10)}{entry['seconds']:7.1f} s; {GOODPUT} takes "
+            f"{entry['goodput_share']:.3f} of it"
+            for name, entry in rest.items()
+        ),
+    ]
+
+
 def table(arms: Sequence[ArmResult]) -> str:
-    """Returns the printable table: arms by phases, and the adaptive arm's tiers."""
+    """Returns the printable table: arms by phases, and the shares of rounds per tier."""
     reference = next(arm for arm in arms if arm.name == REFERENCE)
     columns = [*PHASES, "all"]
     lines = ["tok/s (accept length)".ljust(22) + "".join(c.rjust(16) for c in columns)]
@@ -154,7 +190,7 @@ def table(arms: Sequence[ArmResult]) -> str:
         lines.append(arm.name.ljust(22) + "".join(_cell(figures) for figures in cells))
     for arm in arms:
         if shares := tier_shares(arm):
-            lines += ["", "share of rounds".ljust(22) + "".join(c.rjust(16) for c in columns)]
+            lines += ["", f"rounds of {arm.name}".ljust(22) + "".join(c.rjust(16) for c in columns)]
             lines += [
                 f"  {steps} steps".ljust(22)
                 + "".join(f"{row[steps]:.2f}".rjust(16) for row in shares)
@@ -191,6 +227,8 @@ def report_json(arms: Sequence[ArmResult], settings: dict[str, Any]) -> dict[str
         "passed": all(check.is_met for check in checks),
         "checks": [asdict(check) for check in checks],
         "verdict": last_line(arms),
+        "wall_times": wall_times(arms),
+        "best_static": best_static(arms),
         "arms": {arm.name: _arm_json(arm, reference) for arm in arms},
     }
 

@@ -1,11 +1,12 @@
-"""`make demo`: the same greedy prompts to five real servers, ADAPTIVE_EAGLE the last of them.
+"""`make demo`: the same greedy prompts to six real servers, ADAPTIVE_EAGLE the last two of them.
 
-Succeeds only if ADAPTIVE_EAGLE really moved between tiers and gave, token for token, the text that
-no speculation gives. What it does and shows: docs/demo.md.
+Succeeds only if both ADAPTIVE_EAGLE arms gave, token for token, the text that no speculation gives,
+and `ema` really moved between tiers. What it does and shows: docs/demo.md.
 """
 
 import argparse
 import json
+import shutil
 import signal
 import sys
 import time
@@ -16,7 +17,8 @@ from typing import Any
 
 from examples.demo.prompts import PHASES, DemoPrompt, Tokenizer, load_prompts
 from examples.demo.report import (
-    ADAPTIVE,
+    EMA,
+    GOODPUT,
     REFERENCE,
     ArmResult,
     checks_of,
@@ -24,6 +26,7 @@ from examples.demo.report import (
     last_line,
     report_json,
     table,
+    wall_time_lines,
 )
 from examples.demo.server import Server
 from examples.demo.timeline import draw
@@ -33,8 +36,11 @@ from examples.wheels import sha256_of
 
 EXAMPLES = Path(__file__).resolve().parent.parent
 HEAD = EXAMPLES / "smollm2" / "eagle3-head"
-CONFIG = EXAMPLES / "demo" / "adaptive_spec.json"
+CONFIG = EXAMPLES / "demo" / "adaptive_spec.json"  # policy ema
+GOODPUT_CONFIG = EXAMPLES / "demo" / "goodput.json"
+ALGORITHM = "ADAPTIVE_EAGLE"
 STATIC_STEPS = (1, 3, 5)
+CACHE = "cache"  # in the output folder; `goodput` keeps its round times there
 LIMITS = ("--context-length", "2048", "--max-total-tokens", "4096", "--max-running-requests", "8")
 
 
@@ -54,7 +60,7 @@ class Progress:
         if is_last or sys.stdout.isatty():
             figures = figures_of(done)
             line = (
-                f"  {self._arm:<15} {answer.phase:<12} {len(done)}/{self._expected[answer.phase]}"
+                f"  {self._arm:<10} {answer.phase:<12} {len(done)}/{self._expected[answer.phase]}"
             )
             line += f"  {figures.tokens_per_s:5.1f} tok/s  accept {figures.accept_length:.2f}"
             print(line, end="\n" if is_last else "\r", flush=True)
@@ -72,9 +78,13 @@ def arms(model: Path) -> dict[str, list[str]]:
         ]
         for steps in STATIC_STEPS
     }
-    config = ["--speculative-adaptive-config", str(CONFIG)]
-    adaptive = [*base, *draft, "--speculative-algorithm", ADAPTIVE, *config]
-    return {REFERENCE: base, **static, ADAPTIVE: adaptive}
+    adaptive = [*base, *draft, "--speculative-algorithm", ALGORITHM]
+    configs = {EMA: CONFIG, GOODPUT: GOODPUT_CONFIG}
+    by_policy = {
+        policy: [*adaptive, "--speculative-adaptive-config", str(config)]
+        for policy, config in configs.items()
+    }
+    return {REFERENCE: base, **static, **by_policy}
 
 
 def run_arm(
@@ -82,7 +92,8 @@ def run_arm(
 ) -> ArmResult:
     """Starts a server, sends it all prompts and stops it."""
     log = out / "logs" / f"{name.replace(' ', '-')}.log"
-    with Server.of_sglang(args, log) as server:
+    # Round times are measured anew in every run: the machine may be a busier one than last time.
+    with Server.of_sglang(args, log, {"XDG_CACHE_HOME": str(out / CACHE)}) as server:
         print(f"{name}: ready after {server.ready_s:.0f} s", flush=True)
         progress = Progress(name, prompts)
         answers, snapshots = send_all(server, prompts, new_tokens, progress)
@@ -99,6 +110,7 @@ def main() -> int:
     model = fetch_target(args.cache).resolve()
     prompts = load_prompts(args.cache, Tokenizer(model).encode, args.prompts_per_phase)
     out: Path = args.out.resolve()
+    shutil.rmtree(out / CACHE, ignore_errors=True)
     results = [
         run_arm(name, server_args, prompts, args.new_tokens, out)
         for name, server_args in arms(model).items()
@@ -108,6 +120,7 @@ def main() -> int:
     (out / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     draw(results, out / "timeline.svg")
     print(f"\n{table(results)}\n\n{elapsed_s:.0f} s; {out / 'report.json'}, {out / 'timeline.svg'}")
+    print("\n".join(wall_time_lines(results)))
     for check in checks_of(results):
         print(f"{'ok' if check.is_met else 'FAILED'}: {check.claim}: {check.got}")
     print(last_line(results), flush=True)
@@ -122,7 +135,10 @@ def _settings(args: argparse.Namespace, elapsed_s: float) -> dict[str, Any]:
     return {
         "target": MODEL_NAME,
         "draft_sha256": sha256_of(HEAD / "model.safetensors"),
-        "adaptive_config": json.loads(CONFIG.read_text()),
+        "adaptive_configs": {
+            EMA: json.loads(CONFIG.read_text()),
+            GOODPUT: json.loads(GOODPUT_CONFIG.read_text()),
+        },
         "prompts_per_phase": args.prompts_per_phase,
         "new_tokens": args.new_tokens,
         "temperature": 0,

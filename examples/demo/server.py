@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -49,17 +49,27 @@ class Server:
     Entering starts the process and waits until it answers; leaving ends its process group.
     """
 
-    def __init__(self, command: Sequence[str], port: int, log: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        port: int,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Takes what the process gets besides this one's environment and the CPU's settings."""
         self.command = [*command, "--host", HOST, "--port", str(port)]
         self.port, self.log = port, log
+        self.environment = {**CPU_ENVIRONMENT, **(environment or {})}
         self.ready_s = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
     @classmethod
-    def of_sglang(cls, args: Sequence[str], log: Path) -> Self:
+    def of_sglang(
+        cls, args: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    ) -> Self:
         """Returns an unstarted SGLang server for the CPU, on a free port."""
         module = [sys.executable, "-m", "sglang.launch_server"]
-        return cls([*module, *CPU_ARGS, *args], free_port(), log)
+        return cls([*module, *CPU_ARGS, *args], free_port(), log, environment)
 
     def __enter__(self) -> Self:
         self.start()
@@ -84,7 +94,7 @@ class Server:
         with self.log.open("wb") as sink:
             self._process = subprocess.Popen(
                 self.command,
-                env={**os.environ, **CPU_ENVIRONMENT},
+                env={**os.environ, **self.environment},
                 cwd=self.log.parent,  # not the repository: what is installed is what runs
                 stdout=sink,
                 stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""Draws the adaptive arm over time: tier in force, accept length, speed."""
+"""Draws the adaptive arms over time, side by side: tier in force, accept length, speed."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +12,11 @@ from examples.demo.traffic import Snapshot
 WINDOW_S = 6.0
 PHASE_COLOURS = ("#eef3fa", "#fdf3e4", "#eaf6ec", "#eef3fa")
 TIER_COLOUR, RATE_COLOUR, REFERENCE_COLOUR = "#1f3f77", "#b3541e", "#777777"
+LABELS = (
+    "tier in force\n(num_steps)",
+    f"accept length\n({WINDOW_S:.0f} s window)",
+    f"tokens per second\n({WINDOW_S:.0f} s window)",
+)
 STYLE: Any = {"svg.hashsalt": "timeline", "font.size": 9.0}  # the salt makes equal data equal files
 
 
@@ -21,18 +26,32 @@ def draw(arms: Sequence[ArmResult], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     named = {arm.name: arm for arm in arms}
-    adaptive = named[ADAPTIVE]
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(3, 1, figsize=(9, 6), sharex=True, layout="constrained")
-        _draw_tier(axes[0], adaptive.snapshots)
-        _draw_rates(axes[1:], adaptive.snapshots)
-        _draw_reference(axes[2], named[REFERENCE], adaptive.snapshots)
-        for axis in axes:
-            _shade_phases(axis, adaptive.snapshots)
-        _name_phases(axes[0], adaptive.snapshots)
-        axes[2].set_xlabel("seconds since the first request")
+        figure = plt.figure(figsize=(12, 6), layout="constrained")
+        grid = figure.subplots(3, len(ADAPTIVE), sharex="col", sharey="row")
+        for column, name in enumerate(ADAPTIVE):
+            _draw_arm(grid[:, column], named[name], named[REFERENCE])
+        _label(grid)
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
         plt.close(figure)
+
+
+def _draw_arm(axes: Any, arm: ArmResult, reference: ArmResult) -> None:
+    snapshots = arm.snapshots
+    _draw_tier(axes[0], snapshots)
+    _draw_rates(axes[1:], snapshots)
+    _draw_reference(axes[2], reference, snapshots)
+    for axis in axes:
+        _shade_phases(axis, snapshots)
+    _name_phases(axes[0], snapshots)
+    axes[0].set_title(f"policy {arm.name}", pad=18)
+    axes[2].set_xlabel("seconds since the first request")
+
+
+def _label(grid: Any) -> None:
+    for axis, label in zip(grid[:, 0], LABELS, strict=True):
+        axis.set_ylabel(label)
+    grid[2, 0].legend(loc="upper left", fontsize="small")
 
 
 def rates(snapshots: Sequence[Snapshot]) -> list[tuple[float, float, float]]:
@@ -67,16 +86,13 @@ def _draw_tier(axis: Any, snapshots: Sequence[Snapshot]) -> None:
     times, steps = [s.time_s for s in snapshots], [s.num_steps for s in snapshots]
     axis.step(times, steps, where="post", color=TIER_COLOUR)
     axis.set_yticks(sorted({int(tier) for tier in snapshots[-1].rounds}))
-    axis.set_ylabel("tier in force\n(num_steps)")
 
 
 def _draw_rates(axes: Sequence[Any], snapshots: Sequence[Snapshot]) -> None:
     points = rates(snapshots)
     times = [time_s for time_s, _, _ in points]
     axes[0].plot(times, [length for _, length, _ in points], color=RATE_COLOUR)
-    axes[0].set_ylabel(f"accept length\n({WINDOW_S:.0f} s window)")
-    axes[1].plot(times, [speed for _, _, speed in points], color=RATE_COLOUR, label=ADAPTIVE)
-    axes[1].set_ylabel(f"tokens per second\n({WINDOW_S:.0f} s window)")
+    axes[1].plot(times, [speed for _, _, speed in points], color=RATE_COLOUR, label="this arm")
     axes[1].set_ylim(bottom=0)
 
 
@@ -86,7 +102,6 @@ def _draw_reference(axis: Any, reference: ArmResult, snapshots: Sequence[Snapsho
         label = "no speculation, mean of the phase" if index == 0 else None
         speed = speeds[phase].tokens_per_s
         axis.hlines(speed, start, end, color=REFERENCE_COLOUR, linestyles="dashed", label=label)
-    axis.legend(loc="upper left", fontsize="small")
 
 
 def _shade_phases(axis: Any, snapshots: Sequence[Snapshot]) -> None:

@@ -1,6 +1,5 @@
 """The demo's server class, on a stand-in process that speaks the same few endpoints."""
 
-import os
 import socket
 import sys
 import time
@@ -82,10 +81,16 @@ def test_ports_lie_in_their_range_and_are_free(monkeypatch: pytest.MonkeyPatch) 
             free_port()
 
 
-def test_the_server_inherits_the_environment_and_the_cpu_settings(tmp_path: Path) -> None:
-    os.environ.pop("OMP_NUM_THREADS", None)
-    server = python("import os; print(os.environ['TORCHDYNAMO_DISABLE'], os.getcwd())", tmp_path)
+def test_the_server_gets_our_environment_the_cpu_settings_and_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEMO_INHERITED", "ours")
+    monkeypatch.setenv("XDG_CACHE_HOME", "the user's")
+    names = ("TORCHDYNAMO_DISABLE", "DEMO_INHERITED", "XDG_CACHE_HOME")
+    code = f"import os; print(*(os.environ[name] for name in {names}), os.getcwd())"
+    log = tmp_path / "logs" / "server.log"
+    server = Server([sys.executable, "-c", code], free_port(), log, {"XDG_CACHE_HOME": "its"})
     server.start()
     with pytest.raises(ServerError):
         server.wait_ready()
-    assert server.log.read_text().split() == ["1", str(tmp_path / "logs")]
+    assert server.log.read_text().split() == ["1", "ours", "its", str(tmp_path / "logs")]
