@@ -1,16 +1,11 @@
 """Prometheus counters under the host's /metrics, exported by a thread, not by the rounds.
 
-The rounds bump plain integers; once a second this thread adds what is new to the counters:
+The rounds bump plain numbers; once a second this thread adds what is new to the counters
+``sglang:adaptive_spec_*_total``. All of them only grow; docs/monitoring.md lists them with their
+labels and has the queries. Accept length by tier, for example:
 
-    sglang:adaptive_spec_rounds_total{model_name,num_steps}
-    sglang:adaptive_spec_proposed_drafts_total{model_name,num_steps}
-    sglang:adaptive_spec_accepted_drafts_total{model_name,num_steps,position}
-    sglang:adaptive_spec_switches_total{model_name,reason}
-    sglang:adaptive_spec_fallbacks_total{model_name,reason}
-
-Accept length by tier, for example:
-    1 + sum by (num_steps) (rate(sglang:adaptive_spec_accepted_drafts_total[1m]))
-      / (sum by (num_steps) (rate(sglang:adaptive_spec_proposed_drafts_total[1m])) / num_steps)
+    1 + sum by (num_steps) (rate(sglang:adaptive_spec_accepted_drafts_total[5m]))
+      / sum by (num_steps) (rate(sglang:adaptive_spec_request_rounds_total[5m]))
 """
 
 import threading
@@ -18,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sglang_adaptive_spec.counters import RoundCounters
+from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.watch import MOVE_REASONS, WatchedPolicy
 
 EXPORT_INTERVAL_S = 1.0  # well below the scrape intervals in use (Prometheus' default: 60 s)
 
@@ -26,14 +23,22 @@ EXPORT_INTERVAL_S = 1.0  # well below the scrape intervals in use (Prometheus' d
 class MetricsExporter(threading.Thread):
     """Adds to Prometheus what the counters gained since the last export."""
 
-    def __init__(self, counters: RoundCounters, tiers: Sequence[Tier], model_name: str) -> None:
+    def __init__(
+        self,
+        counters: RoundCounters,
+        watched: WatchedPolicy,
+        tiers: Sequence[Tier],
+        model_name: str,
+    ) -> None:
         super().__init__(name="adaptive-spec-metrics", daemon=True)
         # Imported here: the host sets PROMETHEUS_MULTIPROC_DIR first (observability/
         # metrics_collector.py), and prometheus_client reads it when it is imported.
         from prometheus_client import Counter
 
         self._counters, self._tiers, self._model_name = counters, tiers, model_name
-        self._exported: dict[tuple[str, tuple[str, ...]], int] = {}
+        self._meter = watched.meter
+        self._goodput = watched.policy if isinstance(watched.policy, GoodputPolicy) else None
+        self._exported: dict[tuple[str, tuple[str, ...]], float] = {}
 
         def counter(name: str, text: str, *labels: str) -> Any:
             return Counter(f"sglang:adaptive_spec_{name}", text, ["model_name", *labels])
@@ -41,10 +46,23 @@ class MetricsExporter(threading.Thread):
         accepted = "Request-rounds whose drafts up to this position were all accepted."
         self._metrics: dict[str, Any] = {
             "rounds": counter("rounds", "Decode rounds.", "num_steps"),
+            "request_rounds": counter("request_rounds", "Rounds times requests.", "num_steps"),
             "proposed": counter("proposed_drafts", "Drafts proposed.", "num_steps"),
             "accepted": counter("accepted_drafts", accepted, "num_steps", "position"),
             "switches": counter("switches", "Tier switches.", "reason"),
             "fallbacks": counter("fallbacks", "Failures survived.", "reason"),
+            "timed_rounds": counter("timed_rounds", "Rounds with a known period.", "num_steps"),
+            "timed_tokens": counter("timed_tokens", "Tokens of timed rounds.", "num_steps"),
+            "timed_ms": counter("timed_ms", "Periods of timed rounds.", "num_steps"),
+            "expected_tokens": counter("expected_tokens", "Expected of them.", "num_steps"),
+            "expected_ms": counter("expected_ms", "Expected of them.", "num_steps"),
+            "catch_up_rounds": counter("catch_up_rounds", "Timed rounds with a catch-up."),
+            "catch_up_ms": counter("catch_up_ms", "Periods of those."),
+            "probe_rounds": counter("probe_rounds", "Timed rounds of probes."),
+            "probe_ms": counter("probe_ms", "Periods of those."),
+            "probes": counter("probes", "Looks at a deeper tier."),
+            "paid_probes": counter("paid_probes", "Probes whose tier was kept."),
+            "moves": counter("moves", "Changes of the tier goodput settled on.", "reason"),
         }
 
     def run(self) -> None:
@@ -61,11 +79,12 @@ class MetricsExporter(threading.Thread):
                 self._metrics[metric].labels(self._model_name, *labels).inc(gained)
                 self._exported[metric, labels] = total
 
-    def _totals(self) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    def _totals(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         counters = self._counters
         for tier in self._tiers:
             steps = str(tier.num_steps)
             yield "rounds", (steps,), counters.num_rounds.get(tier, 0)
+            yield "request_rounds", (steps,), sum(counters.histogram.get(tier, ()))
             yield "proposed", (steps,), counters.num_proposed_drafts(tier)
             for position, total in enumerate(counters.accepted_per_position(tier), start=1):
                 yield "accepted", (steps, str(position)), total
@@ -73,3 +92,23 @@ class MetricsExporter(threading.Thread):
             yield "switches", (reason,), total
         yield "fallbacks", ("policy_error",), counters.num_policy_errors
         yield "fallbacks", ("feedback_mismatch",), counters.num_feedback_mismatches
+        yield from self._timed_totals()
+
+    def _timed_totals(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
+        meter, goodput = self._meter, self._goodput
+        for tier, timed in meter.by_tier.items():
+            steps = (str(tier.num_steps),)
+            yield "timed_rounds", steps, timed.num_rounds
+            yield "timed_tokens", steps, timed.tokens
+            yield "timed_ms", steps, timed.ms
+            yield "expected_tokens", steps, timed.expected_tokens
+            yield "expected_ms", steps, timed.expected_ms
+        yield "catch_up_rounds", (), meter.num_catch_ups
+        yield "catch_up_ms", (), meter.catch_up_ms
+        yield "probe_rounds", (), meter.num_probe_rounds
+        yield "probe_ms", (), meter.probe_ms
+        if goodput is not None:
+            yield "probes", (), goodput.prober.num_probes
+            yield "paid_probes", (), goodput.prober.num_paid
+            for reason in MOVE_REASONS:
+                yield "moves", (reason,), goodput.num_switches[reason]

@@ -1,5 +1,6 @@
 """What an operator sees: the start-up block, /server_info and the Prometheus counters."""
 
+import atexit
 import logging
 from typing import Any
 
@@ -9,21 +10,32 @@ from sglang_adaptive_spec import __version__
 from sglang_adaptive_spec.host.metrics import MetricsExporter
 from sglang_adaptive_spec.host.request import ALGORITHM, AdaptiveRequest, request_of
 from sglang_adaptive_spec.host.versions import versions_report
-from sglang_adaptive_spec.policy.tiers import Policy, Tier
+from sglang_adaptive_spec.policy.tiers import Tier
 from sglang_adaptive_spec.runtime.pool import TierState
+from sglang_adaptive_spec.simulate.record import TraceRecorder
+from sglang_adaptive_spec.watch import WatchedPolicy, open_recorder, policy_state
 
 logger = logging.getLogger(__name__)
 
 
 class Telemetry:
-    """Reads the worker's controller, pool and counters for whoever asks."""
+    """Reads the worker's controller, pool and counters for whoever asks.
+
+    Made when the policy is final: from here on the controller asks it through a `WatchedPolicy`.
+    """
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
+        controller = worker.controller
+        recorder = _recorder(worker)
+        self._watched = WatchedPolicy(controller.policy, self._tiers(), recorder)
+        controller.policy = self._watched
         self._exporter: MetricsExporter | None = None
         if get_observability().enable_metrics and get_parallel().tp_rank == 0:
             model_name = get_serving().served_model_name
-            self._exporter = MetricsExporter(worker.controller.counters, self._tiers(), model_name)
+            self._exporter = MetricsExporter(
+                controller.counters, self._watched, self._tiers(), model_name
+            )
             self._exporter.start()
 
     def log_start(self) -> None:
@@ -44,6 +56,8 @@ class Telemetry:
         lines.append(f"  all tiers: {total_gb:.2f} GB, {total_s:.1f} s")
         if (seeding := self._worker.seeding) is not None:
             lines.append(f"  round times: {seeding.source}, {seeding.seconds:.1f} s")
+        if self._watched.recorder is not None:
+            lines.append(f"  records every decode round to {config.record}")
         logger.info("\n".join(lines))
 
     def state(self) -> dict[str, Any]:
@@ -56,7 +70,7 @@ class Telemetry:
             "tiers": [_tier_state(state) for state in worker.pool.states],
             "startup_steps": controller.startup_tier.num_steps,
             "current_steps": controller.decode_tier.num_steps,
-            **_policy_state(controller.policy),
+            **policy_state(self._watched),
             "seeding": worker.seeding._asdict() if worker.seeding is not None else None,
             "rounds": _by_steps(tiers, lambda tier: counters.num_rounds.get(tier, 0)),
             "num_proposed_drafts": _by_steps(tiers, counters.num_proposed_drafts),
@@ -77,12 +91,20 @@ class Telemetry:
         return [state.tier for state in self._worker.pool.states]
 
 
-def _policy_state(policy: Policy) -> dict[str, Any]:
-    """Returns the batch-size slots, and beside them what a policy knows beyond them."""
-    state = dict(policy.describe())
-    if "slots" not in state:  # the averaging policy has nothing else
-        return {"slots": state}
-    return {"slots": state.pop("slots"), "decisions": state}
+def _recorder(worker: Any) -> TraceRecorder | None:
+    """Returns the recorder of rank 0, if the config asks for one; its file is closed at exit.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    if get_parallel().tp_rank != 0:
+        return None
+    replica = worker.gpu_id if worker.server_args.dp_size > 1 else None
+    name = get_serving().served_model_name
+    recorder = open_recorder(worker.adaptive_request.config, name, replica)
+    if recorder is not None:
+        atexit.register(recorder.close)
+    return recorder
 
 
 def add_internal_state(result: Any, scheduler: Any) -> Any:

@@ -1,0 +1,85 @@
+"""The counters under /metrics: what the rounds gained, nothing twice, and no rounding."""
+
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from sglang_adaptive_spec.counters import RoundCounters
+from sglang_adaptive_spec.policy.tiers import RoundTime, chain_tier
+from sglang_adaptive_spec.watch import WatchedPolicy
+from tests.test_watch import LONG, TIERS, Server, goodput
+
+THREE = chain_tier(3)
+
+
+@pytest.fixture
+def registered() -> Any:
+    before = set(REGISTRY._collector_to_names)  # there is no public way to list them
+    yield
+    for collector in set(REGISTRY._collector_to_names) - before:
+        REGISTRY.unregister(collector)
+
+
+@pytest.fixture
+def exporter_of(registered: None) -> Any:
+    from sglang_adaptive_spec.host.metrics import MetricsExporter
+
+    def make(counters: RoundCounters, watched: WatchedPolicy) -> Any:
+        return MetricsExporter(counters, watched, TIERS, "tiny")
+
+    return make
+
+
+def value(name: str, **labels: str) -> float | None:
+    return REGISTRY.get_sample_value(
+        f"sglang:adaptive_spec_{name}_total", {"model_name": "tiny", **labels}
+    )
+
+
+def test_accept_length_is_one_query(exporter_of: Any) -> None:
+    counters = RoundCounters()
+    exporter = exporter_of(counters, Server(goodput()).watched)
+    counters.count_round(THREE, [0, 3])
+    counters.count_round(THREE, [3])
+    exporter.export()
+    accepted = [value("accepted_drafts", num_steps="3", position=str(d)) or 0 for d in (1, 2, 3)]
+    assert value("request_rounds", num_steps="3") == 3
+    assert 1 + sum(accepted) / 3 == 3.0  # (1 + 4 + 4) / 3
+    assert value("request_rounds", num_steps="1") is None  # a series appears with its first round
+
+
+def test_what_was_exported_is_not_exported_again(exporter_of: Any) -> None:
+    server = Server(goodput())
+    exporter = exporter_of(RoundCounters(), server.watched)
+    for _ in range(3):
+        server.run(LONG // 3)
+        exporter.export()
+        exporter.export()
+    meter, policy = server.watched.meter, server.watched.policy
+    for tier, timed in meter.by_tier.items():
+        steps = str(tier.num_steps)
+        shown = {
+            "timed_rounds": timed.num_rounds,
+            "timed_tokens": timed.tokens,
+            "timed_ms": timed.ms,
+            "expected_tokens": timed.expected_tokens,
+            "expected_ms": timed.expected_ms,
+        }
+        for name, total in shown.items():
+            assert (value(name, num_steps=steps) or 0.0) == pytest.approx(total), name
+    assert value("probe_rounds") == meter.num_probe_rounds > 0
+    assert value("probe_ms") == pytest.approx(meter.probe_ms)
+    assert value("probes") == policy.prober.num_probes > 0  # type: ignore[attr-defined]
+    moves = {reason: value("moves", reason=reason) or 0 for reason in ("gain", "slot")}
+    assert moves == {reason: policy.num_switches[reason] for reason in moves}  # type: ignore[attr-defined]
+    assert sum(moves.values()) > 0
+
+
+def test_catch_ups_are_counted(exporter_of: Any) -> None:
+    server = Server(goodput())
+    exporter = exporter_of(RoundCounters(), server.watched)
+    plain = chain_tier(0)
+    server.watched.meter.add(RoundTime(plain, 2, 200, 25.0, True), 2, (2.0, 10.0), False)
+    exporter.export()
+    assert (value("catch_up_rounds"), value("catch_up_ms")) == (1, 25.0)
