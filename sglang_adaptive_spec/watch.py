@@ -219,25 +219,24 @@ def policy_state(watched: WatchedPolicy) -> dict[str, Any]:
 
     Works through rounds that wait to be learned from: for the thread that runs the rounds.
     """
-    policy = watched.policy
-    described = dict(policy.describe())
-    timed = {str(tier.num_steps): timed.describe() for tier, timed in watched.meter.by_tier.items()}
-    if isinstance(policy, GoodputPolicy):
-        return {
-            "slots": described["slots"],
-            "decisions": _decisions_state(policy, watched.meter, described),
-            "acceptance": described["acceptance"],
-            "costs": _costs_state(policy, watched.newest),
-            "timed_rounds": timed,
-            "num_stale": None,
-        }
+    policy, meter = watched.policy, watched.meter
+    described = policy.describe()
+    by_tier = meter.by_tier.items()
+    measured = {
+        "timed_rounds": {str(tier.num_steps): timed.describe() for tier, timed in by_tier},
+        "catch_ups": {"num_timed_rounds": meter.num_catch_ups, "ms": round(meter.catch_up_ms, 3)},
+    }
+    if not isinstance(policy, GoodputPolicy):
+        num_stale = policy.num_stale if isinstance(policy, EmaPolicy) else None
+        unknown = dict.fromkeys(("decisions", "acceptance", "costs"))
+        return {"slots": dict(described), "num_stale": num_stale, **unknown, **measured}
     return {
-        "slots": described,
-        "decisions": None,
-        "acceptance": None,
-        "costs": None,
-        "timed_rounds": timed,
-        "num_stale": policy.num_stale if isinstance(policy, EmaPolicy) else None,
+        "slots": described["slots"],
+        "num_stale": None,
+        "decisions": _decisions_state(policy, meter, described),
+        "acceptance": described["acceptance"],
+        "costs": _costs_state(policy, watched.newest),
+        **measured,
     }
 
 
@@ -253,6 +252,7 @@ def _decisions_state(
         "probing": {
             **described["probing"],
             "num_timed_rounds": meter.num_probe_rounds,
+            "timed_ms": round(meter.probe_ms, 3),
             "measured_share_of_time": _ratio(meter.probe_ms, timed_ms),
         },
     }

@@ -2,15 +2,20 @@
 
 import ast
 import re
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sglang_adaptive_spec.config import load_config, parse_config
 from sglang_adaptive_spec.counters import RoundCounters
 from sglang_adaptive_spec.host.versions import SUPPORTED, TESTED, installed_host
-from sglang_adaptive_spec.policy.ema import EmaPolicy
+from sglang_adaptive_spec.policy.build import build_policy
+from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.tiers import DecodeBatch
+from sglang_adaptive_spec.watch import WatchedPolicy, policy_state
 from tests.docs.pages import (
     INLINE_CODE,
     code_blocks,
@@ -124,19 +129,58 @@ def test_the_compatibility_page_lists_the_supported_hosts() -> None:
 def test_the_table_of_server_info_lists_every_key_and_no_other() -> None:
     rows = first_column(section(MONITORING, "/server_info"))
     listed = {key for cell in rows for key in INLINE_CODE.findall(cell)}
-    assert listed == keys_of_server_info()
+    assert without_parents(listed) == keys_of_server_info()
+
+
+def without_parents(keys: set[str]) -> set[str]:
+    """The keys below which nothing is listed."""
+    parents = {key[:end].removesuffix("[]") for key in keys for end in dots(key)}
+    return {key for key in keys if key.removesuffix(".*") not in parents}
+
+
+def dots(key: str) -> list[int]:
+    return [place for place, letter in enumerate(key) if letter == "."]
 
 
 def keys_of_server_info() -> set[str]:
-    """The keys of `adaptive_spec`, nested ones with their path, from the code that writes them."""
+    """The keys of `adaptive_spec` with their path, from the code that writes them."""
     state, request, tier = (dict_of(name) for name in ("state", "_request_state", "_tier_state"))
-    slot = next(iter(EmaPolicy(load_config("conservative"), 3).describe().values()))
     keys = {*state, *request}
     keys |= {f"tiers[].{key}" for key in tier}
-    keys |= {f"slots.*.{key}" for key in slot}
     keys |= {f"switches.{key}" for key in RoundCounters().num_switches}
     keys |= {f"fallbacks.{key}" for key in keys_in(state["fallbacks"])}
-    return keys - {"switches", "fallbacks"}  # listed by their keys
+    keys |= {f"seeding.{key}" for key in fields_of("Seeding")}
+    keys |= {key for preset in ("conservative", "goodput") for key in keys_of_policy(preset)}
+    return without_parents(keys)
+
+
+def keys_of_policy(preset: str) -> set[str]:
+    """What a policy shows of itself after some rounds."""
+    policy = build_policy(load_config(preset), 1)
+    tiers = policy.reachable(1)
+    if isinstance(policy, GoodputPolicy):
+        for tier in tiers:
+            policy.costs.seed(tier, 1, 0, 10.0 + tier.num_steps)
+        policy.costs.fit()
+    watched = WatchedPolicy(policy, tiers)
+    watched.choose(DecodeBatch(1, ("a",)))
+    return set(paths(policy_state(watched)))
+
+
+def paths(state: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The leaves of a nested object; keys that are numbers become ``*``."""
+    for key, value in state.items():
+        if not isinstance(value, Mapping):
+            yield prefix.removesuffix(".") if key.isdigit() else prefix + key
+        else:
+            yield from paths(value, prefix + ("*." if key.isdigit() else f"{key}."))
+
+
+def fields_of(name: str) -> list[str]:
+    """The fields of a class of host/seeding.py, which cannot be imported without a host."""
+    tree = ast.parse((PACKAGE / "host" / "seeding.py").read_text())
+    (found,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
+    return [part.target.id for part in found.body if isinstance(part, ast.AnnAssign)]
 
 
 def dict_of(function: str) -> dict[str, ast.expr]:

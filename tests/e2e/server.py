@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -51,6 +52,10 @@ STRICT = {
 }
 
 
+# Of one test run: measured round times go there, not into the user's own cache.
+_user_cache = tempfile.TemporaryDirectory(prefix="adaptive-spec-e2e-")
+
+
 @dataclass(frozen=True)
 class Launch:
     """What to start; equal launches give equal servers."""
@@ -79,6 +84,7 @@ class Launch:
         return {
             **os.environ,
             **ENVIRONMENT,
+            "XDG_CACHE_HOME": _user_cache.name,
             **(STRICT if self.strict else {}),
             "PYTHONPATH": os.pathsep.join(paths),
             "SGLANG_PLUGINS": ",".join((CPU_HOST, *self.plugins)),

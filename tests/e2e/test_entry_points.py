@@ -67,7 +67,9 @@ def test_prometheus_shows_the_counters_of_server_info(fleet: Fleet, launch: Laun
     check_idle_and_whole(server)
     time.sleep(EXPORT_WAIT_S)
     spec = server.internal_state()["adaptive_spec"]
-    assert exported(server) == expected_counters(spec)
+    expected = expected_counters(spec)
+    assert any(name == "timed_ms" for name, *_ in expected)
+    assert exported(server) == pytest.approx(expected, abs=1e-2)  # ms are shown rounded
 
 
 def exported(server: Server) -> dict[tuple[str, ...], float]:
@@ -92,6 +94,12 @@ def expected_counters(spec: dict[str, Any]) -> dict[tuple[str, ...], float]:
         expected["proposed_drafts", steps] = spec["num_proposed_drafts"][steps]
         for position, total in enumerate(spec["accepted_per_position"][steps], start=1):
             expected["accepted_drafts", steps, str(position)] = total
+    for steps, timed in spec["timed_rounds"].items():
+        expected["timed_rounds", steps] = timed["num_rounds"]
+        expected["timed_tokens", steps] = timed["tokens"]
+        expected["timed_ms", steps] = timed["ms"]
+    expected["catch_up_rounds",] = spec["catch_ups"]["num_timed_rounds"]
+    expected["catch_up_ms",] = spec["catch_ups"]["ms"]
     for reason, total in spec["switches"].items():
         expected["switches", reason] = total
     for reason, total in spec["fallbacks"].items():
