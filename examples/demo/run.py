@@ -150,7 +150,7 @@ def _settings(args: argparse.Namespace, elapsed_s: float) -> dict[str, Any]:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--prompts-per-phase", type=int, default=8, help="default: %(default)s")
-    parser.add_argument("--new-tokens", type=int, default=40, help="default: %(default)s")
+    parser.add_argument("--new-tokens", type=int, default=36, help="default: %(default)s")
     parser.add_argument("--cache", type=Path, default=Path(".cache"), help="default: %(default)s")
     parser.add_argument("--out", type=Path, default=Path("demo"), help="default: %(default)s")
     return parser.parse_args()
