@@ -241,6 +241,12 @@ class AcceptanceModel:
         variance += by_request**2 @ self.offsets.variance.take(self._answer_rows)
         return math.sqrt(variance)
 
+    def shorten_memory(self) -> None:
+        """Lets a batch of new requests outweigh what earlier ones showed."""
+        self.flush()
+        self._answer_key = None
+        self.pool.shorten_memory()
+
     def age(self, position: int) -> float:
         """Returns the discounted request-rounds that reached a position; 0 is never."""
         self.flush()

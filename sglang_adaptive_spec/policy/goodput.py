@@ -14,13 +14,13 @@ batch changed; no clock, no randomness.
 import math
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sglang_adaptive_spec.policy.acceptance import AcceptanceModel, Rows
 from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.hazards import SLOW_MEMORY, Floats
 from sglang_adaptive_spec.policy.probing import Prober, probe_rounds
 from sglang_adaptive_spec.policy.tiers import (
@@ -53,44 +53,12 @@ UNTIMED_PROBE_ROUNDS = TIMED_ROUNDS + 1
 # A batch of up to so many requests is decided anew whenever one joins or leaves; in a larger one
 # a request is a smaller share of the sum, and a decision a larger share of a round.
 REDECIDE_BATCH = 8
+# A batch of none but new requests may be of another kind. At zero steps a larger one shows it (one
+# free look per request and catch-up); up to here that takes seconds, and drafting costs little.
+FRESH_LOOK_BATCH = 8
+FRESH_ROUNDS = 4  # before the first decision about such a batch
 # The back-off starts anew once this share of the batch may have changed.
 RESET_SHARE = 1 / 8
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One decision with what it was made of."""
-
-    round_idx: int
-    batch_size: int
-    tiers: tuple[Tier, ...]
-    tokens: Floats  # [tiers] expected per round
-    round_ms: Floats  # [tiers]
-    best: Tier
-    home: Tier  # in force after the decision
-    reason: str
-
-    def rates(self) -> list[float]:
-        """Returns the expected tokens per ms of every tier."""
-        pairs = zip(self.tokens, self.round_ms, strict=True)
-        return [float(tokens / ms) for tokens, ms in pairs]
-
-    def describe(self) -> dict[str, Any]:
-        """Returns the decision for /server_info, rates in tokens per ms."""
-        rates = self.rates()
-        order = sorted(range(len(rates)), key=lambda idx: -rates[idx])
-        runner_up = self.tiers[order[1]].num_steps if len(order) > 1 else None
-        return {
-            "round": self.round_idx,
-            "batch_size": self.batch_size,
-            "num_steps": self.home.num_steps,
-            "best_steps": self.best.num_steps,
-            "runner_up_steps": runner_up,
-            "reason": self.reason,
-            "tokens_per_ms": _by_steps(self.tiers, rates),
-            "expected_tokens": _by_steps(self.tiers, self.tokens),
-            "round_ms": _by_steps(self.tiers, self.round_ms),
-        }
 
 
 class GoodputPolicy:
@@ -116,7 +84,7 @@ class GoodputPolicy:
         self.prober = Prober()
         self.home = initial  # the tier in force, probes aside
         self.decision: Decision | None = None
-        self.num_switches: dict[str, int] = {"gain": 0, "slot": 0, "probe": 0}
+        self.num_switches: dict[str, int] = {"gain": 0, "slot": 0, "probe": 0, "fresh": 0}
         self._bounds = list(self.candidates)
         self._steps: dict[tuple[Tier, ...], Rows] = {}
         self._last_of_slot: dict[int, Tier] = {}
@@ -124,6 +92,7 @@ class GoodputPolicy:
         self._round = 0
         self._due = 0.0  # rounds until the next decision
         self._requests: tuple[Hashable, ...] = ()
+        self._known_requests: frozenset[Hashable] = frozenset()
         self._num_batch_changes = 0  # since the back-off was last reset
         self._num_changes = acceptance.num_changes
         self._has_first = False  # zero-step rounds tell about position 1
@@ -211,11 +180,21 @@ class GoodputPolicy:
             self._due = 0.0
         if self.slot(size) != self.slot(len(self._requests)):
             self._due = 0.0
-        self._requests = requests
+        if self._requests and self._known_requests.isdisjoint(requests):
+            self._start_afresh(size)
+        self._requests, self._known_requests = requests, frozenset(requests)
         self._num_batch_changes += 1
         if self._num_batch_changes >= RESET_SHARE * size:
             self._num_batch_changes = 0
             self.prober.reset()
+
+    def _start_afresh(self, size: int) -> None:
+        """Gives a batch of none but new requests the chance to differ from those before."""
+        self.acceptance.shorten_memory()
+        start = self._start(self.reachable(size))
+        if size <= FRESH_LOOK_BATCH and self.home.num_steps < start.num_steps:
+            self._move(start, "fresh")
+        self._due = FRESH_ROUNDS
 
     def _start(self, tiers: Sequence[Tier]) -> Tier:
         return _clip(self.initial, tiers)
@@ -370,11 +349,6 @@ def _clip(tier: Tier, allowed: Sequence[Tier]) -> Tier:
     """Returns the deepest allowed tier no deeper than ``tier``, else the shallowest."""
     below = [other for other in allowed if other.num_steps <= tier.num_steps]
     return max(below) if below else min(allowed)
-
-
-def _by_steps(tiers: Sequence[Tier], values: Iterable[float]) -> dict[str, float]:
-    pairs = zip(tiers, values, strict=True)
-    return {str(tier.num_steps): round(float(value), 5) for tier, value in pairs}
 
 
 def _check(candidates: Mapping[int, Sequence[Tier]], acceptance: AcceptanceModel) -> None:

@@ -108,6 +108,17 @@ class PooledHazards:
         self._gaps[0] += shift
         self._refresh()
 
+    def shorten_memory(self) -> None:
+        """Remembers no more than FAST_MEMORY request-rounds: what comes may be of another kind."""
+        reached = float(self._sums[1, 0])
+        if reached > FAST_MEMORY:
+            self._sums *= FAST_MEMORY / reached
+        self._totals[:] = 0.0
+        self._marks[:] = 0.0
+        self._cusum[:] = 0.0
+        self.memory = FAST_MEMORY
+        self._refresh()
+
     def variance(self) -> Floats:
         """Returns the squared standard error of every logit: [max_steps]."""
         hazards = sigmoid(self.theta)

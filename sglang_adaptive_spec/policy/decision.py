@@ -1,0 +1,49 @@
+"""One decision of the goodput policy, with all it was made of."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_adaptive_spec.policy.hazards import Floats
+from sglang_adaptive_spec.policy.tiers import Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision with what it was made of."""
+
+    round_idx: int
+    batch_size: int
+    tiers: tuple[Tier, ...]
+    tokens: Floats  # [tiers] expected per round
+    round_ms: Floats  # [tiers]
+    best: Tier
+    home: Tier  # in force after the decision
+    reason: str
+
+    def rates(self) -> list[float]:
+        """Returns the expected tokens per ms of every tier."""
+        pairs = zip(self.tokens, self.round_ms, strict=True)
+        return [float(tokens / ms) for tokens, ms in pairs]
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the decision for /server_info, rates in tokens per ms."""
+        rates = self.rates()
+        order = sorted(range(len(rates)), key=lambda idx: -rates[idx])
+        runner_up = self.tiers[order[1]].num_steps if len(order) > 1 else None
+        return {
+            "round": self.round_idx,
+            "batch_size": self.batch_size,
+            "num_steps": self.home.num_steps,
+            "best_steps": self.best.num_steps,
+            "runner_up_steps": runner_up,
+            "reason": self.reason,
+            "tokens_per_ms": _by_steps(self.tiers, rates),
+            "expected_tokens": _by_steps(self.tiers, self.tokens),
+            "round_ms": _by_steps(self.tiers, self.round_ms),
+        }
+
+
+def _by_steps(tiers: Sequence[Tier], values: Iterable[float]) -> dict[str, float]:
+    pairs = zip(tiers, values, strict=True)
+    return {str(tier.num_steps): round(float(value), 5) for tier, value in pairs}

@@ -1,0 +1,40 @@
+"""A batch of none but new requests may be of another kind: it is not judged by those before."""
+
+from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.tiers import DecodeBatch, Observation
+from tests.policy.rounds import goodput
+
+
+def run_batch(policy: GoodputPolicy, requests: list[str], num_rounds: int, hold: bool) -> list[int]:
+    """Runs rounds in which every draft holds, or none; returns the steps that ran."""
+    ran = []
+    for _ in range(num_rounds):
+        tier = policy.choose(DecodeBatch(len(requests), requests))
+        ran.append(tier.num_steps)
+        correct = [tier.num_steps if hold else 0] * len(requests)
+        policy.observe(Observation(tier, len(requests), requests, correct))
+    return ran
+
+
+def test_a_small_batch_of_new_requests_is_given_the_chance_to_differ() -> None:
+    """At zero steps four requests show one draft each in 15 rounds: seconds, if nobody asked."""
+    policy = goodput(initial=3)
+    assert run_batch(policy, ["a", "b", "c", "d"], 400, hold=False)[-1] == 0
+    ran = run_batch(policy, ["e", "f", "g", "h"], 60, hold=True)
+    assert ran[0] == 3  # the initial tier, at once
+    assert min(ran[20:]) >= 3
+    assert policy.num_switches["fresh"] == 1
+
+
+def test_requests_that_join_others_start_nothing_afresh() -> None:
+    policy = goodput(initial=3)
+    for first in range(40):
+        run_batch(policy, [f"r{first + seat}" for seat in range(4)], 10, hold=False)
+    assert policy.num_switches["fresh"] == 0
+
+
+def test_a_large_batch_of_new_requests_shows_itself_at_zero_steps() -> None:
+    policy = goodput(initial=3)
+    assert run_batch(policy, [f"a{row}" for row in range(64)], 400, hold=False)[-1] == 0
+    assert run_batch(policy, [f"b{row}" for row in range(64)], 1, hold=False) == [0]
+    assert policy.num_switches["fresh"] == 0
