@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from sglang_adaptive_spec.config import AdaptiveConfig
 from sglang_adaptive_spec.config_file import config_error
+from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.ema import EmaPolicy
-from sglang_adaptive_spec.policy.goodput import Decision, GoodputPolicy
+from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.tiers import DecodeBatch, Observation, Policy, RoundTime, Tier
 from sglang_adaptive_spec.simulate.record import TraceRecorder
 
