@@ -28,9 +28,13 @@ class RoundCounters:
         for num_correct in num_correct_drafts:
             histogram[num_correct] += 1
 
+    def num_request_rounds(self, tier: Tier) -> int:
+        """Returns the rounds at ``tier``, each counted once per request."""
+        return sum(self.histogram.get(tier, ()))
+
     def num_proposed_drafts(self, tier: Tier) -> int:
         """Returns the drafts proposed at ``tier``, summed over requests and rounds."""
-        return sum(self.histogram.get(tier, ())) * tier.num_drafts
+        return self.num_request_rounds(tier) * tier.num_drafts
 
     def num_correct_drafts(self, tier: Tier) -> int:
         """Returns the drafts accepted at ``tier``, bonus tokens excluded."""

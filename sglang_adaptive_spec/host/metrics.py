@@ -84,7 +84,7 @@ class MetricsExporter(threading.Thread):
         for tier in self._tiers:
             steps = str(tier.num_steps)
             yield "rounds", (steps,), counters.num_rounds.get(tier, 0)
-            yield "request_rounds", (steps,), sum(counters.histogram.get(tier, ()))
+            yield "request_rounds", (steps,), counters.num_request_rounds(tier)
             yield "proposed", (steps,), counters.num_proposed_drafts(tier)
             for position, total in enumerate(counters.accepted_per_position(tier), start=1):
                 yield "accepted", (steps, str(position)), total

@@ -73,6 +73,7 @@ class Telemetry:
             **policy_state(self._watched),
             "seeding": worker.seeding._asdict() if worker.seeding is not None else None,
             "rounds": _by_steps(tiers, lambda tier: counters.num_rounds.get(tier, 0)),
+            "num_request_rounds": _by_steps(tiers, counters.num_request_rounds),
             "num_proposed_drafts": _by_steps(tiers, counters.num_proposed_drafts),
             "num_correct_drafts": _by_steps(tiers, counters.num_correct_drafts),
             "accepted_per_position": _by_steps(tiers, counters.accepted_per_position),

