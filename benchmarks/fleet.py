@@ -117,6 +117,14 @@ def visit(
     engine: Engine, wanted: Visit, prompts: Sequence[Sequence[int]], max_new_tokens: int
 ) -> tuple[Window, dict[str, Any]]:
     """Runs one window; returns it with the answer of the plugin (times, if asked for)."""
+    rounds, answer = visit_rounds(engine, wanted, prompts, max_new_tokens)
+    return timed_window(rounds, wanted.batch_size, wanted.settle_s, wanted.window_s), answer
+
+
+def visit_rounds(
+    engine: Engine, wanted: Visit, prompts: Sequence[Sequence[int]], max_new_tokens: int
+) -> tuple[list[list[Any]], dict[str, Any]]:
+    """Runs a batch for as long as ``wanted`` says; returns its rounds and the plugin's answer."""
     server = engine.server
     watch = {
         "batch_size": wanted.batch_size,
@@ -134,8 +142,7 @@ def visit(
         abort_all(server.url)
         client.join(FULL_BATCH_TIMEOUT_S)
     answer = server.command(accept_length=INJECTED) if wanted.timing else {}
-    rounds = answer["rounds"] if wanted.timing else server.rounds()
-    return timed_window(rounds, wanted.batch_size, wanted.settle_s, wanted.window_s), answer
+    return (answer["rounds"] if wanted.timing else server.rounds()), answer
 
 
 def keep_logs(arms: Sequence[Arm], folder: Path, path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 # Rounds after a prefill that still wait for it, or launch without a predecessor in flight.
 SKIPPED_ROUNDS = 3
 # Fewer rounds than this say nothing about a rate.
-MIN_ROUNDS = 8
+MIN_ROUNDS = 4
 
 
 class Round(NamedTuple):
@@ -84,6 +84,14 @@ def timed_window(
         end_ns = steady[0].time_ns + int(window_s * 1e9)
         steady = [each for each in steady if each.time_ns <= end_ns]
     return _window(steady, batch_size, len(rounds))
+
+
+def timed_windows(
+    rounds: Sequence[Sequence[Any]], batch_size: int, settle_s: float, window_s: float, count: int
+) -> list[Window]:
+    """Returns ``count`` windows of ``window_s``, one after the other, after ``settle_s``."""
+    starts = (settle_s + idx * window_s for idx in range(count))
+    return [timed_window(rounds, batch_size, start_s, window_s) for start_s in starts]
 
 
 def _window(steady: Sequence[Round], batch_size: int, num_rounds: int) -> Window:

@@ -32,8 +32,15 @@ from typing import Any
 from benchmarks import matrix_summary, matrix_tables
 from benchmarks.acceptance import DEFAULT_NAMES
 from benchmarks.arms import ARMS
-from benchmarks.fleet import Engine, Visit, keep_logs, new_token_limit, serving_fleet, visit
-from benchmarks.load import Window
+from benchmarks.fleet import (
+    Engine,
+    Visit,
+    keep_logs,
+    new_token_limit,
+    serving_fleet,
+    visit_rounds,
+)
+from benchmarks.load import Window, timed_windows
 from benchmarks.models import prompt_ids
 from benchmarks.provenance import provenance
 from benchmarks.session import Plan
@@ -52,7 +59,8 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--arms", type=words, required=True, help=f"of {', '.join(ARMS)}")
     run_.add_argument("--batches", type=numbers, default=(1, 4, 16, 32, 64, 128))
     run_.add_argument("--acceptances", type=words, default=DEFAULT_NAMES)
-    run_.add_argument("--window-s", type=float, default=0.5, help="measured per visit [0.5]")
+    run_.add_argument("--window-s", type=float, default=0.2, help="of one window [0.2]")
+    run_.add_argument("--windows", type=int, default=3, help="of a visit, in a row [3]")
     # Alike in every arm: what comes before a window makes its contexts longer, and its rounds.
     run_.add_argument("--settle-s", type=float, default=0.6, help="before it, every arm [0.6]")
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
@@ -109,17 +117,22 @@ def visit_cells(
         for repeat in range(args.first_repeat, args.first_repeat + args.repeats):
             for engine in order:
                 settle_s = args.settle_s
-                wanted = Visit(acceptance, batch_size, repeat, settle_s, args.window_s)
+                wanted = Visit(
+                    acceptance, batch_size, repeat, settle_s, args.window_s * args.windows
+                )
                 if time.monotonic() > deadline:
                     num_missing += 1
                     continue
                 try:
-                    window, _ = visit(engine, wanted, prompts[:batch_size], limit)
+                    rounds, _ = visit_rounds(engine, wanted, prompts[:batch_size], limit)
+                    measured = timed_windows(
+                        rounds, batch_size, settle_s, args.window_s, args.windows
+                    )
                 except (RuntimeError, ValueError, OSError) as error:
                     print(f"{engine.arm.name} {batch_size} {acceptance}: {error}", flush=True)
                     num_missing += 1
                     continue
-                windows.append(as_record(engine, wanted, window))
+                windows += [as_record(engine, wanted, window) for window in measured]
             order = order[1:] + order[:1]  # nobody is always the first after another
         keep()
     return num_missing

@@ -8,7 +8,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from benchmarks.load import SKIPPED_ROUNDS, generate, generate_closed, steady_window, timed_window
+from benchmarks.load import (
+    SKIPPED_ROUNDS,
+    generate,
+    generate_closed,
+    steady_window,
+    timed_window,
+    timed_windows,
+)
 
 MS = 1_000_000
 PREFILL = (0, 0, 0, None, False, False)
@@ -58,6 +65,13 @@ def test_a_timed_window_starts_after_the_settling_and_is_as_long_as_asked() -> N
     window = timed_window(rounds, 2, settle_s=0.2, window_s=0.5)
     assert window.rounds == {"5": 50}
     assert window.seconds == pytest.approx(0.5)
+
+
+def test_windows_in_a_row_share_no_time_and_begin_after_the_settling() -> None:
+    rounds = [PREFILL, *(decode(index, 2, width=2 + index // 100) for index in range(300))]
+    windows = timed_windows(rounds, 2, settle_s=0.5, window_s=0.4, count=3)
+    assert [window.rounds for window in windows] == [{"1": 40}, {"1": 9, "2": 31}, {"2": 40}]
+    assert [window.seconds for window in windows] == pytest.approx([0.4] * 3)
 
 
 def test_a_timed_window_skips_the_first_rounds_without_settling_and_ends_with_the_batch() -> None:
