@@ -1,5 +1,6 @@
 """The pair of the demo, SmolLM2 and its EAGLE-3 head: by default, and with the host's policy."""
 
+import re
 from typing import Any
 
 import pytest
@@ -8,9 +9,11 @@ from tests.e2e.fleet import Fleet
 from tests.e2e.launches import ALGORITHM, PAIR, PAIR_DRAFT
 from tests.e2e.server import Launch, Server
 from tests.e2e.traffic import check_identical, greedy
+from tests.hosts import REPO
 
 NUM_TOKENS = 48
-SEEDING_LIMIT_S = 10.0  # host/seeding.py:LIMIT_S, which cannot be imported without a host
+SEEDING = (REPO / "sglang_adaptive_spec" / "host" / "seeding.py").read_text()
+(SEEDING_LIMIT_S,) = map(float, re.findall(r"^LIMIT_S = ([\d.]+)", SEEDING, re.MULTILINE))
 # Easy ones first: the average rises above the deepest tier's threshold, then falls below 1.
 PROMPTS = {
     "records": '[{"id": 1, "name": "Alice", "age": 30}, {"id": 2, "name": "Bob", "age": 31}, '
