@@ -27,7 +27,7 @@ unit: setup
 e2e: setup
 	$(PY) -m pytest -m e2e
 
-## Real SGLang server, real model pair, five arms; writes demo/report.json and a timeline plot.
+## Real SGLang server, real model pair, six arms; writes demo/report.json and a timeline plot.
 demo: setup
 	$(PY) -m examples.demo.run
 

@@ -22,7 +22,11 @@ from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.tiers import DecodeBatch, Observation, Policy, RoundTime, Tier
 from sglang_adaptive_spec.simulate.record import TraceRecorder
 
-MOVE_REASONS = ("gain", "slot")  # why goodput changes the tier that it settled on, probes aside
+MOVE_REASONS = (
+    "gain",
+    "slot",
+    "fresh",
+)  # why goodput changes the tier that it settled on, probes aside
 MAX_LAUNCHES = 16  # chosen and not yet observed; the overlap schedule has two in flight
 
 

@@ -248,7 +248,8 @@ class PlainRounds:
         """Samples as without speculation; logprobs take the shape that spec results have."""
         runner = self._target_worker.model_runner
         if not batch.return_logprob:
-            return runner.sample(logits_output, forward_batch)
+            # Greedy tokens are int64 already; sampling kernels return int32.
+            return runner.sample(logits_output, forward_batch).to(torch.int64)
         return self._sample_with_logprobs(batch, logits_output)
 
     def _sample_with_logprobs(self, batch: Any, logits_output: Any) -> torch.Tensor:

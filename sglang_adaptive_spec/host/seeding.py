@@ -12,6 +12,7 @@ import copy
 import platform
 import time
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -32,12 +33,12 @@ from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
 MAX_SIZES = 8  # batch sizes per tier; the cost table interpolates
 CONTEXT_LENS = (256, 2048)  # tokens per request: two points of a line
 WARM_UP_ROUNDS = 2
-TIMED_ROUNDS = 4
+TIMED_ROUNDS = 4  # on a GPU, between two events
 LIMIT_S = 8.0  # what is not measured by then is interpolated
 MAX_POOL_SHARE = 0.8  # of the free KV slots
 CPU_SIZES = (1, 4)
 CPU_CONTEXT_LENS = (64,)
-CPU_TIMED_ROUNDS = 2
+CPU_TIMED_ROUNDS = 3  # their median: a CPU is rarely idle
 
 
 def spaced(sizes: Sequence[int], count: int) -> list[int]:
@@ -83,7 +84,7 @@ def seed_costs(worker: Any, policy: GoodputPolicy, max_batch_size: int) -> Seedi
         seeder = Seeder(worker, max_batch_size)
         policy.costs, source = seeder.seed(policy.costs), "measured"
         num_points = seeder.num_points
-        if get_parallel().tp_rank == 0:
+        if get_parallel().tp_rank == 0 and policy.costs.is_seeded:  # half a table is measured anew
             save(key, policy.costs, folder)
     if plain is not None:
         policy.costs.catch_up_rounds = plain.width
@@ -119,9 +120,8 @@ class Seeder:
         self._is_cpu = worker.device == "cpu"
         self._max_batch_size = max_batch_size
         self._context_lens = CPU_CONTEXT_LENS if self._is_cpu else CONTEXT_LENS  # ascending
-        self._timed_rounds = CPU_TIMED_ROUNDS if self._is_cpu else TIMED_ROUNDS
+        self._startup = worker.controller.startup_tier
         self._deadline_s = 0.0
-        self.seconds = 0.0
         self.num_points = 0
 
     def seed(self, costs: CostTable) -> CostTable:
@@ -138,7 +138,6 @@ class Seeder:
             worker.pool.activate(worker.controller.startup_tier)
             worker.draft_worker.draft_runner.shared_read_done_event = None
         costs.fit()
-        self.seconds = time.perf_counter() - start_s
         group = get_parallel().tp_group
         if group.world_size > 1:
             costs = CostTable.from_dict(group.broadcast_object(costs.to_dict(), src=0))
@@ -175,16 +174,13 @@ class Seeder:
                     self.num_points += 1
 
     def _contexts(self, size: int) -> list[int]:
-        """Returns the tokens per request to measure at: two points of a line, if they fit."""
-        allocator = self._worker.token_to_kv_pool_allocator
-        rows = MAX_POOL_SHARE * allocator.available_size() / size
-        fitting = (
-            int(rows)
-            - allocator.page_size
-            - 2 * self._worker.controller.startup_tier.num_draft_tokens
-        )
-        longest = min(self._context_lens[-1], fitting)
-        return sorted({min(self._context_lens[0], max(longest // 2, 1)), max(longest, 1)})
+        """Returns the tokens per request to measure at, two points of a line where they fit."""
+        allocator, startup = self._worker.token_to_kv_pool_allocator, self._startup
+        rows = int(MAX_POOL_SHARE * allocator.available_size() / size)
+        longest = max(rows - allocator.page_size - 2 * startup.num_draft_tokens, 1)
+        if self._context_lens[-1] <= longest or len(self._context_lens) == 1:
+            return [min(length, longest) for length in self._context_lens]
+        return [min(self._context_lens[0], longest // 2), longest]
 
     def _padding_up_to(self, tier: Tier, size: int) -> list[int]:
         """Returns ``size`` and the sizes that run at it because ``tier`` has no graph of theirs."""
@@ -197,22 +193,27 @@ class Seeder:
         return tier == PLAIN_TIER and self._worker.plain_rounds is not None
 
     def _round_ms(self, tier: Tier, batch: ScheduleBatch, is_catch_up: bool) -> float:
-        """Returns the mean time of a round of those that follow each other at once."""
-        for _ in range(WARM_UP_ROUNDS):
+        """Returns the time of a round of those that follow each other at once."""
+        for _ in range(1 if self._is_cpu else WARM_UP_ROUNDS):
             self._worker.run_alone(tier, copy.copy(batch), is_catch_up)
         if self._is_cpu:
-            start_s = time.perf_counter()
-            for _ in range(self._timed_rounds):
-                self._worker.run_alone(tier, copy.copy(batch), is_catch_up)
-            return (time.perf_counter() - start_s) * 1e3 / self._timed_rounds
+            return self._median_ms(tier, batch, is_catch_up)
         event = torch.get_device_module(self._worker.device).Event
         begin, end = event(enable_timing=True), event(enable_timing=True)
         begin.record()
-        for _ in range(self._timed_rounds):
+        for _ in range(TIMED_ROUNDS):
             self._worker.run_alone(tier, copy.copy(batch), is_catch_up)
         end.record()
         end.synchronize()
-        return float(begin.elapsed_time(end)) / self._timed_rounds
+        return float(begin.elapsed_time(end)) / TIMED_ROUNDS
+
+    def _median_ms(self, tier: Tier, batch: ScheduleBatch, is_catch_up: bool) -> float:
+        times_ms = []
+        for _ in range(CPU_TIMED_ROUNDS):
+            start_s = time.perf_counter()
+            self._worker.run_alone(tier, copy.copy(batch), is_catch_up)
+            times_ms.append((time.perf_counter() - start_s) * 1e3)
+        return median(times_ms)
 
 
 class BorrowedBatch:

@@ -127,6 +127,10 @@ class CostTable:
         """Whether every tier was measured at start-up."""
         return all(self._state.seeds)
 
+    def is_measured(self, tier: Tier) -> bool:
+        """Returns whether ``tier`` was measured at start-up."""
+        return bool(self._state.seeds[self._idx[tier]])
+
     def off_graph_ms(self, tier: Tier) -> float:
         """Returns the time of a round of ``tier`` that its seed does not hold."""
         return float(self._off_graph[self._idx[tier]])

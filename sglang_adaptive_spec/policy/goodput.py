@@ -84,7 +84,7 @@ class GoodputPolicy:
         self.prober = Prober()
         self.home = initial  # the tier in force, probes aside
         self.decision: Decision | None = None
-        self.num_switches: dict[str, int] = {"gain": 0, "slot": 0, "probe": 0, "fresh": 0}
+        self.num_switches: dict[str, int] = {"gain": 0, "slot": 0, "fresh": 0}
         self._bounds = list(self.candidates)
         self._steps: dict[tuple[Tier, ...], Rows] = {}
         self._last_of_slot: dict[int, Tier] = {}
@@ -220,7 +220,11 @@ class GoodputPolicy:
         """Returns the tiers whose round times are known; none before those of the home tier."""
         if self.costs.is_seeded:
             return allowed
-        known = tuple(t for t in allowed if self._num_timed.get(t, 0) >= TIMED_ROUNDS)
+        known = tuple(
+            tier
+            for tier in allowed
+            if self.costs.is_measured(tier) or self._num_timed.get(tier, 0) >= TIMED_ROUNDS
+        )
         return known if self.home in known else ()
 
     def _weigh(self, batch: DecodeBatch, tiers: tuple[Tier, ...]) -> None:

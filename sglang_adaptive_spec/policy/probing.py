@@ -17,7 +17,7 @@ from sglang_adaptive_spec.policy.tiers import Tier
 
 PROBE_SHARE = 0.01  # of all time: the bound in issue 3
 # Credit that quiet time may gather: what 30 s earn, enough for the longest probe at most batches.
-# It bounds a burst; a dearer probe waits for a full bucket and goes into debt.
+# It bounds a burst; a dearer probe waits for a full bucket and is as short as that.
 CREDIT_LIMIT_MS = 300.0
 MIN_DISTANCE_ROUNDS = 32  # after a reset; one memory of the fast rate (policy/hazards.py)
 MAX_DISTANCE_ROUNDS = 8192  # about a minute of 8 ms rounds: what no event announces is still found
@@ -96,10 +96,14 @@ class Prober:
             round_ms: Expected period of a round of ``tier``.
             num_extra: Rounds that pass before the first result of ``tier``.
         """
-        cost_ms = (num_rounds + num_extra) * round_ms
-        if self._credit_ms < min(cost_ms, CREDIT_LIMIT_MS):
+        affordable = int(min(self._credit_ms, CREDIT_LIMIT_MS) / round_ms) - num_extra
+        is_full = self._credit_ms >= CREDIT_LIMIT_MS
+        if affordable < (MIN_PROBE_ROUNDS if is_full else num_rounds):
             return
-        self._credit_ms -= cost_ms
+        num_rounds = min(
+            num_rounds, affordable
+        )  # a dear one is short: a full bucket gets no fuller
+        self._credit_ms -= (num_rounds + num_extra) * round_ms
         self.num_probes += 1
         self.probe = Probe(tier, num_rounds + num_extra, num_rounds, round_ms)
 

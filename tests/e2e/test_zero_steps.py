@@ -136,3 +136,16 @@ def test_a_grammar_holds_at_zero_steps(fleet: Fleet, launch: Launch) -> None:
     rounds = fleet.use(launch).internal_state()["e2e_rounds"]
     rids = [f"visit-{n}-{extra}" for n in (0, 2, 4) for extra in ([], ["return_logprob"])]
     assert all([0, 0, None] in rounds[rid] for rid in rids), "they had no round at zero steps"
+
+
+@pytest.mark.parametrize("launch", TINY_CASES[:1], ids=str)
+def test_sampled_requests_are_served_at_zero_steps(fleet: Fleet, launch: Launch) -> None:
+    """Sampling kernels return another integer type than greedy ones do."""
+    server = fleet.use(launch)
+    hot = {"temperature": 0.9, "top_p": 0.9, "max_new_tokens": 48, "ignore_eos": True}
+    sampling = [hot if number % 2 == 0 else greedy(48) for number in range(len(PROMPTS))]
+    replies = ask(server, sampling, return_logprob=False)
+    assert [len(reply["output_ids"]) for reply in replies] == [48] * len(PROMPTS)
+    rounds = server.internal_state()["e2e_rounds"]
+    assert [0, 0, None] in rounds["visit-0-['return_logprob']"], "it had no round at zero steps"
+    assert server.internal_state()["adaptive_spec"]["fallbacks"]["policy_error"] == 0

@@ -74,3 +74,34 @@ def test_a_first_draft_is_compared_in_the_targets_vocabulary(
     if hot_token_id is None:
         tokens = torch.tensor([0, 9, 2])
     assert plain_round.first_draft_correct(worker, drafts, tokens).tolist() == expected
+
+
+def draft_worker(workspace_mb: int | None, num_heads: int = 32, num_kv_heads: int = 8) -> Any:
+    """A draft worker as far as the width of a catch-up depends on it."""
+    backend = SimpleNamespace()
+    if workspace_mb is not None:
+        backend.workspace_buffer = torch.empty(workspace_mb * 2**20, dtype=torch.uint8)
+    config = SimpleNamespace(
+        num_attention_heads=num_heads, head_dim=128, get_num_kv_heads=lambda _tp: num_kv_heads
+    )
+    return SimpleNamespace(
+        draft_extend_attn_backend=backend, draft_runner=SimpleNamespace(model_config=config)
+    )
+
+
+@pytest.mark.parametrize(
+    ("worker", "batch_size", "width"),
+    [
+        (draft_worker(None), 128, 15),  # a backend without such a workspace
+        (draft_worker(384), 128, 15),  # 16 did not fit on the H200
+        (draft_worker(128), 32, 15),
+        (draft_worker(340), 128, 8),
+        (draft_worker(128, num_heads=64), 128, 1),  # as narrow as the host's own
+    ],
+)
+def test_a_catch_up_is_as_wide_as_its_plan_fits(
+    plain_round: Any, monkeypatch: pytest.MonkeyPatch, worker: Any, batch_size: int, width: int
+) -> None:
+    monkeypatch.setattr(plain_round, "get_parallel", lambda: SimpleNamespace(tp_size=1))
+    found = plain_round.catch_up_width(worker, batch_size)
+    assert found == width if width in (1, 15) else 1 < found < 15

@@ -55,6 +55,9 @@ class KnownCosts:
     def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
         return 0.1 * self.ms(0, batch_size) / CATCH_UP_ROUNDS
 
+    def is_measured(self, tier: Tier) -> bool:
+        return self.is_seeded
+
     def relative_noise(self, tier: Tier) -> float:
         return 0.003
 
