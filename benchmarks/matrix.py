@@ -68,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     merge_.add_argument("files", type=Path, nargs="+")
     merge_.add_argument("--result", type=Path, required=True)
     merge_.add_argument("--plot", type=Path)
+    merge_.add_argument("--incomplete", action="store_true", help="keep cells that lack an arm")
     return top
 
 
@@ -159,7 +160,8 @@ def write(record: dict[str, Any], path: Path) -> None:
 
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file, and a plot if wanted, from run files."""
-    result = matrix_summary.merged([json.loads(path.read_text()) for path in args.files])
+    records = [json.loads(path.read_text()) for path in args.files]
+    result = matrix_summary.merged(records, args.incomplete)
     args.result.parent.mkdir(parents=True, exist_ok=True)
     args.result.write_text(json.dumps(result, indent=1) + "\n")
     print(matrix_tables.cell_table(result))

@@ -57,7 +57,7 @@ def cell_table(result: Raw) -> str:
         rates, best = cell["tokens_per_s"], best_static(cell)
         ours = rates.get("goodput")
         share = None if ours is None else f"{ours / rates[best]:.3f}"
-        rows.append((_name(cell), *(rates[arm] for arm in arms), best, share))
+        rows.append((_name(cell), *(rates.get(arm) for arm in arms), best, share))
     return table(("batch acceptance", *arms, "best static", "goodput / best"), rows)
 
 

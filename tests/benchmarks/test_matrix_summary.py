@@ -172,3 +172,10 @@ def test_the_slowest_seeding_and_the_most_probing_are_judged() -> None:
         for server in record["servers"]:
             server["plugin"] = {"seeding": None}
     assert "seeding, s" not in {each.claim for each in figures(merged(records))}
+
+
+def test_an_incomplete_matrix_keeps_its_cells_and_is_refused_by_the_check() -> None:
+    parts = [run_record(ARMS, (4,)), run_record(ARMS[:2], (16,))]
+    result = merged(parts, is_incomplete=True)
+    assert {cell["batch_size"] for cell in result["cells"]} == {4, 16}
+    assert any("16" in problem and "static-7" in problem for problem in check_matrix(result))
