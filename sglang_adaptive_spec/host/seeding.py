@@ -9,9 +9,10 @@ The borrowed slots keep what the rounds wrote, as slots that a finished request 
 """
 
 import copy
+import logging
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -26,9 +27,11 @@ from sglang.srt.speculative.eagle_utils import get_draft_recurrent_hidden_state_
 from sglang_adaptive_spec import __version__
 from sglang_adaptive_spec.host.versions import versions_report
 from sglang_adaptive_spec.policy.cost_cache import CostKey, default_folder, load, save
-from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.costs import DEFAULT_BUCKETS, CostTable
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
+
+logger = logging.getLogger(__name__)
 
 MAX_SIZES = 8  # batch sizes per tier; the cost table interpolates
 CONTEXT_LENS = (256, 2048)  # tokens per request: two points of a line
@@ -62,7 +65,7 @@ def spaced(sizes: Sequence[int], count: int) -> list[int]:
 class Seeding(NamedTuple):
     """Where the costs at start-up came from."""
 
-    source: str  # "measured" or "cache"
+    source: str  # "measured", "cache", or "none": it failed
     seconds: float
     num_points: int
 
@@ -73,22 +76,33 @@ def seed_costs(worker: Any, policy: GoodputPolicy, max_batch_size: int) -> Seedi
     plain = worker.plain_rounds
     group, folder = get_parallel().tp_group, default_folder()
     sizes = {size for state in worker.pool.states for size in state.graph_batch_sizes}
-    if sizes:
-        policy.costs = CostTable.empty(policy.costs.tiers, sorted(sizes))
+    policy.costs = _empty_table(policy, sizes)
     key = _cost_key(worker, policy)
     stored = load(key, folder) if get_parallel().tp_rank == 0 else None
     state = group.broadcast_object(None if stored is None else stored.to_dict(), src=0)
     if state is not None:
         policy.costs, source, num_points = CostTable.from_dict(state), "cache", 0
     else:
-        seeder = Seeder(worker, max_batch_size)
-        policy.costs, source = seeder.seed(policy.costs), "measured"
+        seeder, source = Seeder(worker, max_batch_size), "measured"
+        try:
+            policy.costs = seeder.seed(policy.costs)
+        except (RuntimeError, ValueError, TypeError, AttributeError):
+            # A draft that asks more of a batch than a borrowed one has must not stop the start.
+            logger.exception(
+                "ADAPTIVE_EAGLE could not measure its round times; it learns them while serving."
+            )
+            policy.costs, source = _empty_table(policy, sizes), "none"
         num_points = seeder.num_points
         if get_parallel().tp_rank == 0 and policy.costs.is_seeded:  # half a table is measured anew
             save(key, policy.costs, folder)
     if plain is not None:
         policy.costs.catch_up_rounds = plain.width
     return Seeding(source, time.perf_counter() - start_s, num_points)
+
+
+def _empty_table(policy: GoodputPolicy, sizes: Collection[int]) -> CostTable:
+    """Returns a table that knows nothing yet, for the captured batch sizes where there are any."""
+    return CostTable.empty(policy.costs.tiers, sorted(sizes) or DEFAULT_BUCKETS)
 
 
 def _cost_key(worker: Any, policy: GoodputPolicy) -> CostKey:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
+from sglang.srt.runtime_context import get_parallel
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
 from sglang.srt.utils import is_flashinfer_available
 
@@ -124,9 +125,11 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         startup = request.startup_tier
         policy = build_policy(request.config, request.initial_steps)
         self.pool = RuntimePool(self._slots(), startup)
-        self.controller = AdaptiveController(
-            policy, self.pool, startup, clock=RoundTimer(str(self.device))
-        )
+        # Ranks must choose alike, and would time their rounds differently: with several of them
+        # the times that rank 0 measured at start-up stand.
+        is_alone = get_parallel().tp_group.world_size == 1
+        clock = RoundTimer(str(self.device)) if is_alone else None
+        self.controller = AdaptiveController(policy, self.pool, startup, clock=clock)
         target_runner = self._target_worker.model_runner
         is_thinned = isinstance(policy, GoodputPolicy)
         captures = CaptureLists(target_runner, self.controller, is_thinned)
