@@ -60,7 +60,8 @@ NO_GRAPH_FACTOR = 2.0
 DIGITS = 4
 RATE_DIGITS = 3
 LEAST_SHARE = 0.97  # of the oracle (issue 3)
-LEAST_AT = {"phases-2s-16": 0.93, "phases-0.5s-16": 0.0}  # the last one is only reported
+LEAST_AT = {"phases-2s-16": 0.93}
+REPORTED = "phases-0.5s-16"  # has no limit
 MOST_OFF = 0.05  # of a cell's simulated rate from the measured one (issue 3)
 
 Raw = Mapping[str, Any]
@@ -307,16 +308,18 @@ def figure_table(result: Raw) -> str:
     figures = [
         Figure(f"{name}: goodput over the oracle", exact(share), LEAST_AT.get(name, LEAST_SHARE))
         for name, share in result["regret"].items()
+        if name != REPORTED
     ]
     rows = [figure.row() for figure in figures]
     off = {name: abs(ratio - 1) for name, ratio in result["agreement"].items()}
     worst = max(off, key=lambda name: off[name])
-    claim = f"simulated over measured, cell furthest off 1 ({worst}: {result['agreement'][worst]})"
+    claim = f"simulated over measured off 1 by ({worst}: {result['agreement'][worst]})"
     rows.append(Figure(claim, exact(off[worst]), MOST_OFF, is_upper=True).row())
     num_within = sum(each <= MOST_OFF for each in off.values())
     within = f"{num_within} of {len(off)} cells within {MOST_OFF:.0%}"
     cells = table(("cell", "simulated / measured"), list(result["agreement"].items()))
-    return f"{table(HEADER, rows)}\n{within}\n{cells}"
+    reported = f"{REPORTED}: {result['regret'].get(REPORTED)} of the oracle, no limit"
+    return "\n".join((table(HEADER, rows), reported, within, cells))
 
 
 def keep_costs(source: Path, target: Path) -> None:

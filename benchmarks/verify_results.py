@@ -14,7 +14,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import matrix_tables, overhead, ramp_summary, summary, transition_summary
+from benchmarks import (
+    matrix_tables,
+    overhead,
+    ramp_summary,
+    simulator,
+    summary,
+    transition_summary,
+)
 from benchmarks.differences import at_least, differences, keys
 from benchmarks.matrix_check import check_matrix
 from benchmarks.provenance import CODE, ROOT, code_sha256, code_sha256_at, is_ancestor
@@ -118,7 +125,10 @@ CHECKS = {
     ),
     "ramp-h200.json": Check(ramp_summary.check_ramp, ramp_summary.arm_table),
     "overhead.json": Check(overhead.check_overhead, overhead.figure_table),
+    "simulator.json": Check(simulator.check_simulator, simulator.figure_table),
 }
+# Not a result: read, and thereby checked, by the check of simulator.json.
+INPUTS = {simulator.COSTS}
 # Written when it was first measured; the others are asked for as soon as they exist.
 REQUIRED = ("slice-h200.json",)
 
@@ -135,7 +145,8 @@ def check_file(path: Path) -> list[str]:
 def main() -> int:
     """Checks every file under benchmarks/results/; returns 1 if one is missing or wrong."""
     num_problems = 0
-    for path in sorted({*RESULTS.glob("*.json"), *(RESULTS / name for name in REQUIRED)}):
+    there = {path for path in RESULTS.glob("*.json") if path.name not in INPUTS}
+    for path in sorted(there.union(RESULTS / name for name in REQUIRED)):
         problems = check_file(path) if path.exists() else ["missing"]
         num_problems += len(problems)
         print(f"{path.name}: {'ok' if not problems else ''}")
