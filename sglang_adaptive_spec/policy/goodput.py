@@ -191,7 +191,10 @@ class GoodputPolicy:
     def _start_afresh(self, size: int) -> None:
         """Gives a batch of none but new requests the chance to differ from those before."""
         self.acceptance.shorten_memory()
-        start = self._start(self.reachable(size))
+        allowed = self.reachable(size)
+        start = self._start(allowed)
+        if self.home not in allowed:  # no decision comes before FRESH_ROUNDS
+            self._move(_clip(self.home, allowed), "slot")
         if size <= FRESH_LOOK_BATCH and self.home.num_steps < start.num_steps:
             self._move(start, "fresh")
         self._due = FRESH_ROUNDS

@@ -38,3 +38,10 @@ def test_a_large_batch_of_new_requests_shows_itself_at_zero_steps() -> None:
     assert run_batch(policy, [f"a{row}" for row in range(64)], 400, hold=False)[-1] == 0
     assert run_batch(policy, [f"b{row}" for row in range(64)], 1, hold=False) == [0]
     assert policy.num_switches["fresh"] == 0
+
+
+def test_a_fresh_batch_of_another_slot_runs_at_no_tier_that_its_slot_forbids() -> None:
+    policy = goodput(initial=3, slots={1: (0, 3, 7), 9: (0, 3)})
+    assert run_batch(policy, ["a", "b", "c", "d"], 100, hold=True)[-1] == 7
+    ran = run_batch(policy, [f"c{row}" for row in range(16)], 8, hold=True)
+    assert set(ran) <= {0, 3}
