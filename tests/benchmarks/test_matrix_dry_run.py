@@ -13,7 +13,7 @@ from tests.e2e.launches import MODELS, ensure_tiny_models
 from tests.hosts import REPO
 
 SMALL = ("--context-length", "1024", "--max-total-tokens", "8192", "--prompt-tokens", "16",
-         "--window-s", "1.5", "--settle-s", "0.5",
+         "--window-s", "1.5", "--windows", "1", "--settle-s", "0.5",
          "--repeats", "2")  # fmt: skip
 
 
