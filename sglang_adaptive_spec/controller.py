@@ -60,7 +60,10 @@ class RoundClock(Protocol):
         """Tells that the round in flight is not followed by another at once."""
 
     def poll(self) -> RoundTime | None:
-        """Returns the period of a round known complete, if there is a new one."""
+        """Takes note of a processed result; returns a period, if a new one is known."""
+
+    def reset(self) -> None:
+        """Forgets the rounds in flight: their results will not be polled."""
 
 
 class FirstDrafts(Protocol):
@@ -133,16 +136,19 @@ class AdaptiveController:
         if not self._in_flight or self._in_flight[0].batch_size != batch_size:
             # A result without its launch cannot be attributed, nor can those queued behind it.
             self._in_flight.clear()
+            if self.clock is not None:
+                self.clock.reset()
             self.counters.num_feedback_mismatches += 1
             return
         launch = self._in_flight.popleft()
         self.counters.count_round(launch.tier, num_correct_drafts)
         firsts = launch.first_drafts.read() if launch.first_drafts is not None else None
+        round_time = self.clock.poll() if self.clock is not None else None  # once per result
         try:
             self.policy.observe(
                 Observation(launch.tier, batch_size, launch.requests, num_correct_drafts, firsts)
             )
-            if self.clock is not None and (round_time := self.clock.poll()) is not None:
+            if round_time is not None:
                 self.policy.observe_time(round_time)
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("observe")

@@ -78,6 +78,7 @@ class FakeClock:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
+        self.num_polls = 0
         self._started: list[RoundTime] = []
         self._finished: list[RoundTime] = []
 
@@ -92,7 +93,11 @@ class FakeClock:
         self.calls.append(("interrupt",))
 
     def poll(self) -> RoundTime | None:
+        self.num_polls += 1
         return self._finished.pop() if self._finished else None
+
+    def reset(self) -> None:
+        self.calls.append(("reset",))
 
 
 class KnownFirstDrafts:
@@ -334,3 +339,16 @@ def test_no_round_drafts_while_the_draft_is_behind(steps: list[int]) -> None:
             behind = 0 if launch.is_catch_up else behind + 1
         assert behind < INTERVAL
         assert behind == 0 or launch.tier == PLAIN_TIER
+
+
+def test_the_clock_is_told_of_every_result_and_of_those_that_are_dropped() -> None:
+    clock, policy = FakeClock(), ScriptedPolicy(3)
+    controller = AdaptiveController(policy, FakePool(), STARTUP, clock=clock)
+    policy.failing = "observe"
+    controller.before_decode(DecodeBatch(1, ["a"]))
+    controller.observe([1], 1)
+    assert clock.num_polls == 1  # the policy failed, the result was processed all the same
+    controller.before_decode(DecodeBatch(1, ["a"]))
+    controller.observe([1, 1], 2)  # of no round in flight: all of them are given up
+    assert clock.calls[-1] == ("reset",)
+    assert clock.num_polls == 1
