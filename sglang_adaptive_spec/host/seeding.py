@@ -77,7 +77,7 @@ def seed_costs(worker: Any, policy: GoodputPolicy, max_batch_size: int) -> Seedi
     group, folder = get_parallel().tp_group, default_folder()
     sizes = {size for state in worker.pool.states for size in state.graph_batch_sizes}
     policy.costs = _empty_table(policy, sizes)
-    key = _cost_key(worker, policy)
+    key = _cost_key(worker, policy, sizes)
     stored = load(key, folder) if get_parallel().tp_rank == 0 else None
     state = group.broadcast_object(None if stored is None else stored.to_dict(), src=0)
     if state is not None:
@@ -105,13 +105,12 @@ def _empty_table(policy: GoodputPolicy, sizes: Collection[int]) -> CostTable:
     return CostTable.empty(policy.costs.tiers, sorted(sizes) or DEFAULT_BUCKETS)
 
 
-def _cost_key(worker: Any, policy: GoodputPolicy) -> CostKey:
+def _cost_key(worker: Any, policy: GoodputPolicy, sizes: Collection[int]) -> CostKey:
     args, runner = worker.server_args, worker.target_worker.model_runner
     is_cpu = worker.device == "cpu"
     gpu = platform.processor() or platform.machine()
     if not is_cpu:
         gpu = torch.get_device_module(worker.device).get_device_name(worker.gpu_id)
-    sizes = {size for state in worker.pool.states for size in state.graph_batch_sizes}
     return CostKey(
         gpu=gpu,
         tp_size=get_parallel().tp_group.world_size,
@@ -135,21 +134,19 @@ class Seeder:
         self._max_batch_size = max_batch_size
         self._context_lens = CPU_CONTEXT_LENS if self._is_cpu else CONTEXT_LENS  # ascending
         self._startup = worker.controller.startup_tier
-        self._deadline_s = 0.0
         self.num_points = 0
 
     def seed(self, costs: CostTable) -> CostTable:
         """Returns ``costs`` with what was measured, alike on every rank."""
-        start_s = time.perf_counter()
-        self._deadline_s = start_s + LIMIT_S
+        deadline_s = time.perf_counter() + LIMIT_S
         worker = self._worker
         try:
             for tier, size in self._plan():
-                if not self._agree(time.perf_counter() < self._deadline_s):
+                if not worker.tier_builder.agree(time.perf_counter() < deadline_s):
                     break
                 self._measure(costs, tier, size)
         finally:
-            worker.pool.activate(worker.controller.startup_tier)
+            worker.pool.activate(self._startup)
             worker.draft_worker.draft_runner.shared_read_done_event = None
         costs.fit()
         group = get_parallel().tp_group
@@ -170,9 +167,6 @@ class Seeder:
         limit = self._max_batch_size
         sizes = [min(size, limit) for size in state.graph_batch_sizes or CPU_SIZES]
         return spaced([size for size in sizes if state.tier in reachable(size)], MAX_SIZES)
-
-    def _agree(self, verdict: bool) -> bool:
-        return bool(get_parallel().tp_group.broadcast_object(verdict, src=0))
 
     def _measure(self, costs: CostTable, tier: Tier, size: int) -> None:
         self._worker.pool.activate(tier)
