@@ -5,6 +5,8 @@ from typing import Any
 
 Raw = Mapping[str, Any]
 
+GPU = "H200"  # that the committed results are about
+
 
 def keys(where: str, found: Raw, wanted: set[str]) -> list[str]:
     """Returns a problem if the keys are not exactly the wanted ones."""
@@ -15,6 +17,12 @@ def at_least(where: str, found: Raw, wanted: set[str]) -> list[str]:
     """Returns a problem if one of the wanted keys is missing."""
     missing = wanted - set(found)
     return [f"{where} lacks {sorted(missing)}"] if missing else []
+
+
+def measured_on(provenance: Raw) -> list[str]:
+    """Returns a problem if a result was measured on another GPU."""
+    gpu = provenance.get("gpu")
+    return [] if GPU in str(gpu) else [f"measured on {gpu}, not on an {GPU}"]
 
 
 def differences(stated: Any, recomputed: Any, where: str) -> list[str]:

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.acceptance import DEFAULT_NAMES
-from benchmarks.differences import at_least, differences, keys
+from benchmarks.differences import at_least, differences, keys, measured_on
 from benchmarks.matrix_summary import ARMS, build_cell, luck
 from benchmarks.settings import cells_of
 
 Raw = Mapping[str, Any]
 
-GPU = "H200"
 BATCH_SIZES = (1, 4, 16, 32, 64, 128)
 CELL_KEYS = {
     "batch_size",
@@ -33,9 +32,7 @@ def check_matrix(result: Raw) -> list[str]:
     problems = keys("file", result, {"provenance", "cells", "servers"})
     if problems:
         return problems
-    gpu = result["provenance"].get("gpu")
-    if GPU not in str(gpu):
-        problems.append(f"measured on {gpu}, not on an {GPU}")
+    problems += measured_on(result["provenance"])
     there = {f"{cell['batch_size']} {cell['acceptance']}": cell for cell in result["cells"]}
     wanted = {f"{size} {name}" for size, name in cells_of(BATCH_SIZES, DEFAULT_NAMES)}
     problems += at_least("cells", there, wanted)

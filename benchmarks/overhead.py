@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arms import ARMS
-from benchmarks.differences import at_least, differences, keys
+from benchmarks.differences import at_least, differences, keys, measured_on
 from benchmarks.figures import HEADER, Figure, Ratio
 from benchmarks.fleet import Visit, keep_logs, new_token_limit, serving_fleet, visit
 from benchmarks.load import Window
@@ -35,7 +35,6 @@ from benchmarks.tables import table
 Raw = Mapping[str, Any]
 
 REPORTED = "goodput"
-GPU = "H200"
 BATCH_SIZES = {"1", "32", "128"}
 MIN_REPEATS = 3
 MAX_SHARE = 0.01
@@ -149,9 +148,7 @@ def check_overhead(result: Raw) -> list[str]:
     problems = keys("file", result, {"provenance", "us_per_round", "share_of_round", "raw"})
     if problems:
         return problems
-    gpu = result["provenance"].get("gpu")
-    if GPU not in str(gpu):
-        problems.append(f"measured on {gpu}, not on an {GPU}")
+    problems += measured_on(result["provenance"])
     by_size = times(result["raw"])
     problems += at_least("raw", by_size, BATCH_SIZES)
     problems += [

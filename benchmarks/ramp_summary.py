@@ -8,14 +8,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.differences import differences, keys
+from benchmarks.differences import differences, keys, measured_on
 from benchmarks.matrix_summary import RATE_DIGITS, check_same_code
 from benchmarks.tables import table
 
 Raw = Mapping[str, Any]
 
 ARMS = ("none", "builtin", "goodput")
-GPU = "H200"
 BIN_S = 1.0  # of the served tokens over time
 MS_DIGITS = 4
 
@@ -102,9 +101,7 @@ def check_ramp(result: Raw) -> list[str]:
     problems = keys("file", result, {"provenance", "arms", "raw"})
     if problems:
         return problems
-    gpu = result["provenance"].get("gpu")
-    if GPU not in str(gpu):
-        problems.append(f"measured on {gpu}, not on an {GPU}")
+    problems += measured_on(result["provenance"])
     problems += keys("raw", result["raw"], set(ARMS))
     sent = {
         arm: [[row[0], row[3]] for each in mine for row in each["requests"]]

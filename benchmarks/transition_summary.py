@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.differences import at_least, differences, keys
+from benchmarks.differences import at_least, differences, keys, measured_on
 from benchmarks.figures import HEADER, Figure, Ratio, exact
 from benchmarks.matrix_summary import (
     ARMS,
@@ -21,7 +21,6 @@ from benchmarks.tables import table
 
 Raw = Mapping[str, Any]
 
-GPU = "H200"
 CELLS = {
     f"{concurrency} {workload}"
     for concurrency in (2, 16, 64)
@@ -113,9 +112,7 @@ def check_transition(result: Raw) -> list[str]:
     problems = keys("file", result, {"provenance", "cells"})
     if problems:
         return problems
-    gpu = result["provenance"].get("gpu")
-    if GPU not in str(gpu):
-        problems.append(f"measured on {gpu}, not on an {GPU}")
+    problems += measured_on(result["provenance"])
     there = {f"{cell['concurrency']} {cell['workload']}": cell for cell in result["cells"]}
     problems += at_least("cells", there, CELLS)
     for where, cell in there.items():

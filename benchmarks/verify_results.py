@@ -22,7 +22,7 @@ from benchmarks import (
     summary,
     transition_summary,
 )
-from benchmarks.differences import at_least, differences, keys
+from benchmarks.differences import at_least, differences, keys, measured_on
 from benchmarks.matrix_check import check_matrix
 from benchmarks.provenance import CODE, ROOT, code_sha256, code_sha256_at, is_ancestor
 from benchmarks.tables import target_table
@@ -48,7 +48,6 @@ BATCH_SIZES = {"1", "5", "8", "24", "48", "64", "100"}
 PLAIN_BATCH_SIZES = {"1", "16", "64", "128"}
 ACCEPTANCE = {"natural", "sim3.5"}
 MIN_REPEATS = 3
-GPU = "H200"
 
 
 def check_provenance(record: Raw, root: Path = ROOT) -> list[str]:
@@ -82,9 +81,7 @@ def _slice_shape(result: Raw) -> list[str]:
     problems += keys("arms", result.get("arms", {}), set(summary.REPORTED_ARMS))
     if problems:
         return problems
-    gpu = result["provenance"].get("gpu")
-    if GPU not in str(gpu):
-        problems.append(f"measured on {gpu}, not on an {GPU}")
+    problems += measured_on(result["provenance"])
     for name, arm in result["arms"].items():
         problems += keys(f"arms.{name}", arm, ARM_KEYS)
         if not problems:
