@@ -143,8 +143,7 @@ class Visitor:
     def choose(self, batch: DecodeBatch) -> Tier:
         """Returns the policy's tier."""
         return self.policy.choose(
-            replace(
-                batch,
+            batch._replace(
                 requests=self._renumbered(batch.requests),
                 now_s=batch.now_s + self._start_s,
             )
@@ -153,7 +152,7 @@ class Visitor:
     def observe(self, observation: Observation) -> None:
         """Passes it on."""
         requests = self._renumbered(observation.requests)
-        self.policy.observe(replace(observation, requests=requests))
+        self.policy.observe(observation._replace(requests=requests))
 
     def observe_time(self, round_time: RoundTime) -> None:
         """Passes it on."""

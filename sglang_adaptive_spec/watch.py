@@ -114,7 +114,7 @@ class WatchedPolicy:
         self._finished: Finished | None = None
         self._before: Finished | None = None  # the result before the newest
         self._decision: Decision | None = None
-        self._tokens_per_request: dict[Tier, float] = {}  # as decided last
+        self._expectations: dict[Tier, tuple[float, float]] = {}  # tokens and ms, as decided last
 
     def choose(self, batch: DecodeBatch) -> Tier:
         """Returns the policy's choice; remembers what it was for."""
@@ -172,22 +172,21 @@ class WatchedPolicy:
         return None
 
     def _expected(self, done: RoundTime) -> tuple[float, float] | None:
-        """Returns the tokens and ms expected of a round; None if nobody decided on its tier."""
+        """Returns the tokens and ms that the newest decision expected of such a round.
+
+        None if nobody decided on its tier, or for a batch of another size.
+        """
         goodput = self._goodput
         if goodput is None:
             return 0.0, 0.0
         decision = goodput.decision
-        if decision is None:
+        if decision is None or decision.batch_size != done.batch_size:
             return None
         if decision is not self._decision:
             self._decision = decision
-            by_tier = zip(decision.tiers, decision.tokens.tolist(), strict=True)
-            self._tokens_per_request = {t: tokens / decision.batch_size for t, tokens in by_tier}
-        tokens = self._tokens_per_request.get(done.tier)
-        if tokens is None:
-            return None
-        ms = goodput.costs.round_ms(done.tier, done.batch_size, done.context_tokens)
-        return tokens * done.batch_size, ms
+            pairs = zip(decision.tokens.tolist(), decision.round_ms.tolist(), strict=True)
+            self._expectations = dict(zip(decision.tiers, pairs, strict=True))
+        return self._expectations.get(done.tier)
 
 
 def open_recorder(

@@ -46,6 +46,7 @@ class CostState(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     catch_up_ratios: list[float]  # observed over expected extra time, oldest first
     residuals: list[list[float]]  # [T] relative, oldest first
     rounds_since_refresh: int
+    rounds_skipped: int = 0  # settled rounds since one was learned from
 
 
 def new_state(tiers: Sequence[Tier], buckets: Sequence[int]) -> CostState:
@@ -124,3 +125,8 @@ def spread(values: Sequence[float]) -> float:
     """Returns a robust standard deviation."""
     middle = median(values)
     return MAD_TO_SIGMA * median(abs(value - middle) for value in values)
+
+
+def clamp(value: float, low: float, high: float) -> float:
+    """Returns ``value`` moved into [low, high]."""
+    return min(max(value, low), high)

@@ -36,6 +36,9 @@ from sglang_adaptive_spec.policy.tiers import (
 DECISION_ROUNDS = 4
 SMALL_BATCH = 4  # up to here 8 rounds: a round is cheap, and one of them tells little
 SMALL_BATCH_DECISION_ROUNDS = 8
+# There the CPU bounds a round and a decision costs a tenth of one: while decisions change nothing,
+# each waits twice as long as the last, up to so many rounds.
+MAX_DECISION_ROUNDS = 32
 # Standard errors. 0.5 and 1.0 serve within 0.0005 of each other on the golden traces, 1.5 and 2.0
 # up to 0.0013 less (geometric mean; simulate/): waiting for certainty costs more than a tie.
 SWITCH_Z = 1.0
@@ -91,6 +94,7 @@ class GoodputPolicy:
         self._num_timed: dict[Tier, int] = {}
         self._round = 0
         self._due = 0.0  # rounds until the next decision
+        self._interval = 0  # rounds between the last two decisions about this batch
         self._requests: tuple[Hashable, ...] = ()
         self._known_requests: frozenset[Hashable] = frozenset()
         self._num_batch_changes = 0  # since the back-off was last reset
@@ -105,7 +109,7 @@ class GoodputPolicy:
         requests = tuple(batch.requests)
         if requests != self._requests:
             self._note_change(requests)
-        if self._due <= 0:
+        if self._due <= 0 or self._has_acceptance_changed():
             self._decide(batch)
         return self.prober.pick(self.home, self._home_ms)
 
@@ -183,6 +187,7 @@ class GoodputPolicy:
         if self._requests and self._known_requests.isdisjoint(requests):
             self._start_afresh(size)
         self._requests, self._known_requests = requests, frozenset(requests)
+        self._interval = 0
         self._num_batch_changes += 1
         if self._num_batch_changes >= RESET_SHARE * size:
             self._num_batch_changes = 0
@@ -203,8 +208,6 @@ class GoodputPolicy:
         return _clip(self.initial, tiers)
 
     def _decide(self, batch: DecodeBatch) -> None:
-        is_small = batch.size <= SMALL_BATCH
-        self._due = SMALL_BATCH_DECISION_ROUNDS if is_small else DECISION_ROUNDS
         slot = self.slot(batch.size)
         allowed = self.candidates[slot]
         if self.home not in allowed:
@@ -218,6 +221,19 @@ class GoodputPolicy:
         if len(known) < len(allowed):
             self._explore(allowed, known)
         self._last_of_slot[slot] = self.home
+        self._due = self._interval = self._next_interval(batch.size)
+
+    def _next_interval(self, batch_size: int) -> int:
+        """Returns the rounds until the next decision, if batch and acceptance stay as they are."""
+        if batch_size > SMALL_BATCH:
+            return DECISION_ROUNDS
+        is_best = self.decision is not None and self.decision.best == self.home
+        if not is_best or self.prober.probe is not None:
+            return SMALL_BATCH_DECISION_ROUNDS
+        return min(max(2 * self._interval, SMALL_BATCH_DECISION_ROUNDS), MAX_DECISION_ROUNDS)
+
+    def _has_acceptance_changed(self) -> bool:
+        return self.acceptance.num_changes != self._num_changes
 
     def _known(self, allowed: tuple[Tier, ...]) -> tuple[Tier, ...]:
         """Returns the tiers whose round times are known; none before those of the home tier."""
@@ -233,8 +249,9 @@ class GoodputPolicy:
     def _weigh(self, batch: DecodeBatch, tiers: tuple[Tier, ...]) -> None:
         """Decides between ``tiers``, then about probing beyond them."""
         expected = self.acceptance.expected_tokens(self._requests)
-        if self.acceptance.num_changes != self._num_changes:
+        if self._has_acceptance_changed():
             self._num_changes = self.acceptance.num_changes
+            self._interval = 0
             self.prober.reset()
         tokens = expected.take(self._steps_of(tiers))
         round_ms = self.costs.round_ms_all(tiers, batch.size, batch.context_tokens)

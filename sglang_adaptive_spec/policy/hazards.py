@@ -30,7 +30,7 @@ SLOW_MEMORY = 1000.0
 # Hazard before any evidence; optimistic, so that the first rounds speculate and find out. It is
 # the per-position acceptance of a good EAGLE-3 draft on code (issue 3 benchmarks 0.3 to 0.95).
 PRIOR_HAZARD = 0.8
-PRIOR_ROUNDS = 4.0  # request-rounds that the guess for a position counts as
+PRIOR_ROUNDS = 8.0  # request-rounds that the guess for a position counts as
 # Shifts of the logits (both signs) that the change test looks for: 0.5 is 0.7 -> 0.79, a drift
 # worth another depth; 1.5 is 0.7 -> 0.91, another kind of text, found in a third of the rounds.
 CHANGE_SHIFTS = (0.5, 1.5, -0.5, -1.5)

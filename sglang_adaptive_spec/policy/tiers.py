@@ -1,16 +1,15 @@
 """Tiers and what a policy is told about a round.
 
 A tier is how far one round speculates. A policy chooses one per decode round and later observes
-what that very round accepted.
+what that very round accepted. All are named tuples: made, compared and hashed several times a
+round, and at batch 1 a round is bound by the CPU.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Tier:
+class Tier(NamedTuple):
     """How far one round speculates; ``num_draft_tokens`` counts the root."""
 
     num_steps: int
@@ -37,8 +36,7 @@ PLAIN_TIER = chain_tier(0)
 CATCH_UP_ROUNDS = 15
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeBatch:
+class DecodeBatch(NamedTuple):
     """The decode batch that is about to launch."""
 
     size: int  # live requests
@@ -47,8 +45,7 @@ class DecodeBatch:
     now_s: float = 0.0  # a monotonic clock, an argument so that policies stay deterministic
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(NamedTuple):
     """What one decode round accepted, with the tier, batch and requests that produced it."""
 
     tier: Tier
@@ -59,8 +56,7 @@ class Observation:
     first_draft_correct: Sequence[bool | None] | None = None  # per row
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTime:
+class RoundTime(NamedTuple):
     """The period of one decode round: from its head to the head of the round right after it."""
 
     tier: Tier
