@@ -1,13 +1,13 @@
 """Every arm at every batch size and acceptance, windows of the arms interleaved.
 
 On the machine with the H200, from the project's root (SHA: the commit; the largest servers first:
-four side by side fit its memory, eight do not; about 480 s a command, 160 of them to start):
+four side by side fit its memory, eight do not; about 520 s a command, 160 of them to start):
 
-    python3 -m benchmarks.matrix run --arms builtin,goodput,static-3,none --repeats 2 \\
+    python3 -m benchmarks.matrix run --arms builtin,goodput,static-3,none --deadline 545 \\
         --git-sha SHA --out $OUT --tag a1
-    python3 -m benchmarks.matrix run --arms ema,static-7,static-5,static-1 --repeats 2 \\
+    python3 -m benchmarks.matrix run --arms ema,static-7,static-5,static-1 --deadline 545 \\
         --git-sha SHA --out $OUT --tag b1
-    # both again with other draws: --first-repeat 3, tags a2 and b2; then anywhere:
+    # both again with other draws: --first-repeat 2, tags a2 and b2; then anywhere:
     python3 -m benchmarks.matrix merge runs/matrix-*.json \\
         --result benchmarks/results/matrix-h200.json --plot docs/images/matrix-h200.svg
 
@@ -46,8 +46,8 @@ from benchmarks.provenance import provenance
 from benchmarks.session import Plan
 from benchmarks.settings import add_fleet_flags, cells_of, fleet_plan, numbers, words
 
-# Room for 128 requests of 128 prompt tokens and about 400 new ones, four times in 139 GiB.
-MAX_TOTAL_TOKENS = 73728
+# Room for 128 requests of 128 prompt tokens and about 340 new ones, four times in 139 GiB.
+MAX_TOTAL_TOKENS = 65536
 PROMPT_SEED = 1
 
 
@@ -62,7 +62,13 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--window-s", type=float, default=0.2, help="of one window [0.2]")
     run_.add_argument("--windows", type=int, default=3, help="of a visit, in a row [3]")
     # Alike in every arm: what comes before a window makes its contexts longer, and its rounds.
-    run_.add_argument("--settle-s", type=float, default=0.6, help="before it, every arm [0.6]")
+    run_.add_argument("--settle-s", type=float, default=0.5, help="before them, every arm [0.5]")
+    run_.add_argument(
+        "--settle-request-s",
+        type=float,
+        default=2.0,
+        help="at least so long times the requests, so that one request shows its kind too [2.0]",
+    )
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
     merge_ = commands.add_parser("merge")
     merge_.add_argument("files", type=Path, nargs="+")
@@ -115,9 +121,9 @@ def visit_cells(
         limit = new_token_limit(
             args.max_total_tokens, args.context_length, plan.prompt_tokens, batch_size
         )
+        settle_s = matrix_summary.settle_s_of(args, batch_size)
         for repeat in range(args.first_repeat, args.first_repeat + args.repeats):
             for engine in order:
-                settle_s = args.settle_s
                 wanted = Visit(
                     acceptance, batch_size, repeat, settle_s, args.window_s * args.windows
                 )
@@ -133,19 +139,23 @@ def visit_cells(
                     print(f"{engine.arm.name} {batch_size} {acceptance}: {error}", flush=True)
                     num_missing += 1
                     continue
-                windows += [as_record(engine, wanted, window) for window in measured]
+                windows += [
+                    as_record(engine, wanted, place, window)
+                    for place, window in enumerate(measured)
+                ]
             order = order[1:] + order[:1]  # nobody is always the first after another
         keep()
     return num_missing
 
 
-def as_record(engine: Engine, wanted: Visit, window: Window) -> dict[str, Any]:
-    """Returns a window as it is kept in the file."""
+def as_record(engine: Engine, wanted: Visit, place: int, window: Window) -> dict[str, Any]:
+    """Returns a window as it is kept in the file; ``place`` is its number in the visit."""
     return {
         "arm": engine.arm.name,
         "batch_size": wanted.batch_size,
         "acceptance": wanted.acceptance,
         "repeat": wanted.repeat,
+        "place": place,
         "num_tokens": window.num_tokens,
         "seconds": round(window.seconds, 6),
         "rounds": window.rounds,

@@ -5,6 +5,10 @@ that the injected acceptance yields on average at its depth (benchmarks/acceptan
 chooses a round's depth before its draws, so this has the same mean as the counted tokens without
 the luck of the draws, which at batch 1 would need minutes per cell. The counted rates stand beside
 it, and a cell whose counted tokens stray further than the draws allow is refused.
+
+The windows of a visit follow each other, and contexts grow: all arms slow down alike from one to
+the next. That drift is common to the cell and no doubt about an arm's mean, so a standard error is
+that of an arm's windows after the drift which the *other* arms show has been taken out.
 """
 
 import math
@@ -16,12 +20,13 @@ from benchmarks.acceptance import expected_tokens, probabilities, tokens_varianc
 
 ARMS = ("none", "static-1", "static-3", "static-5", "static-7", "builtin", "ema", "goodput")
 STATIC = ("none", "static-1", "static-3", "static-5", "static-7")
-WINDOW_KEYS = ("repeat", "num_tokens", "seconds", "rounds", "num_eager_rounds")
+WINDOW_KEYS = ("repeat", "place", "num_tokens", "seconds", "rounds", "num_eager_rounds")
 SAME_IN_ALL_RUNS = ("code_sha256", "host_version", "torch_version", "gpu")
 RATE_DIGITS = 3
 STDERR_DIGITS = 6
 
 Raw = Mapping[str, Any]
+Rates = Mapping[str, Sequence[float]]
 
 
 def check_same_code(records: Sequence[Raw]) -> dict[str, Any]:
@@ -80,11 +85,12 @@ def build_cell(
         arm: [round(each["num_tokens"] / each["seconds"], RATE_DIGITS) for each in mine]
         for arm, mine in windows.items()
     }
+    places = {arm: [each["place"] for each in mine] for arm, mine in windows.items()}
     return {
         "batch_size": batch_size,
         "acceptance": acceptance,
         "tokens_per_s": {arm: _mean(values) for arm, values in rates.items()},
-        "stderr": {arm: relative_stderr(values) for arm, values in rates.items()},
+        "stderr": driftless_stderr(rates, places),
         "raw": rates,
         "counted_tokens_per_s": {arm: _mean(values) for arm, values in counted.items()},
         "counted_stderr": {arm: relative_stderr(values) for arm, values in counted.items()},
@@ -119,6 +125,43 @@ def relative_stderr(values: Sequence[float]) -> float | None:
         return None
     spread = statistics.stdev(values) / math.sqrt(len(values))
     return round(spread / statistics.fmean(values), STDERR_DIGITS)
+
+
+def driftless_stderr(rates: Rates, places: Mapping[str, Sequence[int]]) -> dict[str, float | None]:
+    """Returns every arm's relative standard error beside the drift that the other arms show.
+
+    Args:
+        rates: by arm, one per window.
+        places: the place of each window in its visit.
+    """
+    steps = {arm: _log_steps(values) for arm, values in rates.items()}
+    by_place: dict[int, dict[str, float]] = {}
+    for arm, at in places.items():
+        for place in set(at):
+            mine = [step for step, where in zip(steps[arm], at, strict=True) if where == place]
+            by_place.setdefault(place, {})[arm] = statistics.fmean(mine)
+
+    def drift(arm: str, place: int) -> float:
+        others = [step for other, step in by_place[place].items() if other != arm]
+        return statistics.fmean(others) if others else 0.0
+
+    return {
+        arm: relative_stderr(
+            [math.exp(step - drift(arm, place)) for step, place in zip(steps[arm], at, strict=True)]
+        )
+        for arm, at in places.items()
+    }
+
+
+def _log_steps(values: Sequence[float]) -> list[float]:
+    """Returns the logs of ``values`` beside their mean."""
+    logs = [math.log(value) for value in values]
+    return [log - statistics.fmean(logs) for log in logs]
+
+
+def settle_s_of(args: Any, batch_size: int) -> float:
+    """Returns how long a batch runs before its first window, in every arm."""
+    return float(max(args.settle_s, args.settle_request_s / batch_size))
 
 
 def best_static(cell: Raw) -> str:

@@ -30,7 +30,7 @@ from benchmarks.acceptance import MIXED, MIXED_PROBABILITIES
 from benchmarks.differences import differences, keys
 from benchmarks.figures import HEADER, Figure, exact
 from benchmarks.load import Round, timed_windows
-from benchmarks.matrix_summary import expected_rate
+from benchmarks.matrix_summary import expected_rate, settle_s_of
 from benchmarks.provenance import ROOT, provenance
 from benchmarks.tables import table
 from sglang_adaptive_spec.config import load_config
@@ -221,7 +221,7 @@ def windows_of(measured: Raw) -> argparse.Namespace:
         ValueError: Two commands differ in them.
     """
     parsed = [matrix.parser().parse_args(argv[1:]) for argv in measured["provenance"]["argv"]]
-    names = ("settle_s", "window_s", "windows", "prompt_tokens")
+    names = ("settle_s", "settle_request_s", "window_s", "windows", "prompt_tokens")
     if len({tuple(getattr(args, name) for name in names) for args in parsed}) > 1:
         raise ValueError(f"the commands of {MATRIX} differ in one of {', '.join(names)}.")
     return parsed[0]
@@ -231,7 +231,8 @@ def visit(visitor: Visitor, cell: Raw, costs: RoundCosts, args: Any, seed: int) 
     """Returns the expected tokens per second of one visit to a cell, mean over its windows."""
     size, name = cell["batch_size"], cell["acceptance"]
     hazards = MIXED_PROBABILITIES if name == MIXED else (float(name),)
-    duration_s = args.settle_s + args.windows * args.window_s + TAIL_S
+    settle_s = settle_s_of(args, size)
+    duration_s = settle_s + args.windows * args.window_s + TAIL_S
     workload: SyntheticWorkload = replace(
         matrix_cell(size, *hazards, duration_s=duration_s),
         prompt_tokens=args.prompt_tokens,
@@ -240,7 +241,7 @@ def visit(visitor: Visitor, cell: Raw, costs: RoundCosts, args: Any, seed: int) 
     log = RoundLog()
     Replay(visitor, workload, costs, seed=seed, recorder=log).run()
     visitor.go_on(size, duration_s)
-    windows = timed_windows(log.rounds(), size, args.settle_s, args.window_s, args.windows)
+    windows = timed_windows(log.rounds(), size, settle_s, args.window_s, args.windows)
     return statistics.fmean(expected_rate(size, name, window._asdict()) for window in windows)
 
 

@@ -34,13 +34,17 @@ from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
 logger = logging.getLogger(__name__)
 
 MAX_SIZES = 8  # batch sizes per tier; the cost table interpolates
-CONTEXT_LENS = (256, 2048)  # tokens per request: two points of a line
+CONTEXT_LEN = 256  # tokens per request
+# A long context as well at the first sizes: a second point of a line, whose slope the others
+# borrow. Far off, because contexts beyond it are extrapolated.
+LONG_CONTEXT_LEN = 16384
+LONG_SIZES = 3
 WARM_UP_ROUNDS = 2
 TIMED_ROUNDS = 4  # on a GPU, between two events
 LIMIT_S = 8.0  # what is not measured by then is interpolated
 MAX_POOL_SHARE = 0.8  # of the free KV slots
 CPU_SIZES = (1, 4)
-CPU_CONTEXT_LENS = (64,)
+CPU_CONTEXT_LEN = 64
 CPU_TIMED_ROUNDS = 3  # their median: a CPU is rarely idle
 
 
@@ -132,7 +136,6 @@ class Seeder:
         self._worker = worker
         self._is_cpu = worker.device == "cpu"
         self._max_batch_size = max_batch_size
-        self._context_lens = CPU_CONTEXT_LENS if self._is_cpu else CONTEXT_LENS  # ascending
         self._startup = worker.controller.startup_tier
         self.num_points = 0
 
@@ -141,10 +144,10 @@ class Seeder:
         deadline_s = time.perf_counter() + LIMIT_S
         worker = self._worker
         try:
-            for tier, size in self._plan():
+            for tier, size, has_long in self._plan():
                 if not worker.tier_builder.agree(time.perf_counter() < deadline_s):
                     break
-                self._measure(costs, tier, size)
+                self._measure(costs, tier, size, has_long)
         finally:
             worker.pool.activate(self._startup)
             worker.draft_worker.draft_runner.shared_read_done_event = None
@@ -154,13 +157,13 @@ class Seeder:
             costs = CostTable.from_dict(group.broadcast_object(costs.to_dict(), src=0))
         return costs
 
-    def _plan(self) -> Iterator[tuple[Tier, int]]:
-        """Yields tiers and batch sizes, the ends of every tier's range first."""
+    def _plan(self) -> Iterator[tuple[Tier, int, bool]]:
+        """Yields tiers and batch sizes, the ends first, and whether to measure a long context."""
         sizes = {state.tier: self._sizes(state) for state in self._worker.pool.states}
         for idx in range(max(map(len, sizes.values()), default=0)):
             for tier, of_tier in sizes.items():
                 if idx < len(of_tier):
-                    yield tier, of_tier[idx]
+                    yield tier, of_tier[idx], idx < LONG_SIZES
 
     def _sizes(self, state: Any) -> list[int]:
         reachable = self._worker.controller.policy.reachable
@@ -168,9 +171,9 @@ class Seeder:
         sizes = [min(size, limit) for size in state.graph_batch_sizes or CPU_SIZES]
         return spaced([size for size in sizes if state.tier in reachable(size)], MAX_SIZES)
 
-    def _measure(self, costs: CostTable, tier: Tier, size: int) -> None:
+    def _measure(self, costs: CostTable, tier: Tier, size: int, has_long: bool) -> None:
         self._worker.pool.activate(tier)
-        for context_len in self._contexts(size):
+        for context_len in self._contexts(size, has_long):
             with BorrowedBatch(self._worker, size, context_len) as batch:
                 if batch is None:  # the pool is too small for it
                     continue
@@ -181,14 +184,14 @@ class Seeder:
                         costs.seed(tier, padded, padded * context_len, ms, is_catch_up)
                     self.num_points += 1
 
-    def _contexts(self, size: int) -> list[int]:
-        """Returns the tokens per request to measure at, two points of a line where they fit."""
-        allocator, startup = self._worker.token_to_kv_pool_allocator, self._startup
-        rows = int(MAX_POOL_SHARE * allocator.available_size() / size)
-        longest = max(rows - allocator.page_size - 2 * startup.num_draft_tokens, 1)
-        if self._context_lens[-1] <= longest or len(self._context_lens) == 1:
-            return [min(length, longest) for length in self._context_lens]
-        return [min(self._context_lens[0], longest // 2), longest]
+    def _contexts(self, size: int, has_long: bool) -> list[int]:
+        """Returns the tokens per request to measure at, as many as pool and request rows hold."""
+        longest = max(longest_context(self._worker, size), 1)
+        if self._is_cpu:
+            return [min(CPU_CONTEXT_LEN, longest)]
+        if not has_long:
+            return [min(CONTEXT_LEN, longest)]
+        return [min(CONTEXT_LEN, max(longest // 2, 1)), min(LONG_CONTEXT_LEN, longest)]
 
     def _padding_up_to(self, tier: Tier, size: int) -> list[int]:
         """Returns ``size`` and the sizes that run at it because ``tier`` has no graph of theirs."""
@@ -224,6 +227,19 @@ class Seeder:
         return median(times_ms)
 
 
+def round_reserve(worker: Any) -> int:
+    """Returns the positions per request that a round itself writes, at most."""
+    return 2 * int(worker.controller.startup_tier.num_draft_tokens)
+
+
+def longest_context(worker: Any, size: int) -> int:
+    """Returns the most tokens per request that ``size`` requests may borrow, page by page."""
+    allocator = worker.token_to_kv_pool_allocator
+    req_to_token = worker.target_worker.model_runner.req_to_token_pool.req_to_token
+    free = min(int(MAX_POOL_SHARE * allocator.available_size() / size), req_to_token.shape[1])
+    return free // allocator.page_size * allocator.page_size - round_reserve(worker)
+
+
 class BorrowedBatch:
     """A decode batch on request rows and KV slots that nobody uses yet; gives them back."""
 
@@ -237,12 +253,11 @@ class BorrowedBatch:
         self._rows = torch.arange(1, size + 1, device=worker.device)  # row 0 is padding
 
     def __enter__(self) -> ScheduleBatch | None:
-        page_size = self._allocator.page_size
-        # The last positions are written by the round itself.
-        per_row = -(-(self._context_len + 2 * self._reserve()) // page_size) * page_size
-        is_too_long = per_row > self._req_to_token.shape[1]
-        if is_too_long or self._size * per_row > MAX_POOL_SHARE * self._allocator.available_size():
+        if self._context_len > longest_context(self._worker, self._size):
             return None
+        page_size = self._allocator.page_size
+        wanted = self._context_len + round_reserve(self._worker)
+        per_row = -(-wanted // page_size) * page_size
         self._slots = self._allocator.alloc(self._size * per_row)
         if self._slots is None:
             return None
@@ -254,9 +269,6 @@ class BorrowedBatch:
         if self._slots is not None:
             self._req_to_token[self._rows] = 0
             self._allocator.free(self._slots)
-
-    def _reserve(self) -> int:
-        return int(self._worker.controller.startup_tier.num_draft_tokens)
 
     def _batch(self) -> ScheduleBatch:
         worker, size, device = self._worker, self._size, self._worker.device

@@ -22,7 +22,7 @@ from sglang_adaptive_spec.simulate.replay import RoundCosts
 
 # What start-up measures: at most 10 batch sizes a tier, two context lengths per request.
 SEEDED_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128)
-SEEDED_CONTEXTS = (256, 4096)
+SEEDED_CONTEXTS = (256, 16384)
 
 FILE = Path(__file__).parent / "h200-llama-8b.json"
 

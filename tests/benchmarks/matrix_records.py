@@ -36,6 +36,7 @@ def window(
         "batch_size": batch_size,
         "acceptance": acceptance,
         "repeat": repeat,
+        "place": 0,
         "num_tokens": tokens,
         "seconds": NUM_ROUNDS * round_ms / 1e3 * (1 + 0.001 * (repeat % 3)),
         "rounds": {"none" if depth is None else str(depth): NUM_ROUNDS},

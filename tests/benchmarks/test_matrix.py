@@ -79,7 +79,10 @@ def test_arms_take_turns_in_being_first(visits: list[tuple[str, Visit, int]]) ->
 def test_every_arm_settles_alike(visits: list[tuple[str, Visit, int]]) -> None:
     engines = [engine("none"), engine("goodput")]
     visit_cells(engines, PLAN, arguments(), time.monotonic() + 60, [], lambda: None)
-    assert len({wanted.settle_s for _, wanted, _ in visits}) == 1
+    by_size: dict[int, set[float]] = {wanted.batch_size: set() for _, wanted, _ in visits}
+    for _, wanted, _ in visits:
+        by_size[wanted.batch_size].add(wanted.settle_s)
+    assert by_size == {1: {2.0}, 4: {0.5}}
 
 
 def test_failed_visits_and_those_after_the_deadline_are_counted(

@@ -8,7 +8,14 @@ import pytest
 
 from benchmarks.acceptance import tokens_per_round
 from benchmarks.matrix_check import check_matrix
-from benchmarks.matrix_summary import ARMS, best_static, luck, merged, relative_stderr
+from benchmarks.matrix_summary import (
+    ARMS,
+    best_static,
+    driftless_stderr,
+    luck,
+    merged,
+    relative_stderr,
+)
 from benchmarks.matrix_tables import figures, missed_cells, ratio_of
 from tests.benchmarks.matrix_records import run_record
 
@@ -71,6 +78,33 @@ def test_a_cell_without_an_arm_that_others_have_is_named() -> None:
     parts = [run_record(ARMS[:2], (4, 16)), run_record(ARMS[2:], (4,))]
     with pytest.raises(ValueError, match=r"cell \(16, '0.3'\) lacks \['builtin'"):
         merged(parts)
+
+
+def test_a_drift_of_all_arms_is_no_doubt_about_any() -> None:
+    rates = {
+        "none": [100.0, 98.0, 96.04],
+        "ema": [50.0, 49.0, 48.02],
+        "goodput": [60.0, 58.0, 58.0],
+    }
+    stderr = driftless_stderr(rates, dict.fromkeys(rates, (0, 1, 2)))
+    assert stderr["goodput"] is not None
+    assert stderr["goodput"] > 0.005, "its windows stray from the common drift"
+    again = driftless_stderr(
+        {**rates, "goodput": [60.0, 58.8, 57.624]}, dict.fromkeys(rates, (0, 1, 2))
+    )
+    assert again == pytest.approx(dict.fromkeys(rates, 0.0), abs=1e-6)
+
+
+def test_two_visits_that_differ_are_doubt_whatever_the_drift() -> None:
+    rates = {"none": [100.0, 98.0], "goodput": [60.0, 58.8, 66.0, 64.68]}
+    stderr = driftless_stderr(rates, {"none": (0, 1), "goodput": (0, 1, 0, 1)})
+    assert stderr["goodput"] == pytest.approx(0.0275, rel=0.01)
+
+
+def test_an_arm_alone_has_nobody_to_show_its_drift() -> None:
+    assert driftless_stderr({"none": [99.0, 101.0]}, {"none": (0, 1)}) == {
+        "none": pytest.approx(0.01, rel=0.01)
+    }
 
 
 def test_the_standard_error_of_one_repeat_is_unknown() -> None:

@@ -175,7 +175,7 @@ def test_a_result_without_its_inputs_is_refused(result: Any, folder: Path) -> No
 
 def test_commands_with_different_windows_are_refused(measured: Any) -> None:
     measured["provenance"]["argv"].append([*COMMAND, "--window-s", "0.3"])
-    with pytest.raises(ValueError, match="differ in one of settle_s, window_s"):
+    with pytest.raises(ValueError, match="differ in one of settle_s, settle_request_s"):
         simulator.windows_of(measured)
 
 
