@@ -38,6 +38,7 @@ CONTEXT_LEN = 256  # tokens per request
 # A long context as well at the first sizes: a second point of a line, whose slope the others
 # borrow. Far off, because contexts beyond it are extrapolated.
 LONG_CONTEXT_LEN = 16384
+MAX_LONG_TOKENS = 262144  # of all requests: the slope is one per token, and time is short
 LONG_SIZES = 3
 WARM_UP_ROUNDS = 2
 TIMED_ROUNDS = 4  # on a GPU, between two events
@@ -72,12 +73,13 @@ class Seeding(NamedTuple):
     source: str  # "measured", "cache", or "none": it failed
     seconds: float
     num_points: int
+    warm_up_s: float  # a first round of every tier, not in ``seconds``: a new machine compiles
 
 
 def seed_costs(worker: Any, policy: GoodputPolicy, max_batch_size: int) -> Seeding:
     """Gives ``policy`` the costs of an earlier start on the same machine, else measures them."""
     start_s = time.perf_counter()
-    plain = worker.plain_rounds
+    plain, seeder = worker.plain_rounds, Seeder(worker, max_batch_size)
     group, folder = get_parallel().tp_group, default_folder()
     sizes = {size for state in worker.pool.states for size in state.graph_batch_sizes}
     policy.costs = _empty_table(policy, sizes)
@@ -85,9 +87,9 @@ def seed_costs(worker: Any, policy: GoodputPolicy, max_batch_size: int) -> Seedi
     stored = load(key, folder) if get_parallel().tp_rank == 0 else None
     state = group.broadcast_object(None if stored is None else stored.to_dict(), src=0)
     if state is not None:
-        policy.costs, source, num_points = CostTable.from_dict(state), "cache", 0
+        policy.costs, source = CostTable.from_dict(state), "cache"
     else:
-        seeder, source = Seeder(worker, max_batch_size), "measured"
+        source = "measured"
         try:
             policy.costs = seeder.seed(policy.costs)
         except (RuntimeError, ValueError, TypeError, AttributeError):
@@ -96,12 +98,12 @@ def seed_costs(worker: Any, policy: GoodputPolicy, max_batch_size: int) -> Seedi
                 "ADAPTIVE_EAGLE could not measure its round times; it learns them while serving."
             )
             policy.costs, source = _empty_table(policy, sizes), "none"
-        num_points = seeder.num_points
-        if get_parallel().tp_rank == 0 and policy.costs.is_seeded:  # half a table is measured anew
+        if get_parallel().tp_rank == 0 and seeder.is_complete:  # half a table is measured anew
             save(key, policy.costs, folder)
     if plain is not None:
         policy.costs.catch_up_rounds = plain.width
-    return Seeding(source, time.perf_counter() - start_s, num_points)
+    seconds = time.perf_counter() - start_s - seeder.warm_up_s
+    return Seeding(source, seconds, seeder.num_points, seeder.warm_up_s)
 
 
 def _empty_table(policy: GoodputPolicy, sizes: Collection[int]) -> CostTable:
@@ -138,16 +140,21 @@ class Seeder:
         self._max_batch_size = max_batch_size
         self._startup = worker.controller.startup_tier
         self.num_points = 0
+        self.warm_up_s = 0.0
+        self.is_complete = False
 
     def seed(self, costs: CostTable) -> CostTable:
         """Returns ``costs`` with what was measured, alike on every rank."""
-        deadline_s = time.perf_counter() + LIMIT_S
         worker = self._worker
         try:
+            self._warm_up()
+            deadline_s = time.perf_counter() + LIMIT_S
             for tier, size, has_long in self._plan():
                 if not worker.tier_builder.agree(time.perf_counter() < deadline_s):
                     break
                 self._measure(costs, tier, size, has_long)
+            else:
+                self.is_complete = True
         finally:
             worker.pool.activate(self._startup)
             worker.draft_worker.draft_runner.shared_read_done_event = None
@@ -156,6 +163,17 @@ class Seeder:
         if group.world_size > 1:
             costs = CostTable.from_dict(group.broadcast_object(costs.to_dict(), src=0))
         return costs
+
+    def _warm_up(self) -> None:
+        """Runs a round of every tier: on a new machine the first ones compile for seconds."""
+        start_s = time.perf_counter()
+        for state in self._worker.pool.states:
+            sizes = self._sizes(state)
+            with BorrowedBatch(self._worker, min(sizes, default=1), 1) as batch:
+                if batch is not None and sizes:
+                    self._worker.pool.activate(state.tier)
+                    self._worker.run_alone(state.tier, batch, self._has_catch_up(state.tier))
+        self.warm_up_s = time.perf_counter() - start_s
 
     def _plan(self) -> Iterator[tuple[Tier, int, bool]]:
         """Yields tiers and batch sizes, the ends first, and whether to measure a long context."""
@@ -191,7 +209,8 @@ class Seeder:
             return [min(CPU_CONTEXT_LEN, longest)]
         if not has_long:
             return [min(CONTEXT_LEN, longest)]
-        return [min(CONTEXT_LEN, max(longest // 2, 1)), min(LONG_CONTEXT_LEN, longest)]
+        long = min(LONG_CONTEXT_LEN, longest, max(MAX_LONG_TOKENS // size, 2 * CONTEXT_LEN))
+        return [min(CONTEXT_LEN, max(long // 2, 1)), long]
 
     def _padding_up_to(self, tier: Tier, size: int) -> list[int]:
         """Returns ``size`` and the sizes that run at it because ``tier`` has no graph of theirs."""
