@@ -70,17 +70,18 @@ class RoundMeter:
         timed = self.by_tier.get(done.tier)
         if timed is None:
             return
-        timed.num_rounds += 1
-        timed.tokens += tokens
-        timed.ms += done.ms
-        timed.expected_tokens += expected[0]
-        timed.expected_ms += expected[1]
+        num_rounds = done.num_rounds
+        timed.num_rounds += num_rounds
+        timed.tokens += num_rounds * tokens
+        timed.ms += num_rounds * done.ms
+        timed.expected_tokens += num_rounds * expected[0]
+        timed.expected_ms += num_rounds * expected[1]
         if done.is_catch_up:
-            self.num_catch_ups += 1
-            self.catch_up_ms += done.ms
+            self.num_catch_ups += num_rounds
+            self.catch_up_ms += num_rounds * done.ms
         if is_probe:
-            self.num_probe_rounds += 1
-            self.probe_ms += done.ms
+            self.num_probe_rounds += num_rounds
+            self.probe_ms += num_rounds * done.ms
 
 
 class Launched(NamedTuple):

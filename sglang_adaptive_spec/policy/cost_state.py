@@ -46,7 +46,6 @@ class CostState(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     catch_up_ratios: list[float]  # observed over expected extra time, oldest first
     residuals: list[list[float]]  # [T] relative, oldest first
     rounds_since_refresh: int
-    rounds_skipped: int = 0  # settled rounds since one was learned from
 
 
 def new_state(tiers: Sequence[Tier], buckets: Sequence[int]) -> CostState:

@@ -43,8 +43,7 @@ from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Round
 DEFAULT_BUCKETS = (*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8))
 
 # The constants below are choices, not measurements: each states what it trades.
-LEARN_EVERY = 2  # rounds of a settled tier: one in so many is learned from, for the CPU's sake
-DRIFT_WINDOW = 32  # such rounds; its median turns after 17, 0.3 s at 10 ms a round
+DRIFT_WINDOW = 64  # rounds; its median turns after 33, 0.3 s at 10 ms a round
 MIN_DRIFT_ROUNDS = 8  # ratios before drift leaves 1
 DRIFT_LIMITS = (0.8, 5.0)  # seeding ran alone, so little can be faster; neighbours slow down
 UNSEEDED_DRIFT_LIMITS = (0.2, 5.0)  # the first rounds may have met the neighbour
@@ -52,13 +51,13 @@ SETTLE_ROUNDS = 32  # of a tier, then of a tier at a bucket, before they speak f
 MAX_OFF_GRAPH_SHARE = 0.5  # of the seeded ms: beyond it is a neighbour rather than the scheduler
 MAX_CORRECTION_LOG = 0.15  # of a seeded tier at a bucket
 MAX_UNSEEDED_CORRECTION_LOG = 0.7  # a factor of two
-SLOW_RATE = 1 / 128  # share of a settled residual learned per round that is learned from
+SLOW_RATE = 1 / 128  # share of a settled residual learned per round
 MIN_ALONE_DRIFT = 0.99  # below it off-graph time was overrated: its first rounds were slow ones
-OFF_GRAPH_RATE = 1 / 128  # share of that paid back per such round
-MAX_RESIDUAL = 0.02  # a settled residual counts as no more: drift lags behind a jump by 17 of them
+OFF_GRAPH_RATE = 1 / 256  # share of that paid back per round
+MAX_RESIDUAL = 0.02  # a settled residual counts as no more: drift lags behind a jump by 33 rounds
 MAX_EVIDENCE = 256  # rounds a tier at a bucket is remembered for
 MIN_CATCH_UPS = 8  # served, before they outweigh the seed
-REFRESH_ROUNDS = 32  # such rounds from one rebuild of the tables to the next
+REFRESH_ROUNDS = 64  # settled rounds from one rebuild of the tables to the next
 RESIDUAL_WINDOW = 64  # rounds of a tier
 MIN_NOISE_ROUNDS = 8
 UNSEEN_NOISE = 0.05  # relative, before any round was observed: wide on purpose
@@ -180,10 +179,8 @@ class CostTable:
     def observe(self, round_time: RoundTime) -> None:
         """Learns from one uninterrupted served round; a tier it does not hold is left alone."""
         idx = self._idx.get(round_time.tier)
-        _, batch_size, context_tokens, ms, is_catch_up = round_time
+        _, batch_size, context_tokens, ms, is_catch_up, _ = round_time
         if idx is None or not (math.isfinite(ms) and ms > 0):
-            return
-        if not is_catch_up and self._is_skipped(idx, batch_size):
             return
         graph_ms = max(self._graph_ms(idx, batch_size, context_tokens), MIN_MS)
         off_graph = self._off_graph.item(idx)
@@ -195,7 +192,7 @@ class CostTable:
         self._state.rounds_since_drift += 1
         if self._settle(idx, round_time, graph_ms):
             self._state.rounds_since_drift = 0
-        elif self._state.rounds_since_drift <= 2 * SETTLE_ROUNDS:
+        elif self._state.rounds_since_drift <= DRIFT_WINDOW:
             return  # what a new tier shows first is its own; drift stands for the settled ones
         self._follow_drift((ms - off_graph) / graph_ms)
 
@@ -221,14 +218,6 @@ class CostTable:
             ValueError: ``data`` is no such state.
         """
         return cls(state_from_dict(data))
-
-    def _is_skipped(self, idx: int, batch_size: int) -> bool:
-        """Returns whether a round of a tier that is settled at its bucket goes unlearned."""
-        state = self._state
-        if state.num_corrected[idx][self._bucket(batch_size)] < SETTLE_ROUNDS:
-            return False
-        state.rounds_skipped = (state.rounds_skipped + 1) % LEARN_EVERY
-        return state.rounds_skipped != 0
 
     def _settle(self, idx: int, round_time: RoundTime, graph_ms: float) -> bool:
         """Learns what is the tier's own; returns whether the tier was settled at this bucket."""

@@ -5,7 +5,7 @@ with offset b (`policy/acceptance.py`). Per position, discounted sums over the r
 reached it: N (reached), A (accepted) and E (N times ``e = logit(mean p) - theta``, where p are the
 hazards predicted for exactly those requests). With ``m = theta[i-1] + gap[i]`` and ``s = E / N``:
 
-    theta[i] = logit((A + PRIOR_ROUNDS * sigmoid(m + s)) / (N + PRIOR_ROUNDS)) - s
+    theta[i] = logit((A + prior * sigmoid(m + s)) / (N + prior)) - s     (prior rounds)
 
 Deep positions are reached mostly by good requests; s is how good they were, so theta is that of
 an average request. A position without evidence follows the one before (gap 0), after a change at
@@ -30,7 +30,9 @@ SLOW_MEMORY = 1000.0
 # Hazard before any evidence; optimistic, so that the first rounds speculate and find out. It is
 # the per-position acceptance of a good EAGLE-3 draft on code (issue 3 benchmarks 0.3 to 0.95).
 PRIOR_HAZARD = 0.8
-PRIOR_ROUNDS = 8.0  # request-rounds that the guess for a position counts as
+# Request-rounds that the guess for a position counts as: that for the first one is only a prior, a
+# deeper one's is its neighbour's hazard, which it usually resembles.
+FIRST_PRIOR_ROUNDS, NEXT_PRIOR_ROUNDS = 4.0, 8.0
 # Shifts of the logits (both signs) that the change test looks for: 0.5 is 0.7 -> 0.79, a drift
 # worth another depth; 1.5 is 0.7 -> 0.91, another kind of text, found in a third of the rounds.
 CHANGE_SHIFTS = (0.5, 1.5, -0.5, -1.5)
@@ -69,6 +71,7 @@ class PooledHazards:
         self._cusum = np.zeros(len(CHANGE_SHIFTS))
         self._gaps = [0.0] * max_steps
         self.theta = np.zeros(max_steps)
+        self._prior_rounds = [FIRST_PRIOR_ROUNDS, *[NEXT_PRIOR_ROUNDS] * (max_steps - 1)]
         self._refresh()
 
     def observe(self, reached: Floats, accepted: Floats, predicted: Floats, info: Floats) -> bool:
@@ -122,7 +125,7 @@ class PooledHazards:
     def variance(self) -> Floats:
         """Returns the squared standard error of every logit: [max_steps]."""
         hazards = sigmoid(self.theta)
-        result: Floats = 1.0 / ((self.evidence + PRIOR_ROUNDS) * hazards * (1.0 - hazards))
+        result: Floats = 1.0 / ((self.evidence + self._prior_rounds) * hazards * (1.0 - hazards))
         return result
 
     def describe(self) -> dict[str, Any]:
@@ -166,12 +169,12 @@ class PooledHazards:
 
     def _refresh(self) -> None:
         previous = logit(PRIOR_HAZARD)
-        rows = zip(*self._sums.tolist(), self._gaps, strict=True)
+        rows = zip(*self._sums.tolist(), self._gaps, self._prior_rounds, strict=True)
         theta = []
-        for accepted, reached, effect, gap in rows:
+        for accepted, reached, effect, gap, prior in rows:
             shift = effect / reached if reached > 1e-6 else 0.0
             guess = 1.0 / (1.0 + math.exp(-max(-20.0, min(20.0, previous + gap + shift))))
-            hazard = (accepted + PRIOR_ROUNDS * guess) / (reached + PRIOR_ROUNDS)
+            hazard = (accepted + prior * guess) / (reached + prior)
             hazard = max(1e-6, min(1.0 - 1e-6, hazard))
             previous = max(-LOGIT_LIMIT, min(LOGIT_LIMIT, logit(hazard) - shift))
             theta.append(previous)

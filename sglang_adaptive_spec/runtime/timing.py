@@ -8,6 +8,9 @@ waits for, on a CPU a reading of the clock. A period is dropped unless
   - the next decode round followed directly: no extend, and a round was still in flight then;
   - its tier had run at this batch size before (a first use warms caches up);
   - its end is marked complete when it is read (its head lies before, in the same stream).
+
+Marks cost the CPU microseconds that a small batch has no time for: there a tier known well is timed
+in one round of `SAMPLE_EVERY` only, and that period stands for as many.
 """
 
 import time
@@ -18,6 +21,9 @@ from sglang_adaptive_spec.policy.tiers import RoundTime, Tier
 # Rounds marked and not yet read; the overlap schedule has two in flight. A mark is written over
 # only when it is this many rounds old.
 RING_SIZE = 16
+SMALL_BATCH = 8  # up to here the CPU may bound a round
+ALL_TIMED_USES = 100  # of a tier at a batch size: it is known well by then (policy/costs.py)
+SAMPLE_EVERY = 5  # rounds; odd, so that it meets decisions and catch-ups as often as other rounds
 
 
 class Clock(Protocol):
@@ -83,9 +89,10 @@ class RoundTimer:
         self._num_finished = 0  # results processed
         self._is_direct = False  # nothing came between since the newest start
         self._has_overlap = False  # the host launches a round before it reads the last one
-        self._used: set[tuple[Tier, int]] = set()
-        # One entry per mark; None is a first use, which is not timed.
-        self._rounds: list[tuple[Tier, int, int, bool] | None] = [None] * RING_SIZE
+        self._uses: dict[tuple[Tier, int], int] = {}
+        # One entry per mark; None is a round that is not timed.
+        self._rounds: list[tuple[Tier, int, int, bool, int] | None] = [None] * RING_SIZE
+        self._is_timing = False  # the newest round is timed: the next one's head is its end
         self._follows_directly = [False] * RING_SIZE
 
     def start(
@@ -97,13 +104,14 @@ class RoundTimer:
         elif self._has_overlap:  # nothing was in flight: the scheduler had gone idle
             self._is_direct = False
         idx = self._num_started % RING_SIZE
-        use = (tier, batch_size)
-        is_known = use in self._used
-        if not is_known:
-            self._used.add(use)
-        self._rounds[idx] = (tier, batch_size, context_tokens, is_catch_up) if is_known else None
+        stands_for = self._stands_for(tier, batch_size)
+        if stands_for or self._is_timing:
+            self._clock.mark(idx)
+        self._is_timing = stands_for > 0
+        self._rounds[idx] = None
+        if stands_for:
+            self._rounds[idx] = (tier, batch_size, context_tokens, is_catch_up, stands_for)
         self._follows_directly[idx] = self._is_direct
-        self._clock.mark(idx)
         self._is_direct = True
         self._num_started += 1
 
@@ -132,13 +140,23 @@ class RoundTimer:
         ms = self._clock.elapsed_ms(begin_idx, end_idx)
         if ms is None:
             return None
-        tier, batch_size, context_tokens, is_catch_up = timed
-        return RoundTime(tier, batch_size, context_tokens, ms, is_catch_up)
+        tier, batch_size, context_tokens, is_catch_up, stands_for = timed
+        return RoundTime(tier, batch_size, context_tokens, ms, is_catch_up, stands_for)
+
+    def _stands_for(self, tier: Tier, batch_size: int) -> int:
+        """Returns for how many rounds the time of this one stands; 0: it is not timed."""
+        use = (tier, batch_size)
+        num_uses = self._uses[use] = self._uses.get(use, 0) + 1
+        if num_uses == 1:
+            return 0
+        if batch_size > SMALL_BATCH or num_uses <= ALL_TIMED_USES:
+            return 1
+        return 0 if self._num_started % SAMPLE_EVERY else SAMPLE_EVERY
 
     def reset(self) -> None:
         """Forgets the rounds in flight; their results will not be polled."""
         self._num_finished = self._num_started
-        self._is_direct = False
+        self._is_direct = self._is_timing = False
 
 
 def clock_of(device: str) -> Clock:

@@ -244,7 +244,7 @@ def best_depth_at(hazard: float, batch_size: int) -> int:
     rng = np.random.default_rng(0)
     requests = tuple(range(batch_size))
     # The same draws for every hazard, so that more is accepted in every single round.
-    for uniform in rng.random((200, batch_size, MAX_STEPS)):
+    for uniform in rng.random((400, batch_size, MAX_STEPS)):
         counts = (uniform < hazard).cumprod(axis=1).sum(axis=1).tolist()
         policy.observe(Observation(chain_tier(MAX_STEPS), batch_size, requests, counts))
     policy.choose(DecodeBatch(batch_size, requests))

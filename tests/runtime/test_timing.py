@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
 from sglang_adaptive_spec.runtime import timing
-from sglang_adaptive_spec.runtime.timing import RING_SIZE, CpuClock, EventClock, RoundTimer
+from sglang_adaptive_spec.runtime.timing import (
+    ALL_TIMED_USES,
+    RING_SIZE,
+    SAMPLE_EVERY,
+    SMALL_BATCH,
+    CpuClock,
+    EventClock,
+    RoundTimer,
+)
 
 DEEP = chain_tier(3)
 
@@ -21,6 +29,7 @@ class FakeStream:
     def __init__(self) -> None:
         self.now_ms = 0.0
         self.num_waits = 0
+        self.num_marks = 0
 
 
 class FakeEvent:
@@ -33,6 +42,7 @@ class FakeEvent:
 
     def record(self) -> None:
         self.at_ms = self.stream.now_ms
+        self.stream.num_marks += 1
         self.is_complete = True
 
     def query(self) -> bool:
@@ -107,6 +117,21 @@ def test_without_overlap_periods_are_told_too(bench: Bench) -> None:
         bench.start(ms)
         told.append(bench.timer.poll())
     assert [time.ms for time in told if time] == [3.0, 4.0]
+
+
+@pytest.mark.parametrize("batch_size", [1, SMALL_BATCH, SMALL_BATCH + 1])
+def test_at_small_batches_a_known_tier_is_timed_now_and_then(bench: Bench, batch_size: int) -> None:
+    told = []
+    for idx in range(4 * ALL_TIMED_USES):
+        bench.start(1.0 + idx, batch_size=batch_size)
+        told.append(bench.timer.poll())
+    times = [time for time in told if time]
+    assert {time.ms for time in times} <= {1.0 + idx for idx in range(len(told))}, "one round each"
+    assert sum(time.num_rounds for time in times) == pytest.approx(len(told), abs=SAMPLE_EVERY + 2)
+    assert bench.stream.num_marks < len(told) * (0.6 if batch_size <= SMALL_BATCH else 1.1)
+    known = times[ALL_TIMED_USES:]
+    expected = SAMPLE_EVERY if batch_size <= SMALL_BATCH else 1
+    assert {time.num_rounds for time in known} == {expected}
 
 
 def test_a_first_use_of_tier_and_batch_size_is_left_out(bench: Bench) -> None:
@@ -205,7 +230,7 @@ def test_events_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_cpu_reads_the_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    readings = iter([10.0, 10.0, 10.25, 10.75])
+    readings = iter([10.0, 10.25, 10.75])  # the first use is not timed
     monkeypatch.setattr(time, "perf_counter", lambda: next(readings))
     timer = RoundTimer("cpu")
     assert isinstance(timing.clock_of("cpu"), CpuClock)
