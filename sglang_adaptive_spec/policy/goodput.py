@@ -36,9 +36,11 @@ from sglang_adaptive_spec.policy.tiers import (
 DECISION_ROUNDS = 4
 SMALL_BATCH = 4  # up to here 8 rounds: a round is cheap, and one of them tells little
 SMALL_BATCH_DECISION_ROUNDS = 8
-# There the CPU bounds a round and a decision costs a tenth of one: while decisions change nothing,
-# each waits twice as long as the last, up to so many rounds.
-MAX_DECISION_ROUNDS = 32
+# Up to this batch the CPU bounds a round and a decision costs a tenth of one: while decisions
+# change nothing, each waits twice as long as the last, up to four times the shortest distance.
+CPU_BOUND_BATCH = 32
+MAX_WAIT_FACTOR = 4
+OVERDUE_ROUNDS = 2  # a decision waits for a result no longer
 # Standard errors. 0.5 and 1.0 serve within 0.0005 of each other on the golden traces, 1.5 and 2.0
 # up to 0.0013 less (geometric mean; simulate/): waiting for certainty costs more than a tie.
 SWITCH_Z = 1.0
@@ -95,6 +97,7 @@ class GoodputPolicy:
         self._round = 0
         self._due = 0.0  # rounds until the next decision
         self._interval = 0  # rounds between the last two decisions about this batch
+        self._batch: DecodeBatch | None = None  # the newest
         self._requests: tuple[Hashable, ...] = ()
         self._known_requests: frozenset[Hashable] = frozenset()
         self._num_batch_changes = 0  # since the back-off was last reset
@@ -106,10 +109,13 @@ class GoodputPolicy:
         """Returns the tier for the decode batch that is about to launch."""
         self._round += 1
         self._due -= 1
+        self._batch = batch
         requests = tuple(batch.requests)
-        if requests != self._requests:
+        has_batch_changed = requests != self._requests
+        if has_batch_changed:
             self._note_change(requests)
-        if self._due <= 0 or self._has_acceptance_changed():
+        # Else `observe` decides: there the GPU has a round to run, here it may wait for the next.
+        if self._due <= (0 if has_batch_changed else -OVERDUE_ROUNDS):
             self._decide(batch)
         return self.prober.pick(self.home, self._home_ms)
 
@@ -122,6 +128,8 @@ class GoodputPolicy:
             self._has_first = True
             self.acceptance.observe_first(observation.requests, observation.first_draft_correct)
         self.prober.saw(observation.tier)
+        if self._batch is not None and (self._due <= 0 or self._has_acceptance_changed()):
+            self._decide(self._batch)
 
     def observe_time(self, round_time: RoundTime) -> None:
         """Learns what an uninterrupted round took."""
@@ -225,12 +233,11 @@ class GoodputPolicy:
 
     def _next_interval(self, batch_size: int) -> int:
         """Returns the rounds until the next decision, if batch and acceptance stay as they are."""
-        if batch_size > SMALL_BATCH:
-            return DECISION_ROUNDS
+        shortest = SMALL_BATCH_DECISION_ROUNDS if batch_size <= SMALL_BATCH else DECISION_ROUNDS
         is_best = self.decision is not None and self.decision.best == self.home
-        if not is_best or self.prober.probe is not None:
-            return SMALL_BATCH_DECISION_ROUNDS
-        return min(max(2 * self._interval, SMALL_BATCH_DECISION_ROUNDS), MAX_DECISION_ROUNDS)
+        if not is_best or self.prober.probe is not None or batch_size > CPU_BOUND_BATCH:
+            return shortest
+        return min(max(2 * self._interval, shortest), MAX_WAIT_FACTOR * shortest)
 
     def _has_acceptance_changed(self) -> bool:
         return self.acceptance.num_changes != self._num_changes

@@ -21,7 +21,7 @@ from sglang_adaptive_spec.policy.tiers import RoundTime, Tier
 # Rounds marked and not yet read; the overlap schedule has two in flight. A mark is written over
 # only when it is this many rounds old.
 RING_SIZE = 16
-SMALL_BATCH = 8  # up to here the CPU may bound a round
+SMALL_BATCH = 32  # up to here the CPU may bound a round
 ALL_TIMED_USES = 100  # of a tier at a batch size: it is known well by then (policy/costs.py)
 SAMPLE_EVERY = 5  # rounds; odd, so that it meets decisions and catch-ups as often as other rounds
 
