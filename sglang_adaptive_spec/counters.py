@@ -25,6 +25,9 @@ class RoundCounters:
         histogram = self.histogram.get(tier)
         if histogram is None:
             histogram = self.histogram[tier] = [0] * (tier.num_steps + 1)
+        if not tier.num_steps:
+            histogram[0] += len(num_correct_drafts)
+            return
         for num_correct in num_correct_drafts:
             histogram[num_correct] += 1
 

@@ -240,7 +240,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
     def _decode_batch(self, batch: Any) -> DecodeBatch:
         context_tokens = batch.seq_lens_sum or 0  # None where no attention backend needs it
         size = batch.seq_lens.shape[0]
-        requests = [req.rid for req in batch.reqs]
+        requests = tuple([req.rid for req in batch.reqs])  # compared and kept as it is from here
         return DecodeBatch(size, requests, context_tokens, time.monotonic())
 
     def _prepare_plain_rounds(self) -> None:

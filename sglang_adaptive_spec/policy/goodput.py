@@ -36,9 +36,8 @@ from sglang_adaptive_spec.policy.tiers import (
 DECISION_ROUNDS = 4
 SMALL_BATCH = 4  # up to here 8 rounds: a round is cheap, and one of them tells little
 SMALL_BATCH_DECISION_ROUNDS = 8
-# Up to this batch the CPU bounds a round and a decision costs a tenth of one: while decisions
-# change nothing, each waits twice as long as the last, up to four times the shortest distance.
-CPU_BOUND_BATCH = 32
+# A decision costs up to a tenth of a round: while they change nothing, each waits twice as long as
+# the last, up to four times the shortest distance.
 MAX_WAIT_FACTOR = 4
 OVERDUE_ROUNDS = 2  # a decision waits for a result no longer
 # Standard errors. 0.5 and 1.0 serve within 0.0005 of each other on the golden traces, 1.5 and 2.0
@@ -235,7 +234,7 @@ class GoodputPolicy:
         """Returns the rounds until the next decision, if batch and acceptance stay as they are."""
         shortest = SMALL_BATCH_DECISION_ROUNDS if batch_size <= SMALL_BATCH else DECISION_ROUNDS
         is_best = self.decision is not None and self.decision.best == self.home
-        if not is_best or self.prober.probe is not None or batch_size > CPU_BOUND_BATCH:
+        if not is_best or self.prober.probe is not None:
             return shortest
         return min(max(2 * self._interval, shortest), MAX_WAIT_FACTOR * shortest)
 

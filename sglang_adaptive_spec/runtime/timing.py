@@ -9,8 +9,8 @@ waits for, on a CPU a reading of the clock. A period is dropped unless
   - its tier had run at this batch size before (a first use warms caches up);
   - its end is marked complete when it is read (its head lies before, in the same stream).
 
-Marks cost the CPU microseconds that a small batch has no time for: there a tier known well is timed
-in one round of `SAMPLE_EVERY` only, and that period stands for as many.
+Marks and what is learned from them cost the CPU microseconds: a tier known well is timed in one
+round of `SAMPLE_EVERY` only, and that period stands for as many.
 """
 
 import time
@@ -21,7 +21,6 @@ from sglang_adaptive_spec.policy.tiers import RoundTime, Tier
 # Rounds marked and not yet read; the overlap schedule has two in flight. A mark is written over
 # only when it is this many rounds old.
 RING_SIZE = 16
-SMALL_BATCH = 32  # up to here the CPU may bound a round
 ALL_TIMED_USES = 100  # of a tier at a batch size: it is known well by then (policy/costs.py)
 SAMPLE_EVERY = 5  # rounds; odd, so that it meets decisions and catch-ups as often as other rounds
 
@@ -149,7 +148,7 @@ class RoundTimer:
         num_uses = self._uses[use] = self._uses.get(use, 0) + 1
         if num_uses == 1:
             return 0
-        if batch_size > SMALL_BATCH or num_uses <= ALL_TIMED_USES:
+        if num_uses <= ALL_TIMED_USES:
             return 1
         return 0 if self._num_started % SAMPLE_EVERY else SAMPLE_EVERY
 
