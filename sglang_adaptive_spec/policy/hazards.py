@@ -3,9 +3,10 @@
 Position i = 1.. has the logit ``theta[i]``: the hazard ``h = sigmoid(theta[i] + b)`` of a request
 with offset b (`policy/acceptance.py`). Per position, discounted sums over the request-rounds that
 reached it: N (reached), A (accepted) and E (N times ``e = logit(mean p) - theta``, where p are the
-hazards predicted for exactly those requests). With ``m = theta[i-1] + gap[i]`` and ``s = E / N``:
+hazards predicted for exactly those requests). With ``m = theta[i-1] + gap[i]``, ``s = E / N`` and
+the request-rounds n that a guess counts as:
 
-    theta[i] = logit((A + prior * sigmoid(m + s)) / (N + prior)) - s     (prior rounds)
+    theta[i] = logit((A + n * sigmoid(m + s)) / (N + n)) - s
 
 Deep positions are reached mostly by good requests; s is how good they were, so theta is that of
 an average request. A position without evidence follows the one before (gap 0), after a change at

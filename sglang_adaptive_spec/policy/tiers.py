@@ -64,7 +64,7 @@ class RoundTime(NamedTuple):
     context_tokens: int
     ms: float
     is_catch_up: bool = False  # a zero-step round that also caught the draft up
-    num_rounds: int = 1  # it stands for: at small batches not every round is timed
+    num_rounds: int = 1  # it stands for: a tier known well is not timed in every round
 
 
 class Policy(Protocol):

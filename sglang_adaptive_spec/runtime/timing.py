@@ -10,7 +10,7 @@ waits for, on a CPU a reading of the clock. A period is dropped unless
   - its end is marked complete when it is read (its head lies before, in the same stream).
 
 Marks and what is learned from them cost the CPU microseconds: a tier known well is timed in one
-round of `SAMPLE_EVERY` only, and that period stands for as many.
+round in `SAMPLE_EVERY` only, and that period stands for as many.
 """
 
 import time
@@ -22,7 +22,10 @@ from sglang_adaptive_spec.policy.tiers import RoundTime, Tier
 # only when it is this many rounds old.
 RING_SIZE = 16
 ALL_TIMED_USES = 100  # of a tier at a batch size: it is known well by then (policy/costs.py)
-SAMPLE_EVERY = 5  # rounds; odd, so that it meets decisions and catch-ups as often as other rounds
+SAMPLE_EVERY = 5  # later one round in so many, on average
+# Round n is sampled if n * STRIDE % MODULUS falls into the first fifth: evenly spread, and with no
+# period in common with what comes every 4, 8 or 15 rounds (decisions, catch-ups). 499 is prime.
+STRIDE, MODULUS = 308, 499
 
 
 class Clock(Protocol):
@@ -79,6 +82,26 @@ class EventClock:
         return self._events[begin_idx].elapsed_time(end) if end.query() else None
 
 
+class Sampling:
+    """Says which rounds are timed: all of a tier new to a batch size, later one in some."""
+
+    def __init__(self) -> None:
+        self._uses: dict[tuple[Tier, int], int] = {}
+        self._num_rounds = 0
+
+    def stands_for(self, tier: Tier, batch_size: int) -> int:
+        """Counts a round; returns for how many its time stands, 0 if it is not timed."""
+        use = (tier, batch_size)
+        num_uses = self._uses[use] = self._uses.get(use, 0) + 1
+        self._num_rounds += 1
+        if num_uses == 1:
+            return 0
+        if num_uses <= ALL_TIMED_USES:
+            return 1
+        is_sampled = self._num_rounds * STRIDE % MODULUS < MODULUS / SAMPLE_EVERY
+        return SAMPLE_EVERY if is_sampled else 0
+
+
 class RoundTimer:
     """Times the decode rounds of one stream; ``device`` as torch names it."""
 
@@ -88,7 +111,7 @@ class RoundTimer:
         self._num_finished = 0  # results processed
         self._is_direct = False  # nothing came between since the newest start
         self._has_overlap = False  # the host launches a round before it reads the last one
-        self._uses: dict[tuple[Tier, int], int] = {}
+        self._sampling = Sampling()
         # One entry per mark; None is a round that is not timed.
         self._rounds: list[tuple[Tier, int, int, bool, int] | None] = [None] * RING_SIZE
         self._is_timing = False  # the newest round is timed: the next one's head is its end
@@ -103,7 +126,7 @@ class RoundTimer:
         elif self._has_overlap:  # nothing was in flight: the scheduler had gone idle
             self._is_direct = False
         idx = self._num_started % RING_SIZE
-        stands_for = self._stands_for(tier, batch_size)
+        stands_for = self._sampling.stands_for(tier, batch_size)
         if stands_for or self._is_timing:
             self._clock.mark(idx)
         self._is_timing = stands_for > 0
@@ -141,16 +164,6 @@ class RoundTimer:
             return None
         tier, batch_size, context_tokens, is_catch_up, stands_for = timed
         return RoundTime(tier, batch_size, context_tokens, ms, is_catch_up, stands_for)
-
-    def _stands_for(self, tier: Tier, batch_size: int) -> int:
-        """Returns for how many rounds the time of this one stands; 0: it is not timed."""
-        use = (tier, batch_size)
-        num_uses = self._uses[use] = self._uses.get(use, 0) + 1
-        if num_uses == 1:
-            return 0
-        if num_uses <= ALL_TIMED_USES:
-            return 1
-        return 0 if self._num_started % SAMPLE_EVERY else SAMPLE_EVERY
 
     def reset(self) -> None:
         """Forgets the rounds in flight; their results will not be polled."""

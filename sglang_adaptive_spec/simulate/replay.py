@@ -22,6 +22,7 @@ from sglang_adaptive_spec.policy.tiers import (
     RoundTime,
     Tier,
 )
+from sglang_adaptive_spec.runtime.timing import Sampling
 from sglang_adaptive_spec.simulate.workload import Clock, Live, Workload
 
 TIME_NOISE = 0.02  # relative standard deviation of a measured period
@@ -108,6 +109,7 @@ class Replay:
         self._is_caught_up: tuple[int, ...] = ()  # requests caught up by the round before
         self._unseen: Round | None = None
         self._unseen_period: RoundTime | None = None
+        self._sampling = Sampling()
 
     def run(self) -> ReplayResult:
         """Replays until the workload is over."""
@@ -159,7 +161,11 @@ class Replay:
         if self._recorder is not None:
             self._recorder.observe(observation, context_tokens, clock.now_s)
         measured_ms = ms * (1 + TIME_NOISE * float(self._noise.standard_normal()))
-        period = RoundTime(tier, live.size, context_tokens, measured_ms, is_catch_up)
+        stands_for, period = self._sampling.stands_for(tier, live.size), None
+        if stands_for:
+            period = RoundTime(
+                tier, live.size, context_tokens, measured_ms, is_catch_up, stands_for
+            )
         self._is_caught_up = live.requests if is_catch_up else ()
         self._count(tier, ms, live.advance(num_correct + 1))
         return Round(observation, period)
