@@ -1,10 +1,17 @@
-"""Which batch sizes are measured at start-up, and in which order."""
+"""Which batch sizes and contexts are measured at start-up, and in which order."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+
+DEEP = chain_tier(3)
+SIZES = [1, 2, 4, 8, 16, 32]
 
 
 @pytest.fixture(scope="module")
@@ -28,3 +35,84 @@ def test_both_ends_are_measured_and_nothing_twice(
     assert len(chosen) == len(set(chosen)) == min(count, len(sizes))
     assert set(chosen) <= sizes
     assert not sizes or {min(sizes), max(sizes)} <= set(chosen)
+
+
+def worker_of(free: int, row: int, page_size: int = 1, device: str = "cuda") -> Any:
+    """A worker as far as seeding asks before it runs a round."""
+    rows = SimpleNamespace(req_to_token=SimpleNamespace(shape=(64, row)))
+    runner = SimpleNamespace(req_to_token_pool=rows)
+    allocator = SimpleNamespace(page_size=page_size, available_size=lambda: free)
+    tiers = [DEEP, chain_tier(1)]
+    return SimpleNamespace(
+        device=device,
+        controller=SimpleNamespace(
+            startup_tier=DEEP, policy=SimpleNamespace(reachable=lambda _size: tiers)
+        ),
+        token_to_kv_pool_allocator=allocator,
+        target_worker=SimpleNamespace(model_runner=runner),
+        draft_worker=SimpleNamespace(draft_runner=SimpleNamespace()),
+        pool=SimpleNamespace(
+            states=[SimpleNamespace(tier=tier, graph_batch_sizes=SIZES) for tier in tiers],
+            activate=lambda _tier: None,
+        ),
+        tier_builder=SimpleNamespace(agree=lambda answer: answer),
+        plain_rounds=None,
+    )
+
+
+@given(
+    free=st.integers(1, 10**6),
+    row=st.integers(16, 10**5),
+    page_size=st.sampled_from([1, 16]),
+    size=st.integers(1, 256),
+)
+def test_no_context_outgrows_pool_or_request_rows(
+    seeding: Any, free: int, row: int, page_size: int, size: int
+) -> None:
+    worker = worker_of(free, row, page_size)
+    longest = seeding.longest_context(worker, size)
+    reserve = 2 * DEEP.num_draft_tokens
+    per_row = -(-(longest + reserve) // page_size) * page_size
+    assert per_row <= row
+    assert size * per_row <= seeding.MAX_POOL_SHARE * free
+    contexts = seeding.Seeder(worker, 256)._contexts(size, True)
+    assert contexts[0] <= contexts[1] <= max(longest, 1)
+
+
+def test_a_long_context_is_measured_at_the_first_sizes_alone(seeding: Any) -> None:
+    seeder = seeding.Seeder(worker_of(free=10**6, row=10**5), max_batch_size=32)
+    plan = list(seeder._plan())
+    long = [(tier, size) for tier, size, has_long in plan if has_long]
+    assert [size for tier, size in long if tier == DEEP] == [1, 32, 4]
+    assert {size for tier, size, _ in plan if tier == DEEP} == set(SIZES)
+    assert seeder._contexts(1, True) == [seeding.CONTEXT_LEN, seeding.LONG_CONTEXT_LEN]
+    assert seeder._contexts(32, True)[1] == seeding.MAX_LONG_TOKENS // 32
+    assert seeder._contexts(1, False) == [seeding.CONTEXT_LEN]
+
+
+@pytest.mark.parametrize(("limit_s", "is_complete"), [(60.0, True), (5.0, False)])
+def test_half_a_table_is_not_complete_and_compiling_is_no_part_of_the_limit(
+    seeding: Any, monkeypatch: pytest.MonkeyPatch, limit_s: float, is_complete: bool
+) -> None:
+    measured: list[tuple[Tier, int]] = []
+    clock = SimpleNamespace(now_s=0.0)
+
+    def pass_time(seconds: float) -> None:
+        clock.now_s += seconds
+
+    def measure(_self: Any, costs: Any, tier: Tier, size: int, _has_long: bool) -> None:
+        measured.append((tier, size))
+        costs.seed(tier, size, 100, 1.0)
+        pass_time(1.0)
+
+    monkeypatch.setattr(seeding, "time", SimpleNamespace(perf_counter=lambda: clock.now_s))
+    monkeypatch.setattr(seeding, "LIMIT_S", limit_s)
+    monkeypatch.setattr(seeding.Seeder, "_measure", measure)
+    monkeypatch.setattr(seeding.Seeder, "_warm_up", lambda _self: pass_time(100.0))
+    monkeypatch.setattr(
+        seeding, "get_parallel", lambda: SimpleNamespace(tp_group=SimpleNamespace(world_size=1))
+    )
+    seeder = seeding.Seeder(worker_of(free=10**6, row=10**5), max_batch_size=32)
+    seeder.seed(CostTable.empty([DEEP, chain_tier(1)], SIZES))
+    assert len(measured) == min(int(limit_s), 2 * len(SIZES))
+    assert seeder.is_complete is is_complete
