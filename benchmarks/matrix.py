@@ -44,6 +44,7 @@ from benchmarks.fleet import (
 from benchmarks.load import Window, timed_windows
 from benchmarks.models import prompt_ids
 from benchmarks.provenance import provenance
+from benchmarks.run_files import add_merge, read_runs, run_command, write_result
 from benchmarks.session import Plan
 from benchmarks.settings import add_fleet_flags, cells_of, fleet_plan, numbers, words
 
@@ -72,10 +73,7 @@ def parser() -> argparse.ArgumentParser:
     )
     run_.add_argument("--at-once", action="store_true", help="start the host's arms together")
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
-    merge_ = commands.add_parser("merge")
-    merge_.add_argument("files", type=Path, nargs="+")
-    merge_.add_argument("--result", type=Path, required=True)
-    merge_.add_argument("--plot", type=Path)
+    merge_ = add_merge(commands, has_plot=True)
     merge_.add_argument("--incomplete", action="store_true", help="keep cells that lack an arm")
     return top
 
@@ -172,10 +170,8 @@ def write(record: dict[str, Any], path: Path) -> None:
 
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file, and a plot if wanted, from run files."""
-    records = [json.loads(path.read_text()) for path in args.files]
-    result = matrix_summary.merged(records, args.incomplete)
-    args.result.parent.mkdir(parents=True, exist_ok=True)
-    args.result.write_text(json.dumps(result, indent=1) + "\n")
+    result = matrix_summary.merged(read_runs(args.files), args.incomplete)
+    write_result(result, args.result)
     print(matrix_tables.cell_table(result))
     print(matrix_tables.figure_table(result))
     if args.plot is not None:
@@ -187,8 +183,7 @@ def merge(args: argparse.Namespace) -> int:
 
 def main() -> int:
     """Runs one command."""
-    args = parser().parse_args()
-    return merge(args) if args.command == "merge" else run(args)
+    return run_command(parser(), run, merge)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ so that there is something to choose; the wrapper's own 0.1 us or so is in the f
 """
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from benchmarks.matrix import MAX_TOTAL_TOKENS, PROMPT_SEED, write
 from benchmarks.matrix_summary import check_same_code, relative_stderr
 from benchmarks.models import prompt_ids
 from benchmarks.provenance import provenance
+from benchmarks.run_files import add_merge, read_runs, run_command, write_result
 from benchmarks.settings import add_fleet_flags, cells_of, fleet_plan, numbers, words
 from benchmarks.tables import table
 
@@ -52,9 +52,7 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--settle-s", type=float, default=0.6)
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
     run_.set_defaults(repeats=2)
-    merge_ = commands.add_parser("merge")
-    merge_.add_argument("files", type=Path, nargs="+")
-    merge_.add_argument("--result", type=Path, required=True)
+    add_merge(commands)
     return top
 
 
@@ -185,17 +183,19 @@ def window_table(windows: Sequence[Raw]) -> str:
                   "rounds"), rows)  # fmt: skip
 
 
-def main() -> int:
-    """Runs one command."""
-    args = parser().parse_args()
-    if args.command == "run":
-        return run(args)
-    records = [json.loads(path.read_text()) for path in args.files]
+def merge(args: argparse.Namespace) -> int:
+    """Writes the result file from run files."""
+    records = read_runs(args.files)
     windows = [window for record in records for window in record["windows"]]
     result = build_result(check_same_code(records), windows)
-    args.result.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(result, args.result)
     print(figure_table(result))
     return 0
+
+
+def main() -> int:
+    """Runs one command."""
+    return run_command(parser(), run, merge)
 
 
 if __name__ == "__main__":

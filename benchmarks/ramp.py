@@ -29,6 +29,7 @@ from benchmarks.arms import ARMS
 from benchmarks.fleet import keep_logs
 from benchmarks.models import prompt_ids
 from benchmarks.provenance import provenance
+from benchmarks.run_files import add_merge, read_runs, run_command, write_result
 from benchmarks.server import Server
 from benchmarks.session import INJECTED, serving_arm
 from benchmarks.settings import CPU_COMMON, add_fleet_flags, plan_with, words
@@ -91,10 +92,7 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--peak", type=float, default=120.0, help="requests a second [120]")
     run_.add_argument("--longest", type=float, default=1.0, help="scales the lengths [1]")
     add_fleet_flags(run_, max_total_tokens=0)
-    merge_ = commands.add_parser("merge")
-    merge_.add_argument("files", type=Path, nargs="+")
-    merge_.add_argument("--result", type=Path, required=True)
-    merge_.add_argument("--plot", type=Path)
+    add_merge(commands, has_plot=True)
     return top
 
 
@@ -178,8 +176,8 @@ async def post(url: str, body: Mapping[str, Any]) -> None:
 
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file, and a plot if wanted, from run files."""
-    result = ramp_summary.merged([json.loads(path.read_text()) for path in args.files])
-    args.result.write_text(json.dumps(result) + "\n")
+    result = ramp_summary.merged(read_runs(args.files))
+    write_result(result, args.result)
     print(ramp_summary.arm_table(result))
     if args.plot is not None:
         from benchmarks.plots import plot_ramp
@@ -190,8 +188,7 @@ def merge(args: argparse.Namespace) -> int:
 
 def main() -> int:
     """Runs one command."""
-    args = parser().parse_args()
-    return merge(args) if args.command == "merge" else run(args)
+    return run_command(parser(), run, merge)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from benchmarks import summary, tables
 from benchmarks.arms import ARMS, Arm
 from benchmarks.models import ModelPair, write_dummy_pair
 from benchmarks.provenance import provenance
+from benchmarks.run_files import add_merge, read_runs, run_command, write_result
 from benchmarks.session import Plan, run_pass
 from benchmarks.settings import (
     CPU_COMMON,
@@ -66,9 +67,7 @@ def parser() -> argparse.ArgumentParser:
         _add_run_flags(sub)
         if name == "smollm2":
             sub.add_argument("--prompts", type=Path, required=True, help="ids per phase, JSON")
-    merge = commands.add_parser("merge")
-    merge.add_argument("files", type=Path, nargs="+")
-    merge.add_argument("--result", type=Path, required=True)
+    add_merge(commands)
     return top
 
 
@@ -165,20 +164,15 @@ def _one_pass(args: argparse.Namespace, plan: Plan) -> Callable[[Arm], dict[str,
 
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file from run files."""
-    records = [json.loads(path.read_text()) for path in args.files]
-    result = summary.merged(records)
-    args.result.parent.mkdir(parents=True, exist_ok=True)
-    args.result.write_text(json.dumps(result, indent=1) + "\n")
+    result = summary.merged(read_runs(args.files))
+    write_result(result, args.result)
     print(tables.target_table(result))
     return 0
 
 
 def main() -> int:
     """Runs one command."""
-    args = parser().parse_args()
-    if args.command == "merge":
-        return merge(args)
-    return run(args)
+    return run_command(parser(), run, merge)
 
 
 if __name__ == "__main__":

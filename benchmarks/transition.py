@@ -16,7 +16,6 @@ benchmarks/pack_pair.py, P: its prompts.json; all eight servers fit; an estimate
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -32,6 +31,7 @@ from benchmarks.load import generate_closed
 from benchmarks.matrix import write
 from benchmarks.matrix_summary import ARMS as ALL_ARMS
 from benchmarks.provenance import provenance
+from benchmarks.run_files import add_merge, read_runs, run_command, write_result
 from benchmarks.settings import add_fleet_flags, fleet_plan, numbers, words
 from benchmarks.smollm2 import read_prompts
 
@@ -57,10 +57,7 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--new-tokens", type=int, default=192, help="of every request [192]")
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
     run_.set_defaults(repeats=3, context_length=2048)
-    merge_ = commands.add_parser("merge")
-    merge_.add_argument("files", type=Path, nargs="+")
-    merge_.add_argument("--result", type=Path, required=True)
-    merge_.add_argument("--plot", type=Path)
+    add_merge(commands, has_plot=True)
     return top
 
 
@@ -133,8 +130,8 @@ def cycled(prompts: Sequence[Sequence[int]], number: int) -> list[Sequence[int]]
 
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file, and a plot if wanted, from run files."""
-    result = transition_summary.merged([json.loads(path.read_text()) for path in args.files])
-    args.result.write_text(json.dumps(result, indent=1) + "\n")
+    result = transition_summary.merged(read_runs(args.files))
+    write_result(result, args.result)
     print(transition_summary.cell_table(result))
     print(transition_summary.figure_table(result))
     if args.plot is not None:
@@ -146,8 +143,7 @@ def merge(args: argparse.Namespace) -> int:
 
 def main() -> int:
     """Runs one command."""
-    args = parser().parse_args()
-    return merge(args) if args.command == "merge" else run(args)
+    return run_command(parser(), run, merge)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,36 @@
+"""From the files of several commands to one result file: what every benchmark does alike."""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def add_merge(commands: Any, has_plot: bool = False) -> argparse.ArgumentParser:
+    """Adds the subcommand ``merge``: run files in, a result file and perhaps a plot out."""
+    merge: argparse.ArgumentParser = commands.add_parser("merge")
+    merge.add_argument("files", type=Path, nargs="+")
+    merge.add_argument("--result", type=Path, required=True)
+    if has_plot:
+        merge.add_argument("--plot", type=Path)
+    return merge
+
+
+def read_runs(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Returns the records of several commands."""
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def write_result(result: Any, path: Path) -> None:
+    """Writes a result file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def run_command(parser: argparse.ArgumentParser, run: Command, merge: Command) -> int:
+    """Runs the command that was asked for."""
+    args = parser.parse_args()
+    return merge(args) if args.command == "merge" else run(args)
