@@ -106,6 +106,8 @@ class Engine:
         done = self._time(command["timing"])
         if command["switches"]:
             done["switch_us"] = self._switch_us()
+        if command["costs"]:
+            done["costs"] = self._costs()
         return done
 
     def _simulate(self, accept_length: float | None) -> None:
@@ -140,6 +142,11 @@ class Engine:
         if host is not None:
             return Calls(host, "activate_step_by_batch", "on_verify_complete")
         return None
+
+    def _costs(self) -> dict[str, Any] | None:
+        """Returns the round times that the policy knows by now, as its cache file holds them."""
+        known = getattr(self._own_policy, "costs", None)
+        return None if known is None else dict(known.to_dict())
 
     def _switch_us(self) -> float | None:
         """Returns the mean CPU time of a switch between the two deepest tiers, while idle."""

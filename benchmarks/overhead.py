@@ -83,6 +83,10 @@ def run(args: argparse.Namespace) -> int:
                                 as_record(engine.arm.name, wanted, window, answer["took_ns"])
                             )
                 write(record, path)
+            answers = [engine.server.command(costs=True) for engine in engines]
+        # What the policy had learned by then: true costs for the simulator.
+        record["costs"] = next((one["costs"] for one in answers if one.get("costs")), None)
+        write(record, path)
         keep_logs(arms, plan.folder, path.with_suffix(".log"))
     print(window_table(windows))
     num_wanted = len(arms) * args.repeats * len(cells_of(args.batches, args.acceptances))

@@ -3,9 +3,11 @@
 Anywhere, without a GPU (SHA: the commit, where the repository is absent; half a minute):
 
     python3 -m benchmarks.simulator run --result benchmarks/results/simulator.json
-    python3 -m benchmarks.simulator keep-costs COSTS --result benchmarks/results/costs-h200.json
+    python3 -m benchmarks.simulator keep-costs COSTS --served overhead-o1.json \\
+        --result benchmarks/results/costs-h200.json
 
-Both halves replay against round times that one server measured at its start (costs-h200.json).
+Both halves replay against round times of one server (costs-h200.json): measured at its start, and
+corrected by what it learned while it served another benchmark.
 Regret: golden traces, goodput over the oracle. Agreement: the cells of matrix-h200.json, visited in
 its order by one policy, windows and expected rates cut by the very functions of the matrix, over
 the rate that other servers reached there. Replays are deterministic: `check_simulator` does them
@@ -68,7 +70,7 @@ Raw = Mapping[str, Any]
 
 
 class ServerCosts:
-    """What one server measured at its start, as `RoundCosts`.
+    """What one server measured at its start and learned since, as `RoundCosts`.
 
     Beyond the batch sizes that a tier was measured at the server captured no graph of it (10 steps:
     up to batch 8). The table alone would prolong its line and call it cheap; here it is dear.
@@ -77,7 +79,7 @@ class ServerCosts:
     def __init__(self, path: Path) -> None:
         stored = msgspec.json.decode(path.read_bytes(), type=CostFile)
         self._state = stored.costs
-        self._table = self.table_off_by(0.0, seed=0)
+        self._table = CostTable.from_dict(self._state)
         self.tiers = self._table.tiers
         self._largest = {
             tier: max(size for size, _, _ in points)
@@ -108,7 +110,7 @@ class ServerCosts:
         return self._table.plain_extra_ms(batch_size, context_tokens)
 
     def table_off_by(self, noise: float, seed: int) -> CostTable:
-        """Returns the same table, each measurement off by a relative error."""
+        """Returns a table as another start seeds it, each measurement off by a relative error."""
         luck = np.random.default_rng(seed)
         factors: dict[float, float] = {}  # sizes that pad to one graph share a measurement
 
@@ -118,12 +120,13 @@ class ServerCosts:
                     factors[ms] = 1 + noise * float(luck.standard_normal())
             return [(size, context, ms * factors[ms]) for size, context, ms in points]
 
-        seeds = [off(points) for points in self._state["seeds"]]
-        catch_up_seeds = off(self._state["catch_up_seeds"])
-        table = CostTable.from_dict(
-            {**self._state, "seeds": seeds, "catch_up_seeds": catch_up_seeds}
-        )
-        table.forget_drift()
+        table = CostTable.empty(self.tiers, self._state["buckets"])
+        for tier, points in zip(self.tiers, self._state["seeds"], strict=True):
+            for size, context, ms in off(points):
+                table.seed(tier, size, context, ms)
+        for size, context, ms in off(self._state["catch_up_seeds"]):
+            table.seed(self.tiers[0], size, context, ms, is_catch_up=True)
+        table.fit()
         return table
 
 
@@ -322,13 +325,19 @@ def figure_table(result: Raw) -> str:
     return "\n".join((table(HEADER, rows), reported, within, cells))
 
 
-def keep_costs(source: Path, target: Path) -> None:
-    """Copies a file of a server's cost cache; its models keep only their folders' names."""
+def keep_costs(source: Path, target: Path, served: Path | None) -> None:
+    """Copies a file of a server's cost cache; its models keep only their folders' names.
+
+    ``served``, a run of the benchmark overhead by that server, holds what it learned later.
+    """
     stored = msgspec.json.decode(source.read_bytes(), type=CostFile)
     key = msgspec.structs.replace(
         stored.key, model=Path(stored.key.model).name, draft=Path(stored.key.draft).name
     )
-    text = msgspec.json.encode(msgspec.structs.replace(stored, key=key))
+    costs = stored.costs if served is None else json.loads(served.read_text())["costs"]
+    if costs["seeds"] != stored.costs["seeds"]:
+        raise ValueError(f"{served} is of another server than {source}: their seeds differ.")
+    text = msgspec.json.encode(msgspec.structs.replace(stored, key=key, costs=costs))
     target.write_bytes(msgspec.json.format(text, indent=0) + b"\n")
 
 
@@ -341,10 +350,11 @@ def main() -> int:
     run.add_argument("--result", type=Path, required=True)
     keep = commands.add_parser("keep-costs")
     keep.add_argument("source", type=Path)
+    keep.add_argument("--served", type=Path, help="the overhead-TAG.json of the same server")
     keep.add_argument("--result", type=Path, required=True)
     args = parser.parse_args()
     if args.command == "keep-costs":
-        keep_costs(args.source, args.result)
+        keep_costs(args.source, args.result, args.served)
         return 0
     measured = json.loads((RESULTS / MATRIX).read_text())
     raw, costs_from = simulate(measured)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.engine import Calls, Engine, ForcedPolicy, Stopwatch, alternation
+from sglang_adaptive_spec.policy.costs import CostTable
 from sglang_adaptive_spec.policy.tiers import DecodeBatch, Tier, chain_tier
 
 TIERS = tuple(chain_tier(steps) for steps in (0, 1, 3))
@@ -98,8 +99,9 @@ def test_the_stopwatch_times_calls_and_uncovers_the_methods_again() -> None:
 
 def command(**changed: Any) -> dict[str, Any]:
     """A command that changes nothing but what it names."""
-    unchanged = {"accept_length": None, "policy": "own", "timing": False, "switches": False}
-    return {"seed": 0, **unchanged, **changed}
+    unchanged = {"accept_length": None, "policy": "own", "seed": 0}
+    nothing = {"timing": False, "switches": False, "costs": False}
+    return {**unchanged, **nothing, **changed}
 
 
 @pytest.fixture
@@ -154,6 +156,21 @@ def test_timing_is_reported_by_the_command_that_ends_it(
     controller.before_decode(batch_of(1))
     assert len(engine.obey(command())["took_ns"]["choose"]) == 1
     assert engine.obey(command()) == {}
+
+
+def test_the_round_times_are_those_the_policy_knows(host_switch: types.SimpleNamespace) -> None:
+    costs = CostTable.empty(TIERS)
+    controller = SmallController()
+    controller.policy.costs = costs
+    worker = types.SimpleNamespace(controller=controller)
+    engine = Engine(types.SimpleNamespace(draft_worker=worker))
+    engine.obey(command(policy="3"))
+    costs.seed(TIERS[0], 1, 256, 4.0)
+    assert engine.obey(command(policy="3", costs=True)) == {"costs": costs.to_dict()}
+    del controller.policy
+    controller.policy = SmallPolicy()
+    engine = Engine(types.SimpleNamespace(draft_worker=worker))
+    assert engine.obey(command(costs=True)) == {"costs": None}
 
 
 def test_a_server_without_speculation_takes_commands_and_measures_nothing() -> None:

@@ -193,7 +193,38 @@ def test_kept_costs_name_no_folder_of_the_machine(tmp_path: Path) -> None:
     stored["key"].update(model="/somewhere/models/llama", draft="/somewhere/models/head")
     source, target = tmp_path / "costs-1.json", tmp_path / "kept.json"
     source.write_text(json.dumps(stored))
-    simulator.keep_costs(source, target)
+    simulator.keep_costs(source, target, served=None)
     kept = json.loads(target.read_text())
     assert (kept["key"]["model"], kept["key"]["draft"]) == ("llama", "head")
     assert kept["costs"] == stored["costs"]
+
+
+def test_kept_costs_are_what_the_same_server_learned_since(tmp_path: Path) -> None:
+    source, target, served = RESULTS / simulator.COSTS, tmp_path / "kept.json", tmp_path / "o.json"
+    costs = json.loads(source.read_text())["costs"]
+    learned = {**costs, "off_graph_ms": [0.25] * len(costs["tiers"])}
+    served.write_text(json.dumps({"costs": learned}))
+    simulator.keep_costs(source, target, served)
+    assert json.loads(target.read_text())["costs"] == learned
+    costs["seeds"][0][0][2] += 1
+    served.write_text(json.dumps({"costs": costs}))
+    with pytest.raises(ValueError, match="another server"):
+        simulator.keep_costs(source, target, served)
+
+
+def test_true_costs_hold_what_was_learned_and_another_start_s_do_not(tmp_path: Path) -> None:
+    stored = json.loads((RESULTS / simulator.COSTS).read_text())
+    tiers = stored["costs"]["tiers"]
+    path = tmp_path / simulator.COSTS
+    times = []
+    for off_graph_ms in (0.0, 0.25):
+        stored["costs"]["off_graph_ms"] = [off_graph_ms] * len(tiers)
+        stored["costs"]["num_off_graph"] = [32] * len(tiers)
+        path.write_text(json.dumps(stored))
+        costs = simulator.ServerCosts(path)
+        fresh = costs.table_off_by(0.0, seed=1)
+        times.append(
+            (costs.round_ms(costs.tiers[2], 4, 1024), fresh.round_ms(costs.tiers[2], 4, 1024))
+        )
+    assert times[1][0] == pytest.approx(times[0][0] + 0.25)
+    assert times[1][1] == times[0][1]
