@@ -145,7 +145,8 @@ class Engine:
 
     def _costs(self) -> dict[str, Any] | None:
         """Returns the round times that the policy knows by now, as its cache file holds them."""
-        known = getattr(self._own_policy, "costs", None)
+        policy = getattr(self._own_policy, "policy", self._own_policy)  # behind the watch
+        known = getattr(policy, "costs", None)
         return None if known is None else dict(known.to_dict())
 
     def _switch_us(self) -> float | None:
