@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--window-s", type=float, default=0.5)
     run_.add_argument("--settle-s", type=float, default=0.6)
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
-    run_.set_defaults(repeats=2)
+    run_.set_defaults(repeats=3)
     add_merge(commands)
     return top
 

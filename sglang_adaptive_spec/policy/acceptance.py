@@ -40,8 +40,7 @@ OFFSET_LIMIT = 4.0  # logits
 MEAN_FLOOR = 1e-4  # keeps a mean hazard off 0 and 1 after rounding
 # Rounds collected before they are worked through, unless a prediction is asked for earlier: the
 # fixed cost of numpy calls, not the batch, is what a round would pay (benchmarks/overhead.py).
-BLOCK_ROUNDS = 8
-FEW_REQUESTS, FEW_BLOCK_ROUNDS = 2, 16  # there a round tells little, and the CPU bounds it
+BLOCK_ROUNDS = 16
 INITIAL_ROWS = 256
 STALE_AFTER_BLOCKS = 64  # a request not seen for so long may lose its row
 POOL_ROW = 0  # offset 0: requests without a row of their own
@@ -201,8 +200,7 @@ class AcceptanceModel:
         """Learns what a round of ``num_steps`` drafts accepted per request."""
         if num_steps < 1 or not requests:
             return
-        max_rounds = FEW_BLOCK_ROUNDS if len(requests) <= FEW_REQUESTS else BLOCK_ROUNDS
-        if num_steps != self._block_steps or self._num_rounds >= max_rounds:
+        if num_steps != self._block_steps or self._num_rounds >= BLOCK_ROUNDS:
             self.flush()
             self._block_steps = num_steps
         requests = tuple(requests)

@@ -48,6 +48,7 @@ MIN_DRIFT_ROUNDS = 8  # ratios before drift leaves 1
 DRIFT_LIMITS = (0.8, 5.0)  # seeding ran alone, so little can be faster; neighbours slow down
 UNSEEDED_DRIFT_LIMITS = (0.2, 5.0)  # the first rounds may have met the neighbour
 SETTLE_ROUNDS = 32  # of a tier, then of a tier at a bucket, before they speak for drift
+LEARNED_AT = frozenset((1, 4, 16, SETTLE_ROUNDS))  # of them: a rebuild is too long for every round
 MAX_OFF_GRAPH_SHARE = 0.5  # of the seeded ms: beyond it is a neighbour rather than the scheduler
 MAX_CORRECTION_LOG = 0.15  # of a seeded tier at a bucket
 MAX_UNSEEDED_CORRECTION_LOG = 0.7  # a factor of two
@@ -249,10 +250,11 @@ class CostTable:
         window = state.unsettled[idx]
         window.append(clamp(residual_ms, 0.0, limit_ms))
         state.num_off_graph[idx] = len(window)
-        state.off_graph_ms[idx] = median(window)
+        if len(window) in LEARNED_AT:
+            state.off_graph_ms[idx] = median(window)
+            self._off_graph = np.array(off_graph_ms(state, self._plain_idx))
         if len(window) == SETTLE_ROUNDS:
             window.clear()
-        self._off_graph = np.array(off_graph_ms(state, self._plain_idx))
 
     def _repay_off_graph(self, graph_ms: float) -> None:
         """Lowers all off-graph times while drift says that rounds are faster than alone."""
@@ -266,7 +268,8 @@ class CostTable:
         """Takes the log of observed over seeded of a tier new to a bucket."""
         window = self._state.unsettled_pairs[idx].setdefault(bucket, [])
         window.append(log)
-        self._set_correction(idx, bucket, median(window))
+        if len(window) in LEARNED_AT:
+            self._set_correction(idx, bucket, median(window))
         self._count_unsettled(idx, bucket, len(window))
 
     def _follow_correction(self, idx: int, bucket: int, log: float) -> None:
@@ -282,9 +285,9 @@ class CostTable:
         state = self._state
         window = state.unsettled_pairs[idx].setdefault(bucket, [])
         window.append(round_time.ms / self.drift)
-        size = max(round_time.batch_size, self._buckets[bucket])
-        state.learned[idx][bucket] = (size, median(window))
-        if len(window).bit_count() == 1:
+        if len(window) in LEARNED_AT:
+            size = max(round_time.batch_size, self._buckets[bucket])
+            state.learned[idx][bucket] = (size, median(window))
             self._fit_curves()
         self._count_unsettled(idx, bucket, len(window))
 
@@ -292,7 +295,7 @@ class CostTable:
         self._state.num_corrected[idx][bucket] = num_rounds
         if num_rounds == SETTLE_ROUNDS:
             del self._state.unsettled_pairs[idx][bucket]
-        if num_rounds.bit_count() == 1:  # 1, 2, 4, ...: a rebuild is too long for every round
+        if num_rounds in LEARNED_AT:
             self._refresh()
 
     def _set_correction(self, idx: int, bucket: int, value: float) -> None:

@@ -21,7 +21,7 @@ from sglang_adaptive_spec.policy.tiers import RoundTime, Tier
 # Rounds marked and not yet read; the overlap schedule has two in flight. A mark is written over
 # only when it is this many rounds old.
 RING_SIZE = 16
-ALL_TIMED_USES = 100  # of a tier at a batch size: it is known well by then (policy/costs.py)
+ALL_TIMED_USES = 80  # of a tier at a batch size: it is known well by then (policy/costs.py)
 SAMPLE_EVERY = 5  # later one round in so many, on average
 # Round n is sampled if n * STRIDE % MODULUS falls into the first fifth: evenly spread, and with no
 # period in common with what comes every 4, 8 or 15 rounds (decisions, catch-ups). 499 is prime.
