@@ -10,6 +10,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from typing import Any, NamedTuple
 
 # Rounds after a prefill that still wait for it, or launch without a predecessor in flight.
@@ -138,15 +139,20 @@ def generate_closed(
     concurrency: int,
     timeout_s: float = 300.0,
     ignore_eos: bool = False,
+    ids: Sequence[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Keeps ``concurrency`` requests in flight; answers end at the limit, or by themselves."""
+    """Keeps ``concurrency`` requests in flight; answers end at the limit, or by themselves.
+
+    ``ids`` names the requests, one per prompt; without it the server does.
+    """
     sampling = {"max_new_tokens": max_new_tokens, "ignore_eos": ignore_eos}
 
-    def send(prompt: Sequence[int]) -> dict[str, Any]:
-        return post_generate(url, [prompt], sampling, timeout_s)[0]
+    def send(prompt: Sequence[int], request_id: str | None) -> dict[str, Any]:
+        named = {} if request_id is None else {"rid": [request_id]}
+        return post_generate(url, [prompt], sampling, timeout_s, **named)[0]
 
     with ThreadPoolExecutor(concurrency) as clients:
-        return list(clients.map(send, prompts))
+        return list(clients.map(send, prompts, repeat(None) if ids is None else ids))
 
 
 def post_generate(

@@ -24,8 +24,9 @@ Raw = Mapping[str, Any]
 CELLS = {
     f"{concurrency} {workload}"
     for concurrency in (2, 16, 64)
-    for workload in ("alternating", "mixed-text")
+    for workload in ("alternating", "mixed-text", "injected")
 }
+NEEDED_ARMS = {*STATIC, "builtin", "goodput"}
 CELL_KEYS = {"concurrency", "workload", "phases", "tokens_per_s", "stderr", "raw"}
 MIN_REPEATS = 3
 # Limits, from the issue that asked for the goodput policy.
@@ -123,7 +124,7 @@ def check_transition(result: Raw) -> list[str]:
 def _check_cell(where: str, cell: Raw) -> list[str]:
     problems = keys(where, cell, CELL_KEYS)
     if not problems:
-        problems = keys(f"{where}.raw", cell["raw"], set(ARMS))
+        problems = at_least(f"{where}.raw", cell["raw"], NEEDED_ARMS)
     if problems:
         return problems
     again = build_cell(cell["concurrency"], cell["workload"], cell["raw"])

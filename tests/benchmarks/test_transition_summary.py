@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.acceptance import probability_of
 from benchmarks.matrix_summary import ARMS
-from benchmarks.transition import WORKLOADS, cycled
+from benchmarks.transition import WORKLOADS, Loop, cycled, injected_ids, parser, prompts_of
 from benchmarks.transition_summary import (
     best_static,
     check_transition,
@@ -38,7 +39,7 @@ def run_record(repeats: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
             "phases": {
                 name: {
                     "num_tokens": TOKENS,
-                    "seconds": TOKENS / (HIGH if source == "high" else LOW)[arm]
+                    "seconds": TOKENS / (HIGH if source == "high" or source == "0.95" else LOW)[arm]
                     * (1 + 0.001 * repeat),
                     "num_rounds": 500,
                 }
@@ -83,7 +84,7 @@ def test_the_best_single_depth_is_that_of_the_whole_and_never_an_adaptive_arm(
 
 def test_every_cell_has_its_claims_and_a_slow_policy_misses_them(complete: Any) -> None:
     met = {each.claim: each.is_met for each in figures(complete)}
-    assert len(met) == 6 * 3 + 1
+    assert len(met) == 9 * 3 + 1
     assert met["2 alternating: goodput / oracle"]
     assert met["2 alternating: goodput / builtin"]
     record = run_record()
@@ -115,7 +116,7 @@ def test_where_the_oracle_is_worth_much_more_is_asked(complete: Any) -> None:
             lambda cell: cell["raw"]["ema"][0]["phases"]["low_1"].update(num_tokens=900),
             "phases of different numbers of tokens",
         ),
-        (lambda cell: cell["raw"].pop("static-1"), "raw: keys"),
+        (lambda cell: cell["raw"].pop("static-1"), "raw lacks"),
         (lambda cell: cell["raw"]["none"].pop(), "none: 2 repeats"),
         (lambda cell: cell.update(concurrency=3), "cells lacks"),
     ],
@@ -138,3 +139,36 @@ def test_the_plot_shows_every_cell(complete: Any, tmp_path: Path) -> None:
     drawn = (tmp_path / "transition.svg").read_text()
     assert "<!-- alternating, 64 in flight -->" in drawn
     assert "<!-- goodput -->" in drawn
+
+
+def test_injected_requests_carry_their_acceptance_and_are_drawn_anew_per_phase_and_repeat() -> None:
+    loops = [Loop(16, 2, 192, repeat) for repeat in (1, 2)]
+    ids = [
+        injected_ids(probability, name, 32, loop)
+        for loop in loops
+        for name, probability in WORKLOADS["injected"]
+    ]
+    assert len({each for some in ids for each in some}) == 8 * 32
+    assert {probability_of(each) for each in ids[0]} == {0.3}
+    assert {probability_of(each) for each in ids[1]} == {0.95}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--prompts is missing"),
+        (("--workloads", "injected,alternating"), "needs servers of its own"),
+    ],
+)
+def test_acceptance_is_either_real_or_injected(arguments: Any, message: str) -> None:
+    args = parser().parse_args(["run", "--out", "x", *arguments])
+    with pytest.raises(SystemExit, match=message):
+        prompts_of(args)
+
+
+def test_injected_phases_share_prompts_enough_for_the_largest_loop() -> None:
+    args = parser().parse_args(["run", "--out", "x", "--workloads", "injected"])
+    prompts = prompts_of(args)
+    assert set(prompts) == {"0.3", "0.95"}
+    assert len(prompts["0.3"]) == 2 * 64
+    assert {len(prompt) for prompt in prompts["0.3"]} == {128}
