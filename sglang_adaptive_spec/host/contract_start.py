@@ -266,6 +266,7 @@ START: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.configs.model_config:ModelConfig",
         (READ, "vocab_size", "sample greedily"),
+        (READ, "context_len", "measure no context that attention has no buffers for"),
     ),
     *of(
         f"{_EAGLE}:EAGLEWorkerV2",

@@ -92,7 +92,7 @@ def seed_costs(worker: Any, policy: GoodputPolicy, max_batch_size: int) -> Seedi
         source = "measured"
         try:
             policy.costs = seeder.seed(policy.costs)
-        except (RuntimeError, ValueError, TypeError, AttributeError):
+        except (RuntimeError, ValueError, TypeError, AttributeError, AssertionError):
             # A draft that asks more of a batch than a borrowed one has must not stop the start.
             logger.exception(
                 "ADAPTIVE_EAGLE could not measure its round times; it learns them while serving."
@@ -247,15 +247,20 @@ class Seeder:
 
 
 def round_reserve(worker: Any) -> int:
-    """Returns the positions per request that a round itself writes, at most."""
-    return 2 * int(worker.controller.startup_tier.num_draft_tokens)
+    """Returns the positions per request that a round of the deepest tier writes, at most."""
+    return 2 * max(int(state.tier.num_draft_tokens) for state in worker.pool.states)
 
 
 def longest_context(worker: Any, size: int) -> int:
-    """Returns the most tokens per request that ``size`` requests may borrow, page by page."""
+    """Returns the most tokens per request that ``size`` requests may borrow, page by page.
+
+    Rows are longer than the context that the attention's buffers are made for: a round of the
+    largest captured batch at that length would overrun them.
+    """
     allocator = worker.token_to_kv_pool_allocator
-    req_to_token = worker.target_worker.model_runner.req_to_token_pool.req_to_token
-    free = min(int(MAX_POOL_SHARE * allocator.available_size() / size), req_to_token.shape[1])
+    runner = worker.target_worker.model_runner
+    row = min(runner.req_to_token_pool.req_to_token.shape[1], runner.model_config.context_len)
+    free = min(int(MAX_POOL_SHARE * allocator.available_size() / size), row)
     return free // allocator.page_size * allocator.page_size - round_reserve(worker)
 
 

@@ -37,14 +37,15 @@ def test_both_ends_are_measured_and_nothing_twice(
     assert not sizes or {min(sizes), max(sizes)} <= set(chosen)
 
 
-def worker_of(free: int, row: int, page_size: int = 1, device: str = "cuda") -> Any:
+def worker_of(free: int, row: int, page_size: int = 1, context_len: int = 10**6) -> Any:
     """A worker as far as seeding asks before it runs a round."""
     rows = SimpleNamespace(req_to_token=SimpleNamespace(shape=(64, row)))
-    runner = SimpleNamespace(req_to_token_pool=rows)
+    model_config = SimpleNamespace(context_len=context_len)
+    runner = SimpleNamespace(req_to_token_pool=rows, model_config=model_config)
     allocator = SimpleNamespace(page_size=page_size, available_size=lambda: free)
     tiers = [DEEP, chain_tier(1)]
     return SimpleNamespace(
-        device=device,
+        device="cuda",
         controller=SimpleNamespace(
             startup_tier=DEEP, policy=SimpleNamespace(reachable=lambda _size: tiers)
         ),
@@ -63,17 +64,18 @@ def worker_of(free: int, row: int, page_size: int = 1, device: str = "cuda") -> 
 @given(
     free=st.integers(1, 10**6),
     row=st.integers(16, 10**5),
+    context_len=st.integers(16, 10**5),
     page_size=st.sampled_from([1, 16]),
     size=st.integers(1, 256),
 )
-def test_no_context_outgrows_pool_or_request_rows(
-    seeding: Any, free: int, row: int, page_size: int, size: int
+def test_no_context_outgrows_pool_request_rows_or_the_model_s_context(
+    seeding: Any, free: int, row: int, context_len: int, page_size: int, size: int
 ) -> None:
-    worker = worker_of(free, row, page_size)
+    worker = worker_of(free, row, page_size, context_len)
     longest = seeding.longest_context(worker, size)
     reserve = 2 * DEEP.num_draft_tokens
     per_row = -(-(longest + reserve) // page_size) * page_size
-    assert per_row <= row
+    assert per_row <= min(row, context_len)
     assert size * per_row <= seeding.MAX_POOL_SHARE * free
     contexts = seeding.Seeder(worker, 256)._contexts(size, True)
     assert contexts[0] <= contexts[1] <= max(longest, 1)
