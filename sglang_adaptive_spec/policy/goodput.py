@@ -37,8 +37,8 @@ DECISION_ROUNDS = 4
 SMALL_BATCH = 4  # up to here 8 rounds: a round is cheap, and one of them tells little
 SMALL_BATCH_DECISION_ROUNDS = 8
 # A decision costs up to a tenth of a round: while they change nothing, each waits twice as long as
-# the last, up to four times the shortest distance.
-MAX_WAIT_FACTOR = 4
+# the last, up to this.
+MAX_DECISION_ROUNDS = 32
 OVERDUE_ROUNDS = 2  # a decision waits for a result no longer
 # Standard errors. 0.5 and 1.0 serve within 0.0005 of each other on the golden traces, 1.5 and 2.0
 # up to 0.0013 less (geometric mean; simulate/): waiting for certainty costs more than a tie.
@@ -236,7 +236,7 @@ class GoodputPolicy:
         is_best = self.decision is not None and self.decision.best == self.home
         if not is_best or self.prober.probe is not None:
             return shortest
-        return min(max(2 * self._interval, shortest), MAX_WAIT_FACTOR * shortest)
+        return min(max(2 * self._interval, shortest), MAX_DECISION_ROUNDS)
 
     def _has_acceptance_changed(self) -> bool:
         return self.acceptance.num_changes != self._num_changes
