@@ -49,7 +49,9 @@ DRIFT_LIMITS = (0.8, 5.0)  # seeding ran alone, so little can be faster; neighbo
 UNSEEDED_DRIFT_LIMITS = (0.2, 5.0)  # the first rounds may have met the neighbour
 SETTLE_ROUNDS = 32  # of a tier, then of a tier at a bucket, before they speak for drift
 LEARNED_AT = frozenset((1, 4, 16, SETTLE_ROUNDS))  # of them: a rebuild is too long for every round
-MAX_OFF_GRAPH_SHARE = 0.5  # of the seeded ms: beyond it is a neighbour rather than the scheduler
+# Off-graph time is believed up to a share of the seeded ms, beyond which it is a neighbour rather
+# than the scheduler, or up to what a scheduler takes between the rounds of a small model.
+MAX_OFF_GRAPH_SHARE, SCHEDULER_MS = 0.5, 2.0
 MAX_CORRECTION_LOG = 0.15  # of a seeded tier at a bucket
 MAX_UNSEEDED_CORRECTION_LOG = 0.7  # a factor of two
 SLOW_RATE = 1 / 128  # share of a settled residual learned per round
@@ -230,7 +232,8 @@ class CostTable:
                 self._learn_point(idx, bucket, round_time)
                 return False
         elif state.num_off_graph[idx] < SETTLE_ROUNDS:
-            self._learn_off_graph(idx, ms - self.drift * graph_ms, MAX_OFF_GRAPH_SHARE * graph_ms)
+            limit_ms = max(MAX_OFF_GRAPH_SHARE * graph_ms, SCHEDULER_MS)
+            self._learn_off_graph(idx, ms - self.drift * graph_ms, limit_ms)
             return False
         curve_ms = self.drift * self._curve_ms(idx, round_time)
         log = math.log(max(ms - self._off_graph.item(idx), MIN_MS) / curve_ms)

@@ -39,11 +39,12 @@ class Server:
         self.table = table
         self.off_graph_ms = off_graph_ms
         self.neighbour = 1.0
+        self.graph_factor = 1.0  # another model's graphs
         self.factor: dict[Tier, float] = {}  # what the seed of a tier did not know
         self._random = random.Random(seed)
 
     def expected_ms(self, tier: Tier, batch_size: int) -> float:
-        ms = self.neighbour * self.factor.get(tier, 1.0)
+        ms = self.neighbour * self.graph_factor * self.factor.get(tier, 1.0)
         ms *= graph_ms(tier, batch_size, CONTEXT * batch_size)
         return ms + self.off_graph_ms
 
