@@ -73,8 +73,7 @@ def parser() -> argparse.ArgumentParser:
     )
     run_.add_argument("--at-once", action="store_true", help="start the host's arms together")
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
-    merge_ = add_merge(commands, has_plot=True)
-    merge_.add_argument("--incomplete", action="store_true", help="keep cells that lack an arm")
+    add_merge(commands, has_plot=True, has_incomplete=True)
     return top
 
 

@@ -57,16 +57,26 @@ def merged(records: Sequence[Raw], is_incomplete: bool = False) -> dict[str, Any
             cell = by_cell.setdefault((window["batch_size"], window["acceptance"]), {})
             kept = {key: window[key] for key in WINDOW_KEYS}
             cell.setdefault(window["arm"], []).append(kept)
-    wanted = set().union(*by_cell.values())
-    for where, cell in by_cell.items():
-        if set(cell) != wanted and not is_incomplete:
-            raise ValueError(f"cell {where} lacks {sorted(wanted - set(cell))}: run them.")
+    if not is_incomplete:
+        check_arms(by_cell)
     servers = [server for record in records for server in record["servers"]]
     cells = [
         build_cell(batch_size, acceptance, _in_order(by_cell[batch_size, acceptance]))
         for batch_size, acceptance in sorted(by_cell)
     ]
     return {"provenance": check_same_code(records), "cells": cells, "servers": servers}
+
+
+def check_arms(by_cell: Mapping[tuple[int, str], Mapping[str, Any]]) -> None:
+    """Refuses cells without an arm.
+
+    Raises:
+        ValueError: A cell lacks an arm that others have.
+    """
+    wanted = set().union(*by_cell.values())
+    for where, cell in by_cell.items():
+        if set(cell) != wanted:
+            raise ValueError(f"cell {where} lacks {sorted(wanted - set(cell))}: run them.")
 
 
 def _in_order(arms: Mapping[str, list[Raw]]) -> dict[str, list[Raw]]:

@@ -9,14 +9,15 @@ from typing import Any
 Command = Callable[[argparse.Namespace], int]
 
 
-def add_merge(commands: Any, has_plot: bool = False) -> argparse.ArgumentParser:
+def add_merge(commands: Any, has_plot: bool = False, has_incomplete: bool = False) -> None:
     """Adds the subcommand ``merge``: run files in, a result file and perhaps a plot out."""
-    merge: argparse.ArgumentParser = commands.add_parser("merge")
+    merge = commands.add_parser("merge")
     merge.add_argument("files", type=Path, nargs="+")
     merge.add_argument("--result", type=Path, required=True)
     if has_plot:
         merge.add_argument("--plot", type=Path)
-    return merge
+    if has_incomplete:
+        merge.add_argument("--incomplete", action="store_true", help="keep cells that lack an arm")
 
 
 def read_runs(paths: Sequence[Path]) -> list[dict[str, Any]]:

@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--new-tokens", type=int, default=192, help="of every request [192]")
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
     run_.set_defaults(repeats=3, context_length=2048)
-    add_merge(commands, has_plot=True)
+    add_merge(commands, has_plot=True, has_incomplete=True)
     return top
 
 
@@ -173,7 +173,7 @@ def cycled(prompts: Sequence[Sequence[int]], number: int) -> list[Sequence[int]]
 
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file, and a plot if wanted, from run files."""
-    result = transition_summary.merged(read_runs(args.files))
+    result = transition_summary.merged(read_runs(args.files), args.incomplete)
     write_result(result, args.result)
     print(transition_summary.cell_table(result))
     print(transition_summary.figure_table(result))

@@ -14,6 +14,7 @@ from benchmarks.matrix_summary import (
     ARMS,
     RATE_DIGITS,
     STATIC,
+    check_arms,
     check_same_code,
     relative_stderr,
 )
@@ -36,14 +37,22 @@ WORTHWHILE, OVER_BEST_STATIC_THERE = 1.15, 1.12
 MAX_STDERR = 0.005
 
 
-def merged(records: Sequence[Raw]) -> dict[str, Any]:
-    """Returns the result of several runs of the same code on the same machine kind."""
+def merged(records: Sequence[Raw], is_incomplete: bool = False) -> dict[str, Any]:
+    """Returns the result of several runs of the same code on the same machine kind.
+
+    ``is_incomplete`` keeps cells that lack an arm; `make verify-results` names and refuses them.
+
+    Raises:
+        ValueError: Two runs differ in code, host or GPU, or a cell lacks an arm that others have.
+    """
     by_cell: dict[tuple[int, str], dict[str, list[Raw]]] = {}
     for record in sorted(records, key=lambda record: str(record["provenance"]["date"])):
         for each in record["passes"]:
             cell = by_cell.setdefault((each["concurrency"], each["workload"]), {})
             kept = {"repeat": each["repeat"], "phases": each["phases"]}
             cell.setdefault(each["arm"], []).append(kept)
+    if not is_incomplete:
+        check_arms(by_cell)
     cells = [
         build_cell(*where, {arm: by_cell[where][arm] for arm in ARMS if arm in by_cell[where]})
         for where in sorted(by_cell)

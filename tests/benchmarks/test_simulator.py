@@ -163,7 +163,7 @@ def test_costs_of_the_measured_server_itself_are_refused(
     measured["servers"][0]["date"] = result["costs_from"]["date"]
     (folder / simulator.MATRIX).write_text(json.dumps(measured))
     (problem,) = simulator.check_simulator(result, folder)
-    assert "was not measured before" in problem
+    assert "was measured by a server of" in problem
 
 
 def test_a_result_without_its_inputs_is_refused(result: Any, folder: Path) -> None:
