@@ -201,9 +201,9 @@ def cell_table(result: Raw) -> str:
     for cell in result["cells"]:
         where = f"{cell['concurrency']} {cell['workload']}"
         for name, best in oracle_arms(cell).items():
-            rates = [cell["phases"][arm][name] for arm in arms]
+            rates = [cell["phases"].get(arm, {}).get(name) for arm in arms]
             rows.append((f"{where} {name}", *rates, cell["phases"][best][name], best))
-        rates = [cell["tokens_per_s"][arm] for arm in arms]
+        rates = [cell["tokens_per_s"].get(arm) for arm in arms]
         rows.append((f"{where} all", *rates, oracle(cell), best_static(cell)))
     return table(("concurrency workload phase", *arms, "oracle", "best static"), rows)
 

@@ -106,8 +106,9 @@ class RequestOffsets:
 
     def recentre(self, rows: Rows) -> float:
         """Takes the mean offset of ``rows`` off every request; returns it for the pool."""
-        # New requests know nothing and do not dilute the mean.
-        weight = 1.0 - self.variance.take(rows) / self.spread2
+        # New requests know nothing and do not dilute the mean. One that left before the spread was
+        # last fitted may have a variance beyond it: it has no weight, not a negative one.
+        weight = np.maximum(1.0 - self.variance.take(rows) / self.spread2, 0.0)
         shift = float(self.offset.take(rows) @ weight) / max(float(np.add.reduce(weight)), 1.0)
         if abs(shift) < RECENTRE_AT:
             return 0.0

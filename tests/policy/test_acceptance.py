@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.policy.acceptance import INITIAL_ROWS, AcceptanceModel
+from sglang_adaptive_spec.policy.acceptance import INITIAL_ROWS, AcceptanceModel, RequestOffsets
 from sglang_adaptive_spec.policy.hazards import FAST_MEMORY, PRIOR_HAZARD
 from tests.policy.rounds import MAX_STEPS, constant, draw, half_and_half, true_tokens
 
@@ -170,6 +170,22 @@ def test_after_a_change_nobody_is_judged_by_what_was_before() -> None:
     assert model.expected_tokens(bad_before)[3] == pytest.approx(
         true_tokens(after[:16], 3), rel=0.1
     )
+
+
+def test_a_request_that_left_within_a_block_never_weighs_negatively() -> None:
+    """One group of the block differs much, the next hardly: the spread falls between the two."""
+    offsets = RequestOffsets()
+    rows = offsets.rows_for_update([f"r{idx}" for idx in range(40)])
+    few, many = rows[:4], rows[4:]
+    block = np.zeros((5, 40))  # n, q, v, v, a: of hazard 0.5
+    block[0], block[1] = 4.0, 2.0
+    block[2:4] = 1.0
+    block[4, :4] = (4.0, 4.0, 4.0, 0.0)
+    block[4, 4:] = 2.0
+    offsets.update([(few, 1), (many, 1)], block)
+    assert offsets.variance[few].max() > offsets.spread2
+    largest = float(np.abs(offsets.offset[rows]).max())
+    assert abs(offsets.recentre(rows)) <= largest
 
 
 def test_those_who_stay_keep_their_estimate_when_the_others_leave() -> None:
