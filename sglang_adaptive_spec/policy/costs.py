@@ -2,13 +2,15 @@
 
 For tier t and a batch that pads to bucket k:
 
-    round_ms = drift * correction[t, k] * (base[t, k] + slope[t, k] * context_tokens) + off_graph[t]
+    graph_ms = correction[t, k] * (base[t, k] + slope[t, k] * context_tokens)
+    round_ms = drift * (graph_ms + off_graph[t, k])
 
-base and slope come from the seed (`cost_curves`), the rest from served rounds: off_graph (time
-outside the seeded graphs) is the median residual of a tier's first rounds, later only lowered;
-correction that of a tier at a bucket, then slow; drift, one factor for all tiers, is the median
-ratio of the last rounds of any settled tier. What only one tier was seen to do is lent to the
-others, so that no tier gains by not having been visited. ms; deterministic, no clock.
+base and slope come from the seed (`cost_curves`), the rest from served rounds: off_graph, the
+host's work as far as the GPU does not hide it, follows from the median residual of a tier's first
+rounds (`cost_state.off_graph_table`), later only lowered; correction is that of a tier at a bucket,
+then slow; drift, one factor for all tiers, is the median ratio of the last rounds of any settled
+tier. What only one tier was seen to do is lent to the others, so that none gains by not having been
+visited. ms; deterministic, no clock.
 """
 
 import math
@@ -30,8 +32,9 @@ from sglang_adaptive_spec.policy.cost_curves import (
 from sglang_adaptive_spec.policy.cost_state import (
     CostState,
     clamp,
+    host_bound_ms,
     new_state,
-    off_graph_ms,
+    off_graph_table,
     push,
     spread,
     state_from_dict,
@@ -131,8 +134,8 @@ class CostTable:
         return bool(self._state.seeds[self._idx[tier]])
 
     def off_graph_ms(self, tier: Tier) -> float:
-        """Returns the time of a round of ``tier`` that its seed does not hold."""
-        return float(self._off_graph[self._idx[tier]])
+        """Returns the most that a round of ``tier`` takes beside its graphs, at any batch size."""
+        return float(self._off_graph[:, self._idx[tier]].max())
 
     def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
         """Returns a catch-up's extra time, spread over the zero-step rounds between two."""
@@ -147,7 +150,7 @@ class CostTable:
         ms = self.drift * self._graph_ms(idx, batch_size, context_tokens)
         if idx == self._plain_idx:
             ms += self.plain_extra_ms(batch_size, context_tokens)
-        return ms + float(self._off_graph[idx])
+        return ms
 
     def round_ms_all(self, tiers: tuple[Tier, ...], batch_size: int, context_tokens: int) -> Floats:
         """Returns `round_ms` of every one of ``tiers``."""
@@ -159,7 +162,6 @@ class CostTable:
         ms *= self.drift
         if self._plain_idx is not None:
             ms[self._plain_idx] += self.plain_extra_ms(batch_size, context_tokens)
-        ms += self._off_graph
         if tiers == self.tiers:
             return ms
         selection = self._selections.get(tiers)
@@ -186,8 +188,7 @@ class CostTable:
         if idx is None or not (math.isfinite(ms) and ms > 0):
             return
         graph_ms = max(self._graph_ms(idx, batch_size, context_tokens), MIN_MS)
-        off_graph = self._off_graph.item(idx)
-        expected = self.drift * graph_ms + off_graph
+        expected = self.drift * graph_ms
         if is_catch_up:
             self._learn_catch_up(ms - expected, self._extra_unit_ms(batch_size, context_tokens))
             return
@@ -197,7 +198,7 @@ class CostTable:
             self._state.rounds_since_drift = 0
         elif self._state.rounds_since_drift <= DRIFT_WINDOW:
             return  # what a new tier shows first is its own; drift stands for the settled ones
-        self._follow_drift((ms - off_graph) / graph_ms)
+        self._follow_drift(ms / graph_ms)
 
     def forget_drift(self) -> None:
         """Takes drift back to 1: another process starts beside other neighbours."""
@@ -225,18 +226,20 @@ class CostTable:
     def _settle(self, idx: int, round_time: RoundTime, graph_ms: float) -> bool:
         """Learns what is the tier's own; returns whether the tier was settled at this bucket."""
         state = self._state
-        ms, bucket = round_time.ms, self._bucket(round_time.batch_size)
+        bucket = self._bucket(round_time.batch_size)
+        ms = round_time.ms / self.drift
+        off_graph = self._off_graph.item(bucket, idx)
         num_rounds = state.num_corrected[idx][bucket]
         if not self._has_seeds:
             if num_rounds < SETTLE_ROUNDS:
                 self._learn_point(idx, bucket, round_time)
                 return False
         elif state.num_off_graph[idx] < SETTLE_ROUNDS:
-            limit_ms = max(MAX_OFF_GRAPH_SHARE * graph_ms, SCHEDULER_MS)
-            self._learn_off_graph(idx, ms - self.drift * graph_ms, limit_ms)
-            return False
-        curve_ms = self.drift * self._curve_ms(idx, round_time)
-        log = math.log(max(ms - self._off_graph.item(idx), MIN_MS) / curve_ms)
+            bare_ms = self._base.item(bucket, idx) - off_graph
+            if bare_ms < self._host_bound_ms:  # else the GPU hides what the host does
+                self._learn_off_graph(idx, ms - graph_ms + off_graph, bare_ms)
+                return False
+        log = math.log(max(ms - off_graph, MIN_MS) / self._curve_ms(idx, round_time))
         if num_rounds < SETTLE_ROUNDS:
             self._learn_correction(idx, bucket, log)
             return False
@@ -248,14 +251,16 @@ class CostTable:
             self._refresh()
         return True
 
-    def _learn_off_graph(self, idx: int, residual_ms: float, limit_ms: float) -> None:
+    def _learn_off_graph(self, idx: int, residual_ms: float, bare_ms: float) -> None:
         state = self._state
         window = state.unsettled[idx]
+        limit_ms = max(MAX_OFF_GRAPH_SHARE * bare_ms, SCHEDULER_MS)
         window.append(clamp(residual_ms, 0.0, limit_ms))
         state.num_off_graph[idx] = len(window)
         if len(window) in LEARNED_AT:
             state.off_graph_ms[idx] = median(window)
-            self._off_graph = np.array(off_graph_ms(state, self._plain_idx))
+            state.host_ms[idx] = bare_ms + state.off_graph_ms[idx]
+            self._refresh()
         if len(window) == SETTLE_ROUNDS:
             window.clear()
 
@@ -390,4 +395,6 @@ class CostTable:
         state.rounds_since_refresh = 0
         rounds, log = np.array(state.num_corrected), np.array(state.correction_log)
         self._base, self._slope = corrected(self._curves, rounds, log)  # [K, T]
-        self._off_graph = np.array(off_graph_ms(state, self._plain_idx))
+        self._off_graph = off_graph_table(state, self._base, self._plain_idx)  # [K, T]
+        self._host_bound_ms = host_bound_ms(state, self._plain_idx)
+        self._base += self._off_graph

@@ -60,6 +60,38 @@ def test_a_scheduler_slower_than_the_graphs_of_a_small_model_is_no_neighbour() -
     assert server.table.drift == pytest.approx(1.0, abs=0.02)
 
 
+class HidingServer(Server):
+    """The host's work shows as far as a drafting round on the GPU is shorter than it."""
+
+    host_ms = 8.0
+
+    def expected_ms(self, tier: Tier, batch_size: int) -> float:
+        ms = super().expected_ms(tier, batch_size)
+        return ms + 0.2 if tier == PLAIN_TIER else max(ms, self.host_ms)
+
+
+def test_what_a_small_batch_shows_of_the_host_s_work_a_large_one_hides() -> None:
+    server = HidingServer(seeded())
+    server.run(PLAIN_TIER, 1, 80)
+    server.run(TIERS[1], 1, 80)  # 5.7 ms on the GPU: 2.3 ms of the host show
+    for tier in TIERS[:2]:
+        assert abs(server.error(tier, 1)) < 0.02
+    for tier in TIERS:  # from 8.4 ms on
+        assert abs(server.error(tier, 128)) < 0.02
+
+
+def test_a_round_that_hides_the_host_s_work_teaches_nothing_about_it() -> None:
+    """H200: 7 steps first ran at batch 32, 1.6 ms over their seed; batch 1 was charged with it."""
+    server = HidingServer(seeded())
+    for tier in (TIERS[1], THREE, FIVE):
+        server.run(tier, 1, 80)
+    server.factor[SEVEN] = 1.1
+    server.run(SEVEN, 32, 80)
+    assert abs(server.error(SEVEN, 32)) < 0.02
+    server.factor[SEVEN] = 1.0
+    assert abs(server.error(SEVEN, 1)) < 0.03
+
+
 def test_speculative_tiers_borrow_among_themselves_and_zero_steps_from_them() -> None:
     table = seeded()
     server = Server(table, off_graph_ms=0.2)
