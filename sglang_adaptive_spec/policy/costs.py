@@ -259,10 +259,10 @@ class CostTable:
         state.num_off_graph[idx] = len(window)
         if len(window) in LEARNED_AT:
             state.off_graph_ms[idx] = median(window)
-            state.host_ms[idx] = bare_ms + state.off_graph_ms[idx]
+            if len(window) == SETTLE_ROUNDS:  # it ends the learning, which a lucky round must not
+                state.host_ms[idx] = bare_ms + state.off_graph_ms[idx]
+                window.clear()
             self._refresh()
-        if len(window) == SETTLE_ROUNDS:
-            window.clear()
 
     def _repay_off_graph(self, graph_ms: float) -> None:
         """Lowers all off-graph times while drift says that rounds are faster than alone."""
