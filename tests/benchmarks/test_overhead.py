@@ -40,9 +40,13 @@ def result() -> dict[str, Any]:
 def test_only_the_calls_of_the_window_s_own_rounds_count() -> None:
     took_ns = {"choose": [90_000] * 5 + [1000, 3000], "observe": [70_000] * 9 + [5000, 5000]}
     made = as_record(
-        "goodput", Visit("0.7", 4, 1, 0.1, 0.5), Window(20, 0.004, {"3": 2}, 0), took_ns
+        "goodput",
+        Visit("0.7", 4, 1, 0.1, 0.5),
+        Window(20, 0.004, {"3": 2}, 0),
+        {"took_ns": took_ns, "clock_ns": [100, 200, 9000]},
     )
     assert made["took_us"] == {"choose": 2.0, "observe": 5.0}
+    assert made["clock_us"] == 0.2
     assert made["round_us"] == 2000.0
 
 
