@@ -135,6 +135,8 @@ class ServerCosts:
 class Visitor:
     """A policy that serves one replay after another: its requests are new, its clock goes on."""
 
+    results_at_once = GoodputPolicy.results_at_once
+
     def __init__(self, policy: GoodputPolicy) -> None:
         self.policy = policy
         self._first_request = 0

@@ -3,7 +3,9 @@
 Once per decode round the worker calls `before_decode`: the policy chooses a tier, the pool swaps
 it in by reference, and the launch is remembered. One round later (the overlap schedule processes
 results late) the worker calls `observe` with the accepted drafts; the oldest launch says which
-tier, batch and requests they belong to. Extend and mixed batches run on the start-up tier.
+tier, batch and requests they belong to. Results are worked through a few at a time, and before a
+batch changes: by the time a round comes round again the CPU's caches have forgotten the code.
+Extend and mixed batches run on the start-up tier.
 
 Zero-step rounds let the draft fall behind (runtime/backlog.py); the last of them catches it up, so
 leaving zero steps takes one round more.
@@ -24,6 +26,7 @@ from sglang_adaptive_spec.policy.tiers import (
     Policy,
     RoundTime,
     Tier,
+    results_at_once,
 )
 
 logger = logging.getLogger(__name__)
@@ -52,15 +55,20 @@ class RoundClock(Protocol):
     """Times decode rounds without waiting for the device (runtime/timing.py:RoundTimer)."""
 
     def start(
-        self, tier: Tier, batch_size: int, context_tokens: int, is_catch_up: bool = False
+        self,
+        tier: Tier,
+        batch_size: int,
+        context_tokens: int,
+        is_catch_up: bool,
+        num_in_flight: int,
     ) -> None:
-        """Marks the head of a decode round."""
+        """Marks the head of a decode round; others are in flight if their results are not there."""
 
     def interrupt(self) -> None:
         """Tells that the round in flight is not followed by another at once."""
 
     def poll(self) -> RoundTime | None:
-        """Takes note of a processed result; returns a period, if a new one is known."""
+        """Takes note of a result worked through; returns a period, if a new one is known."""
 
     def reset(self) -> None:
         """Forgets the rounds in flight: their results will not be polled."""
@@ -102,11 +110,16 @@ class AdaptiveController:
         self.counters = RoundCounters()
         self.decode_tier = startup_tier  # the tier of the newest decode round
         self._batch_size = 0  # of the newest decode round
-        self._in_flight: deque[Launch] = deque()
+        self._requests: Sequence[Hashable] = ()  # of the newest decode round
+        self._launches: deque[Launch] = deque()  # whose results were not worked through
+        # Accepted drafts per request and batch size of the oldest of them, in launch order.
+        self._results: list[tuple[Sequence[int], int]] = []
+        self._results_at_once = results_at_once(policy)
         self._policy_error_logged = False
 
     def before_extend(self) -> None:
         """Puts the start-up tier in force for an extend or mixed batch."""
+        self.learn()
         if self.clock is not None:
             self.clock.interrupt()
         if self.pool.current != self.startup_tier:
@@ -115,6 +128,9 @@ class AdaptiveController:
 
     def before_decode(self, batch: DecodeBatch) -> Launch:
         """Chooses and activates the tier of the decode round that is about to launch."""
+        if batch.requests != self._requests:
+            self._requests = tuple(batch.requests)
+            self.learn()
         tier, is_catch_up = self._with_draft_caught_up(self._choose(batch), batch.requests)
         if tier != self.decode_tier:
             self._count_switch(tier, batch.size)
@@ -122,25 +138,37 @@ class AdaptiveController:
         if tier != self.pool.current:
             self.pool.activate(tier)
         if self.clock is not None:
-            self.clock.start(tier, batch.size, batch.context_tokens, is_catch_up)
-        launch = Launch(tier, batch.size, tuple(batch.requests), is_catch_up)
-        self._in_flight.append(launch)
+            num_in_flight = len(self._launches) - len(self._results)
+            self.clock.start(tier, batch.size, batch.context_tokens, is_catch_up, num_in_flight)
+        launch = Launch(tier, batch.size, self._requests, is_catch_up)
+        self._launches.append(launch)
         return launch
 
     def attach(self, first_drafts: FirstDrafts) -> None:
         """Keeps what the newest round learned about first drafts beside its launch."""
-        self._in_flight[-1] = self._in_flight[-1]._replace(first_drafts=first_drafts)
+        self._launches[-1] = self._launches[-1]._replace(first_drafts=first_drafts)
 
     def observe(self, num_correct_drafts: Sequence[int], batch_size: int) -> None:
         """Takes the result of the oldest round in flight: accepted drafts per request."""
-        if not self._in_flight or self._in_flight[0].batch_size != batch_size:
+        self._results.append((num_correct_drafts, batch_size))
+        if len(self._results) >= self._results_at_once:
+            self.learn()
+
+    def learn(self) -> None:
+        """Works through the results taken so far; whoever reads counters or policy calls it."""
+        results, self._results = self._results, []
+        for num_correct_drafts, batch_size in results:
+            self._learn(num_correct_drafts, batch_size)
+
+    def _learn(self, num_correct_drafts: Sequence[int], batch_size: int) -> None:
+        if not self._launches or self._launches[0].batch_size != batch_size:
             # A result without its launch cannot be attributed, nor can those queued behind it.
-            self._in_flight.clear()
+            self._launches.clear()
             if self.clock is not None:
                 self.clock.reset()
             self.counters.num_feedback_mismatches += 1
             return
-        launch = self._in_flight.popleft()
+        launch = self._launches.popleft()
         self.counters.count_round(launch.tier, num_correct_drafts)
         firsts = launch.first_drafts.read() if launch.first_drafts is not None else None
         round_time = self.clock.poll() if self.clock is not None else None  # once per result

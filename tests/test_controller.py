@@ -1,140 +1,31 @@
 """The loop's promises, on fakes: who gets which result, when tiers change, what survives."""
 
 import logging
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.controller import AdaptiveController, Launch
+from sglang_adaptive_spec.controller import AdaptiveController
 from sglang_adaptive_spec.policy.tiers import (
     PLAIN_TIER,
     DecodeBatch,
     Observation,
     RoundTime,
-    Tier,
     chain_tier,
 )
-from sglang_adaptive_spec.runtime.backlog import CatchUpSchedule
-
-STARTUP = chain_tier(7)
-INTERVAL = 4  # rounds from one catch-up to the next
-
-
-class FakePool:
-    """Remembers every activation."""
-
-    def __init__(self) -> None:
-        self.current = STARTUP
-        self.activated: list[Tier] = []
-
-    def activate(self, tier: Tier) -> None:
-        self.current = tier
-        self.activated.append(tier)
-
-
-class ScriptedPolicy:
-    """Chooses the tiers of a script, in order; the last one stays."""
-
-    def __init__(self, *steps: int) -> None:
-        self.script = [chain_tier(step) for step in steps]
-        self.observed: list[Observation] = []
-        self.times: list[RoundTime] = []
-        self.failing = ""
-
-    def choose(self, batch: DecodeBatch) -> Tier:
-        self._fail_in("choose")
-        return self.script.pop(0) if len(self.script) > 1 else self.script[0]
-
-    def observe(self, observation: Observation) -> None:
-        self._fail_in("observe")
-        self.observed.append(observation)
-
-    def observe_time(self, round_time: RoundTime) -> None:
-        self._fail_in("observe_time")
-        self.times.append(round_time)
-
-    def reachable(self, batch_size: int) -> Sequence[Tier]:
-        return self.script
-
-    def slot(self, batch_size: int) -> int:
-        return 8 if batch_size >= 8 else 1
-
-    def without(self, tiers: Iterable[Tier]) -> "ScriptedPolicy":
-        return self
-
-    def describe(self) -> dict[str, Any]:
-        return {}
-
-    def _fail_in(self, call: str) -> None:
-        if self.failing == call:
-            raise ZeroDivisionError("scripted")
-
-
-class FakeClock:
-    """Knows the period of a round, its number in ms, as soon as the next one starts."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self.num_polls = 0
-        self._started: list[RoundTime] = []
-        self._finished: list[RoundTime] = []
-
-    def start(
-        self, tier: Tier, batch_size: int, context_tokens: int, is_catch_up: bool = False
-    ) -> None:
-        self.calls.append((tier.num_steps, batch_size, context_tokens, is_catch_up))
-        self._finished, ms = self._started[-1:], float(len(self.calls))
-        self._started.append(RoundTime(tier, batch_size, context_tokens, ms, is_catch_up))
-
-    def interrupt(self) -> None:
-        self.calls.append(("interrupt",))
-
-    def poll(self) -> RoundTime | None:
-        self.num_polls += 1
-        return self._finished.pop() if self._finished else None
-
-    def reset(self) -> None:
-        self.calls.append(("reset",))
-
-
-class KnownFirstDrafts:
-    """First drafts of one round; must not be read before its result is there."""
-
-    def __init__(self, *correct: bool | None) -> None:
-        self.correct = correct
-        self.num_reads = 0
-
-    def read(self) -> Sequence[bool | None]:
-        self.num_reads += 1
-        return self.correct
-
-
-def make(*steps: int) -> tuple[AdaptiveController, ScriptedPolicy, FakePool]:
-    policy, pool = ScriptedPolicy(*steps), FakePool()
-    return AdaptiveController(policy, pool, STARTUP), policy, pool
-
-
-def decode(
-    controller: AdaptiveController, requests: Sequence[Hashable] = ("a",), context_tokens: int = 0
-) -> Launch:
-    """Launches a round; settles the schedule after a catch-up, as the worker does."""
-    batch = DecodeBatch(len(requests), requests, context_tokens)
-    launch = controller.before_decode(batch)
-    schedule = controller.draft_schedule
-    if launch.is_catch_up:
-        assert isinstance(schedule, CatchUpSchedule)
-        schedule.settle()
-    return launch
-
-
-def lagging(*steps: int) -> tuple[AdaptiveController, ScriptedPolicy, FakePool]:
-    """A controller whose zero-step rounds let the draft fall behind."""
-    controller, policy, pool = make(*steps)
-    controller.draft_schedule = CatchUpSchedule(INTERVAL)
-    return controller, policy, pool
+from tests.controller_fakes import (
+    INTERVAL,
+    STARTUP,
+    FakeClock,
+    FakePool,
+    KnownFirstDrafts,
+    PatientPolicy,
+    ScriptedPolicy,
+    decode,
+    lagging,
+    make,
+)
 
 
 def test_a_late_result_goes_to_the_tier_batch_and_requests_that_produced_it() -> None:
@@ -313,6 +204,65 @@ def test_a_failing_policy_keeps_the_last_tier_is_counted_and_logged_once(
     assert controller.counters.num_policy_errors == 3
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert f"{call.removesuffix('_time')}()" in caplog.text
+
+
+# -- results that wait for one another --
+
+
+def test_a_patient_policy_gets_its_results_together_and_in_order() -> None:
+    policy = PatientPolicy(3, 1)
+    controller = AdaptiveController(policy, FakePool(), STARTUP)
+    seen = []
+    for idx in range(6):
+        decode(controller)
+        controller.observe([idx % 2], 1)
+        seen.append([one.num_correct_drafts for one in policy.observed])
+    assert [len(one) for one in seen] == [0, 0, 3, 3, 3, 6]
+    assert seen[-1] == [[0], [1]] * 3
+    assert [one.tier.num_steps for one in policy.observed] == [3, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("moment", ["another batch", "an extend", "a question"])
+def test_results_are_worked_through_before(moment: str) -> None:
+    policy = PatientPolicy(3)
+    controller = AdaptiveController(policy, FakePool(), STARTUP)
+    decode(controller, ["a"])
+    controller.observe([2], 1)
+    assert policy.observed == []
+    if moment == "another batch":
+        decode(controller, ["a", "b"])
+    elif moment == "an extend":
+        controller.before_extend()
+    else:
+        controller.learn()
+    assert [one.requests for one in policy.observed] == [("a",)]
+    assert controller.counters.num_rounds == {chain_tier(3): 1}
+
+
+def test_the_clock_knows_what_is_in_flight_while_results_wait() -> None:
+    controller = AdaptiveController(PatientPolicy(3), FakePool(), STARTUP)
+    controller.clock = clock = FakeClock()
+    decode(controller)
+    decode(controller)
+    controller.observe([1], 1)
+    decode(controller)
+    controller.observe([1], 1)
+    controller.observe([1], 1)  # the third result: nothing waits, nothing is in flight
+    decode(controller)
+    assert clock.num_in_flight == [0, 1, 1, 0]
+    assert clock.num_polls == 3
+
+
+def test_a_result_without_its_launch_is_found_out_among_those_that_wait() -> None:
+    policy = PatientPolicy(3)
+    controller = AdaptiveController(policy, FakePool(), STARTUP)
+    for _ in range(3):
+        decode(controller)
+    controller.observe([1], 1)
+    controller.observe([1, 1], 2)
+    controller.observe([1], 1)
+    assert len(policy.observed) == 1
+    assert controller.counters.num_feedback_mismatches == 2
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 1, 3, 5, 7]), st.integers(1, 16)), min_size=1))

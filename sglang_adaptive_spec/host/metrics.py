@@ -1,8 +1,8 @@
 """Prometheus counters under the host's /metrics, exported by a thread, not by the rounds.
 
-The rounds bump plain numbers; once a second this thread adds what is new to the counters
-``sglang:adaptive_spec_*_total``. All of them only grow; docs/monitoring.md lists them with their
-labels and has the queries. Accept length by tier, for example:
+The rounds bump plain numbers, a few rounds at a time; once a second this thread adds what is new to
+the counters ``sglang:adaptive_spec_*_total``. All of them only grow; docs/monitoring.md lists them
+with their labels and has the queries. Accept length by tier, for example:
 
     1 + sum by (num_steps) (rate(sglang:adaptive_spec_accepted_drafts_total[5m]))
       / sum by (num_steps) (rate(sglang:adaptive_spec_request_rounds_total[5m]))

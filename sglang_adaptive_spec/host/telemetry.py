@@ -64,6 +64,7 @@ class Telemetry:
         """Returns the object ``adaptive_spec`` of /server_info; plain builtins only."""
         worker = self._worker
         controller, counters = worker.controller, worker.controller.counters
+        controller.learn()
         tiers = self._tiers()
         return {
             **_request_state(worker.adaptive_request),

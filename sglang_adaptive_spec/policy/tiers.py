@@ -68,7 +68,10 @@ class RoundTime(NamedTuple):
 
 
 class Policy(Protocol):
-    """Chooses a tier per decode round; must be a pure function of what it was told."""
+    """Chooses a tier per decode round; must be a pure function of what it was told.
+
+    One that can wait for its results names how many it takes together: `results_at_once`.
+    """
 
     def choose(self, batch: DecodeBatch) -> Tier:
         """Returns the tier for the decode batch that is about to launch."""
@@ -90,3 +93,8 @@ class Policy(Protocol):
 
     def describe(self) -> Mapping[str, Any]:
         """Returns the policy's state for /server_info: slots with tier and estimate."""
+
+
+def results_at_once(policy: object) -> int:
+    """Returns how many results a policy takes together, as long as the batch stays the same."""
+    return int(getattr(policy, "results_at_once", 1))

@@ -18,8 +18,8 @@ from typing import Protocol
 
 from sglang_adaptive_spec.policy.tiers import RoundTime, Tier
 
-# Rounds marked and not yet read; the overlap schedule has two in flight. A mark is written over
-# only when it is this many rounds old.
+# Rounds marked and not yet read: the overlap schedule has two in flight, and a few results wait
+# (policy/goodput.py:RESULTS_AT_ONCE). A mark is written over only when it is this many rounds old.
 RING_SIZE = 16
 ALL_TIMED_USES = 80  # of a tier at a batch size: it is known well by then (policy/costs.py)
 SAMPLE_EVERY = 5  # later one round in so many, on average
@@ -108,7 +108,7 @@ class RoundTimer:
     def __init__(self, device: str, clock: Clock | None = None) -> None:
         self._clock = clock if clock is not None else clock_of(device)
         self._num_started = 0
-        self._num_finished = 0  # results processed
+        self._num_finished = 0  # results polled
         self._is_direct = False  # nothing came between since the newest start
         self._has_overlap = False  # the host launches a round before it reads the last one
         self._sampling = Sampling()
@@ -118,10 +118,18 @@ class RoundTimer:
         self._follows_directly = [False] * RING_SIZE
 
     def start(
-        self, tier: Tier, batch_size: int, context_tokens: int, is_catch_up: bool = False
+        self,
+        tier: Tier,
+        batch_size: int,
+        context_tokens: int,
+        is_catch_up: bool,
+        num_in_flight: int,
     ) -> None:
-        """Marks the head of a decode round, in the stream that is to run it."""
-        if self._num_started > self._num_finished:
+        """Marks the head of a decode round, in the stream that is to run it.
+
+        Results of rounds that are not in flight any more may still wait to be polled.
+        """
+        if num_in_flight > 0:
             self._has_overlap = True
         elif self._has_overlap:  # nothing was in flight: the scheduler had gone idle
             self._is_direct = False
@@ -145,7 +153,7 @@ class RoundTimer:
         self._is_direct = False
 
     def poll(self) -> RoundTime | None:
-        """Takes note of a processed result; returns the period of the round before that one.
+        """Takes note of the oldest result; returns the period of the round before that one.
 
         The marks of both are in front of the work that gave the result, so they are complete.
         """

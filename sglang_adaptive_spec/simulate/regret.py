@@ -80,6 +80,8 @@ class Probing:
 class WatchedGoodput:
     """A goodput policy whose probes are timed from outside, whatever it says of itself."""
 
+    results_at_once = GoodputPolicy.results_at_once
+
     def __init__(self, policy: GoodputPolicy) -> None:
         self.policy = policy
         self._probing_s = 0.0

@@ -2,7 +2,8 @@
 
 What the server does and the replay does, too:
 - results arrive one round late: round i is observed after the tier of round i + 1 was chosen, its
-  period one round later still, and not if a request joined right after it;
+  period one round later still, and not if a request joined right after it. A policy that takes
+  several at once gets them together, or when the batch changes;
 - at zero steps the draft falls behind. Every `CATCH_UP_ROUNDS` rounds one round catches it up, and
   so does one more zero-step round before a deeper tier starts. The round after says for free
   whether the first draft would have held.
@@ -21,6 +22,7 @@ from sglang_adaptive_spec.policy.tiers import (
     Observation,
     RoundTime,
     Tier,
+    results_at_once,
 )
 from sglang_adaptive_spec.runtime.timing import Sampling
 from sglang_adaptive_spec.simulate.workload import Clock, Live, Workload
@@ -109,6 +111,8 @@ class Replay:
         self._is_caught_up: tuple[int, ...] = ()  # requests caught up by the round before
         self._unseen: Round | None = None
         self._unseen_period: RoundTime | None = None
+        self._waiting: list[tuple[Observation, RoundTime | None]] = []
+        self._results_at_once = results_at_once(policy)
         self._sampling = Sampling()
 
     def run(self) -> ReplayResult:
@@ -145,6 +149,8 @@ class Replay:
     def _choose(self, context_tokens: int) -> Tier:
         """Returns the tier that runs: the chosen one, or zero steps while the draft catches up."""
         live = self.live
+        if self._unseen is not None and live.requests != self._unseen.observation.requests:
+            self._tell()
         batch = DecodeBatch(live.size, live.requests, context_tokens, self.clock.now_s)
         chosen = self._policy.choose(batch)
         self._chosen = chosen
@@ -209,10 +215,17 @@ class Replay:
         result.ms_by_steps[steps] = result.ms_by_steps.get(steps, 0.0) + ms
 
     def _report(self, newest: Round) -> None:
-        """Tells the policy of the round before ``newest``, and of the period before that."""
+        """Has the round before ``newest`` told to the policy, and the period before that."""
         if self._unseen is not None:
-            self._policy.observe(self._unseen.observation)
-        if self._unseen_period is not None:
-            self._policy.observe_time(self._unseen_period)
+            self._waiting.append((self._unseen.observation, self._unseen_period))
+        if len(self._waiting) >= self._results_at_once:
+            self._tell()
         self._unseen_period = None if self._unseen is None else self._unseen.period
         self._unseen = newest
+
+    def _tell(self) -> None:
+        for observation, period in self._waiting:
+            self._policy.observe(observation)
+            if period is not None:
+                self._policy.observe_time(period)
+        self._waiting = []

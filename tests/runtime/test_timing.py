@@ -66,16 +66,33 @@ class Bench:
         self.stream = FakeStream()
         self.events = [FakeEvent(self.stream) for _ in range(RING_SIZE)]
         self.timer = RoundTimer("fake", EventClock(list(self.events)))
+        self.num_in_flight = 0
 
-    def start(self, ms: float, tier: Tier = DEEP, batch_size: int = 4, **kwargs) -> None:
-        self.timer.start(tier, batch_size, 100, **kwargs)
+    def start(
+        self,
+        ms: float,
+        tier: Tier = DEEP,
+        batch_size: int = 4,
+        context_tokens: int = 100,
+        is_catch_up: bool = False,
+    ) -> None:
+        self.timer.start(tier, batch_size, context_tokens, is_catch_up, self.num_in_flight)
+        self.num_in_flight += 1
         self.stream.now_ms += ms
+
+    def poll(self) -> RoundTime | None:
+        self.num_in_flight = max(self.num_in_flight - 1, 0)
+        return self.timer.poll()
+
+    def reset(self) -> None:
+        self.num_in_flight = 0
+        self.timer.reset()
 
     def warm_up(self, *uses: tuple[Tier, int]) -> None:
         """Uses up the first use of each, and leaves no round in flight."""
         for tier, batch_size in uses or ((DEEP, 4),):
             self.start(1.0, tier, batch_size)
-        self.timer.reset()
+        self.reset()
 
     def overlapped(self, periods: list[float]) -> list[float]:
         """Runs rounds as the overlap schedule does; returns the periods told."""
@@ -83,7 +100,7 @@ class Bench:
         self.start(periods[0])
         for ms in periods[1:]:
             self.start(ms)
-            told.append(self.timer.poll())
+            told.append(self.poll())
         return [time.ms for time in told if time]
 
 
@@ -94,12 +111,11 @@ def bench() -> Bench:
 
 def test_a_period_runs_from_a_head_to_the_next_and_names_its_round(bench: Bench) -> None:
     bench.warm_up((DEEP, 4), (PLAIN_TIER, 5))
-    bench.timer.start(PLAIN_TIER, 5, 700, is_catch_up=True)
-    bench.stream.now_ms += 7.5
+    bench.start(7.5, PLAIN_TIER, 5, 700, is_catch_up=True)
     bench.start(9.0)
-    assert bench.timer.poll() is None  # the first round has none before it
+    assert bench.poll() is None  # the first round has none before it
     bench.start(1.0)
-    assert bench.timer.poll() == RoundTime(PLAIN_TIER, 5, 700, 7.5, is_catch_up=True)
+    assert bench.poll() == RoundTime(PLAIN_TIER, 5, 700, 7.5, is_catch_up=True)
 
 
 @settings(deadline=None)
@@ -115,7 +131,7 @@ def test_without_overlap_periods_are_told_too(bench: Bench) -> None:
     told = []
     for ms in (3.0, 4.0, 5.0):
         bench.start(ms)
-        told.append(bench.timer.poll())
+        told.append(bench.poll())
     assert [time.ms for time in told if time] == [3.0, 4.0]
 
 
@@ -123,7 +139,7 @@ def test_a_known_tier_is_timed_now_and_then(bench: Bench) -> None:
     told = []
     for idx in range(4 * ALL_TIMED_USES):
         bench.start(1.0 + idx)
-        told.append(bench.timer.poll())
+        told.append(bench.poll())
     times = [time for time in told if time]
     assert {time.ms for time in times} <= {1.0 + idx for idx in range(len(told))}, "one round each"
     assert sum(time.num_rounds for time in times) == pytest.approx(len(told), rel=0.03)
@@ -145,13 +161,13 @@ def test_a_first_use_of_tier_and_batch_size_is_left_out(bench: Bench) -> None:
     bench.warm_up((DEEP, 4))
     bench.start(3.0)
     bench.start(100.0, DEEP, 5)
-    bench.timer.poll()
+    bench.poll()
     bench.start(4.0, DEEP, 5)
-    assert bench.timer.poll().ms == 3.0
+    assert bench.poll().ms == 3.0
     bench.start(5.0)
-    assert bench.timer.poll() is None  # the first use: 100 ms
+    assert bench.poll() is None  # the first use: 100 ms
     bench.start(6.0)
-    assert bench.timer.poll().ms == 4.0
+    assert bench.poll().ms == 4.0
 
 
 def test_an_interrupt_drops_the_period_it_falls_into_and_no_other(bench: Bench) -> None:
@@ -163,7 +179,7 @@ def test_an_interrupt_drops_the_period_it_falls_into_and_no_other(bench: Bench) 
             bench.timer.interrupt()  # an extend between the rounds of 3 and 4 ms
             bench.stream.now_ms += 80.0
         bench.start(ms)
-        told.append(bench.timer.poll())
+        told.append(bench.poll())
     assert [time.ms for time in told if time] == [1.0, 2.0, 4.0]
 
 
@@ -171,24 +187,36 @@ def test_an_idle_gap_drops_the_period(bench: Bench) -> None:
     bench.warm_up()
     bench.start(1.0)
     bench.start(2.0)
-    bench.timer.poll()
-    bench.timer.poll()  # both results are in: nothing is in flight
+    bench.poll()
+    bench.poll()  # both results are in: nothing is in flight
     bench.stream.now_ms += 5_000.0
     told = bench.overlapped([3.0, 4.0, 5.0])
     assert told == [3.0]
+
+
+def test_results_that_wait_to_be_polled_are_not_in_flight(bench: Bench) -> None:
+    bench.warm_up()
+    bench.start(1.0)
+    bench.start(2.0)
+    bench.num_in_flight = 0  # both results are in, neither is polled: the scheduler went idle
+    bench.stream.now_ms += 5_000.0
+    bench.start(3.0)
+    bench.start(4.0)
+    told = [bench.timer.poll() for _ in range(4)]
+    assert [time.ms for time in told if time] == [1.0, 3.0]
 
 
 def test_an_incomplete_event_drops_its_period_without_waiting(bench: Bench) -> None:
     bench.warm_up()
     bench.start(1.0)
     bench.start(2.0)
-    bench.timer.poll()
+    bench.poll()
     bench.start(3.0)
     bench.events[2].is_complete = False  # marks: the warm-up's, 1 ms, 2 ms, 3 ms
-    assert bench.timer.poll() is None
+    assert bench.poll() is None
     bench.events[2].is_complete = True
     bench.start(4.0)
-    assert bench.timer.poll().ms == 2.0
+    assert bench.poll().ms == 2.0
     assert bench.stream.num_waits == 0
 
 
@@ -196,16 +224,16 @@ def test_a_mark_written_over_is_never_read(bench: Bench) -> None:
     bench.warm_up()
     for _ in range(RING_SIZE + 3):
         bench.start(1.0)
-    told = [bench.timer.poll() for _ in range(RING_SIZE + 3)]
+    told = [bench.poll() for _ in range(RING_SIZE + 3)]
     assert all(time is None or time.ms == 1.0 for time in told)
     # As many as have both marks left in the ring.
     assert sum(time is not None for time in told) == RING_SIZE - 1
 
 
 def test_results_nobody_started_change_nothing(bench: Bench) -> None:
-    bench.timer.poll()
+    bench.poll()
     bench.warm_up()
-    bench.timer.poll()
+    bench.poll()
     assert bench.overlapped([1.0, 2.0, 3.0]) == [1.0]
 
 
@@ -213,7 +241,7 @@ def test_reset_forgets_the_rounds_in_flight(bench: Bench) -> None:
     bench.warm_up()
     bench.start(1.0)
     bench.start(2.0)
-    bench.timer.reset()
+    bench.reset()
     assert bench.overlapped([3.0, 4.0, 5.0]) == [3.0]
 
 
@@ -231,7 +259,7 @@ def test_events_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", torch)
     timer = RoundTimer("cuda:0")
     for _ in range(3 * RING_SIZE):
-        timer.start(DEEP, 4, 0)
+        timer.start(DEEP, 4, 0, is_catch_up=False, num_in_flight=0)
         timer.poll()
     assert len(made) == RING_SIZE
 
@@ -243,7 +271,7 @@ def test_the_cpu_reads_the_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(timing.clock_of("cpu"), CpuClock)
     told = []
     for _ in range(4):
-        timer.start(DEEP, 4, 0)
+        timer.start(DEEP, 4, 0, is_catch_up=False, num_in_flight=0)
         told.append(timer.poll())
     assert told == [
         None,

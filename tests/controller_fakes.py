@@ -1,0 +1,144 @@
+"""Fakes around a controller: pool, policies, clock, first drafts; and a round of theirs."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+from sglang_adaptive_spec.controller import AdaptiveController, Launch
+from sglang_adaptive_spec.policy.tiers import (
+    DecodeBatch,
+    Observation,
+    RoundTime,
+    Tier,
+    chain_tier,
+)
+from sglang_adaptive_spec.runtime.backlog import CatchUpSchedule
+
+STARTUP = chain_tier(7)
+INTERVAL = 4  # rounds from one catch-up to the next
+
+
+class FakePool:
+    """Remembers every activation."""
+
+    def __init__(self) -> None:
+        self.current = STARTUP
+        self.activated: list[Tier] = []
+
+    def activate(self, tier: Tier) -> None:
+        self.current = tier
+        self.activated.append(tier)
+
+
+class ScriptedPolicy:
+    """Chooses the tiers of a script, in order; the last one stays."""
+
+    def __init__(self, *steps: int) -> None:
+        self.script = [chain_tier(step) for step in steps]
+        self.observed: list[Observation] = []
+        self.times: list[RoundTime] = []
+        self.failing = ""
+
+    def choose(self, batch: DecodeBatch) -> Tier:
+        self._fail_in("choose")
+        return self.script.pop(0) if len(self.script) > 1 else self.script[0]
+
+    def observe(self, observation: Observation) -> None:
+        self._fail_in("observe")
+        self.observed.append(observation)
+
+    def observe_time(self, round_time: RoundTime) -> None:
+        self._fail_in("observe_time")
+        self.times.append(round_time)
+
+    def reachable(self, batch_size: int) -> Sequence[Tier]:
+        return self.script
+
+    def slot(self, batch_size: int) -> int:
+        return 8 if batch_size >= 8 else 1
+
+    def without(self, tiers: Iterable[Tier]) -> "ScriptedPolicy":
+        return self
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+    def _fail_in(self, call: str) -> None:
+        if self.failing == call:
+            raise ZeroDivisionError("scripted")
+
+
+class FakeClock:
+    """Knows the period of a round, its number in ms, as soon as the next one starts."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.num_in_flight: list[int] = []
+        self.num_polls = 0
+        self._started: list[RoundTime] = []
+        self._finished: list[RoundTime] = []
+
+    def start(
+        self,
+        tier: Tier,
+        batch_size: int,
+        context_tokens: int,
+        is_catch_up: bool,
+        num_in_flight: int,
+    ) -> None:
+        self.calls.append((tier.num_steps, batch_size, context_tokens, is_catch_up))
+        self.num_in_flight.append(num_in_flight)
+        self._finished, ms = self._started[-1:], float(len(self.calls))
+        self._started.append(RoundTime(tier, batch_size, context_tokens, ms, is_catch_up))
+
+    def interrupt(self) -> None:
+        self.calls.append(("interrupt",))
+
+    def poll(self) -> RoundTime | None:
+        self.num_polls += 1
+        return self._finished.pop() if self._finished else None
+
+    def reset(self) -> None:
+        self.calls.append(("reset",))
+
+
+class PatientPolicy(ScriptedPolicy):
+    """Takes three results together."""
+
+    results_at_once = 3
+
+
+class KnownFirstDrafts:
+    """First drafts of one round; must not be read before its result is there."""
+
+    def __init__(self, *correct: bool | None) -> None:
+        self.correct = correct
+        self.num_reads = 0
+
+    def read(self) -> Sequence[bool | None]:
+        self.num_reads += 1
+        return self.correct
+
+
+def make(*steps: int) -> tuple[AdaptiveController, ScriptedPolicy, FakePool]:
+    policy, pool = ScriptedPolicy(*steps), FakePool()
+    return AdaptiveController(policy, pool, STARTUP), policy, pool
+
+
+def decode(
+    controller: AdaptiveController, requests: Sequence[Hashable] = ("a",), context_tokens: int = 0
+) -> Launch:
+    """Launches a round; settles the schedule after a catch-up, as the worker does."""
+    batch = DecodeBatch(len(requests), requests, context_tokens)
+    launch = controller.before_decode(batch)
+    schedule = controller.draft_schedule
+    if launch.is_catch_up:
+        assert isinstance(schedule, CatchUpSchedule)
+        schedule.settle()
+    return launch
+
+
+def lagging(*steps: int) -> tuple[AdaptiveController, ScriptedPolicy, FakePool]:
+    """A controller whose zero-step rounds let the draft fall behind."""
+    controller, policy, pool = make(*steps)
+    controller.draft_schedule = CatchUpSchedule(INTERVAL)
+    return controller, policy, pool
