@@ -275,7 +275,7 @@ def _costs_state(policy: GoodputPolicy, batch: DecodeBatch) -> dict[str, Any]:
         "batch_size": size,
         "context_tokens": context_tokens,
         "round_ms": of_tiers(lambda tier: costs.round_ms(tier, size, context_tokens)),
-        "off_graph_ms": of_tiers(costs.off_graph_ms),
+        "correction": of_tiers(lambda tier: costs.correction(tier, size)),
         "relative_noise": of_tiers(costs.relative_noise),
         "catch_up_ms_per_round": round(costs.plain_extra_ms(size, context_tokens), 4),
         "drift": round(costs.drift, 4),

@@ -20,7 +20,7 @@ from sglang_adaptive_spec.policy.costs import CostTable
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 DIGEST_CHARS = 16  # of the file's name; the key inside decides
 
 

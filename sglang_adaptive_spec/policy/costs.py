@@ -2,15 +2,14 @@
 
 For tier t and a batch that pads to bucket k:
 
-    graph_ms = correction[t, k] * (base[t, k] + slope[t, k] * context_tokens)
-    round_ms = drift * (graph_ms + off_graph[t, k])
+    round_ms = drift * (correction[t, k] * base[t, k] + slope[t, k] * context_tokens)
 
-base and slope come from the seed (`cost_curves`), the rest from served rounds: off_graph, the
-host's work as far as the GPU does not hide it, follows from the median residual of a tier's first
-rounds (`cost_state.off_graph_table`), later only lowered; correction is that of a tier at a bucket,
-then slow; drift, one factor for all tiers, is the median ratio of the last rounds of any settled
-tier. What only one tier was seen to do is lent to the others, so that none gains by not having been
-visited. ms; deterministic, no clock.
+base and slope come from the seed (`cost_curves`), the rest from served rounds. correction is the
+median ratio of the first rounds of a tier at a bucket, then follows: it holds whatever the seed did
+not, such as host work that the GPU does not hide. drift, one factor for all tiers, is the median
+ratio of the last rounds of any settled tier, as far as a neighbour explains it: a little is booked
+on the corrections. Half of what the drafting tiers were seen to do at a bucket is lent to those not
+visited there. ms; deterministic, no clock.
 """
 
 import math
@@ -28,13 +27,12 @@ from sglang_adaptive_spec.policy.cost_curves import (
     extrapolate,
     fit_curve,
     fit_learned,
+    with_lent,
 )
 from sglang_adaptive_spec.policy.cost_state import (
     CostState,
     clamp,
-    host_bound_ms,
     new_state,
-    off_graph_table,
     push,
     spread,
     state_from_dict,
@@ -50,24 +48,26 @@ DRIFT_WINDOW = 64  # rounds; its median turns after 33, 0.3 s at 10 ms a round
 MIN_DRIFT_ROUNDS = 8  # ratios before drift leaves 1
 DRIFT_LIMITS = (0.8, 5.0)  # seeding ran alone, so little can be faster; neighbours slow down
 UNSEEDED_DRIFT_LIMITS = (0.2, 5.0)  # the first rounds may have met the neighbour
-SETTLE_ROUNDS = 32  # of a tier, then of a tier at a bucket, before they speak for drift
+SMALL_DRIFT = 1.15  # less either way is 1: clocks and the host's pace, not alike for all rounds
+SETTLE_ROUNDS = 32  # of a tier at a bucket, before it speaks for drift
 LEARNED_AT = frozenset((1, 4, 16, SETTLE_ROUNDS))  # of them: a rebuild is too long for every round
-# Off-graph time is believed up to a share of the seeded ms, beyond which it is a neighbour rather
-# than the scheduler, or up to what a scheduler takes between the rounds of a small model.
-MAX_OFF_GRAPH_SHARE, SCHEDULER_MS = 0.5, 2.0
-MAX_CORRECTION_LOG = 0.15  # of a seeded tier at a bucket
-MAX_UNSEEDED_CORRECTION_LOG = 0.7  # a factor of two
-SLOW_RATE = 1 / 128  # share of a settled residual learned per round
-MIN_ALONE_DRIFT = 0.99  # below it off-graph time was overrated: its first rounds were slow ones
-OFF_GRAPH_RATE = 1 / 256  # share of that paid back per round
-MAX_RESIDUAL = 0.02  # a settled residual counts as no more: drift lags behind a jump by 33 rounds
+# A factor of 2.5: zero steps of a model as small as SmolLM2-135M, seeded at 1.0 ms, take 2.3 ms.
+MAX_CORRECTION_LOG = 0.92
+SLOW_RATE = 1 / 32  # share of a settled residual learned per round
 MAX_EVIDENCE = 256  # rounds a tier at a bucket is remembered for
 MIN_CATCH_UPS = 8  # served, before they outweigh the seed
-REFRESH_ROUNDS = 64  # settled rounds from one rebuild of the tables to the next
+# A settled correction rebuilds the tables when it has moved by so much, or weighs twice as much
+# where order must be restored.
+REFRESH_MOVE, REFRESH_ROUNDS = 0.01, frozenset((64, 128, MAX_EVIDENCE))
 RESIDUAL_WINDOW = 64  # rounds of a tier
 MIN_NOISE_ROUNDS = 8
 UNSEEN_NOISE = 0.05  # relative, before any round was observed: wide on purpose
 MIN_MS = 1e-6  # keeps ratios finite
+
+
+def is_small(ratio: float) -> bool:
+    """Returns whether a ratio of times is too near to 1 for a neighbour."""
+    return 1 / SMALL_DRIFT < ratio < SMALL_DRIFT
 
 
 class CostTable:
@@ -133,9 +133,9 @@ class CostTable:
         """Returns whether ``tier`` was measured at start-up."""
         return bool(self._state.seeds[self._idx[tier]])
 
-    def off_graph_ms(self, tier: Tier) -> float:
-        """Returns the most that a round of ``tier`` takes beside its graphs, at any batch size."""
-        return float(self._off_graph[:, self._idx[tier]].max())
+    def correction(self, tier: Tier, batch_size: int) -> float:
+        """Returns what the seed of ``tier`` without context is multiplied with, own or lent."""
+        return float(self._correction[self._idx[tier], self._bucket(batch_size)])
 
     def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
         """Returns a catch-up's extra time, spread over the zero-step rounds between two."""
@@ -147,7 +147,7 @@ class CostTable:
     def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
         """Returns the expected period of a round."""
         idx = self._idx[tier]
-        ms = self.drift * self._graph_ms(idx, batch_size, context_tokens)
+        ms = self.drift * self._alone_ms(idx, batch_size, context_tokens)
         if idx == self._plain_idx:
             ms += self.plain_extra_ms(batch_size, context_tokens)
         return ms
@@ -187,18 +187,18 @@ class CostTable:
         _, batch_size, context_tokens, ms, is_catch_up, _ = round_time
         if idx is None or not (math.isfinite(ms) and ms > 0):
             return
-        graph_ms = max(self._graph_ms(idx, batch_size, context_tokens), MIN_MS)
-        expected = self.drift * graph_ms
+        alone_ms = max(self._alone_ms(idx, batch_size, context_tokens), MIN_MS)
+        expected = self.drift * alone_ms
         if is_catch_up:
             self._learn_catch_up(ms - expected, self._extra_unit_ms(batch_size, context_tokens))
             return
         push(self._state.residuals[idx], ms / expected - 1, RESIDUAL_WINDOW)
         self._state.rounds_since_drift += 1
-        if self._settle(idx, round_time, graph_ms):
+        if self._settle(idx, round_time, ms / expected):
             self._state.rounds_since_drift = 0
         elif self._state.rounds_since_drift <= DRIFT_WINDOW:
             return  # what a new tier shows first is its own; drift stands for the settled ones
-        self._follow_drift(ms / graph_ms)
+        self._follow_drift(ms / alone_ms)
 
     def forget_drift(self) -> None:
         """Takes drift back to 1: another process starts beside other neighbours."""
@@ -223,54 +223,19 @@ class CostTable:
         """
         return cls(state_from_dict(data))
 
-    def _settle(self, idx: int, round_time: RoundTime, graph_ms: float) -> bool:
+    def _settle(self, idx: int, round_time: RoundTime, ratio: float) -> bool:
         """Learns what is the tier's own; returns whether the tier was settled at this bucket."""
-        state = self._state
         bucket = self._bucket(round_time.batch_size)
-        ms = round_time.ms / self.drift
-        off_graph = self._off_graph.item(bucket, idx)
-        num_rounds = state.num_corrected[idx][bucket]
-        if not self._has_seeds:
-            if num_rounds < SETTLE_ROUNDS:
-                self._learn_point(idx, bucket, round_time)
-                return False
-        elif state.num_off_graph[idx] < SETTLE_ROUNDS:
-            bare_ms = self._base.item(bucket, idx) - off_graph
-            if bare_ms < self._host_bound_ms:  # else the GPU hides what the host does
-                self._learn_off_graph(idx, ms - graph_ms + off_graph, bare_ms)
-                return False
-        log = math.log(max(ms - off_graph, MIN_MS) / self._curve_ms(idx, round_time))
+        num_rounds = self._state.num_corrected[idx][bucket]
+        if not self._has_seeds and num_rounds < SETTLE_ROUNDS:
+            self._learn_point(idx, bucket, round_time)
+            return False
+        log = self._observed_log(idx, bucket, round_time)
         if num_rounds < SETTLE_ROUNDS:
             self._learn_correction(idx, bucket, log)
             return False
-        self._follow_correction(idx, bucket, log)
-        if self._has_seeds:
-            self._repay_off_graph(graph_ms)
-        state.rounds_since_refresh += 1
-        if state.rounds_since_refresh >= REFRESH_ROUNDS:
-            self._refresh()
+        self._follow_correction(idx, bucket, log, is_own=is_small(ratio))
         return True
-
-    def _learn_off_graph(self, idx: int, residual_ms: float, bare_ms: float) -> None:
-        state = self._state
-        window = state.unsettled[idx]
-        limit_ms = max(MAX_OFF_GRAPH_SHARE * bare_ms, SCHEDULER_MS)
-        window.append(clamp(residual_ms, 0.0, limit_ms))
-        state.num_off_graph[idx] = len(window)
-        if len(window) in LEARNED_AT:
-            state.off_graph_ms[idx] = median(window)
-            if len(window) == SETTLE_ROUNDS:  # it ends the learning, which a lucky round must not
-                state.host_ms[idx] = bare_ms + state.off_graph_ms[idx]
-                window.clear()
-            self._refresh()
-
-    def _repay_off_graph(self, graph_ms: float) -> None:
-        """Lowers all off-graph times while drift says that rounds are faster than alone."""
-        excess_ms = min(MIN_ALONE_DRIFT - self.drift, MAX_RESIDUAL) * graph_ms
-        if excess_ms > 0:
-            state = self._state
-            step_ms = OFF_GRAPH_RATE * excess_ms
-            state.off_graph_ms = [max(own - step_ms, 0.0) for own in state.off_graph_ms]
 
     def _learn_correction(self, idx: int, bucket: int, log: float) -> None:
         """Takes the log of observed over seeded of a tier new to a bucket."""
@@ -280,13 +245,18 @@ class CostTable:
             self._set_correction(idx, bucket, median(window))
         self._count_unsettled(idx, bucket, len(window))
 
-    def _follow_correction(self, idx: int, bucket: int, log: float) -> None:
+    def _follow_correction(self, idx: int, bucket: int, log: float, is_own: bool) -> None:
         state = self._state
-        before = state.correction_log[idx][bucket]
-        step = SLOW_RATE * clamp(log - before, -MAX_RESIDUAL, MAX_RESIDUAL)
-        self._set_correction(idx, bucket, before + step)
+        if is_own:  # else it is a stall or a neighbour: nothing of the tier's
+            before = state.correction_log[idx][bucket]
+            self._set_correction(idx, bucket, before + SLOW_RATE * (log - before))
+        moved = abs(state.correction_log[idx][bucket] - self._shown_log.item(idx, bucket))
+        has_grown = state.num_corrected[idx][bucket] < MAX_EVIDENCE
+        if has_grown:
+            state.num_corrected[idx][bucket] += 1
         num_rounds = state.num_corrected[idx][bucket]
-        state.num_corrected[idx][bucket] = min(num_rounds + 1, MAX_EVIDENCE)
+        if moved > REFRESH_MOVE or (has_grown and num_rounds in REFRESH_ROUNDS):
+            self._refresh()
 
     def _learn_point(self, idx: int, bucket: int, round_time: RoundTime) -> None:
         """Stands in for a seed: a tier's first rounds at a bucket, whatever their context."""
@@ -307,8 +277,8 @@ class CostTable:
             self._refresh()
 
     def _set_correction(self, idx: int, bucket: int, value: float) -> None:
-        limit = MAX_CORRECTION_LOG if self._state.seeds[idx] else MAX_UNSEEDED_CORRECTION_LOG
-        self._state.correction_log[idx][bucket] = clamp(value, -limit, limit)
+        value = clamp(value, -MAX_CORRECTION_LOG, MAX_CORRECTION_LOG)
+        self._state.correction_log[idx][bucket] = value
 
     def _learn_catch_up(self, extra_ms: float, unit_ms: float) -> None:
         if unit_ms > 0:
@@ -323,9 +293,8 @@ class CostTable:
         if len(window) > DRIFT_WINDOW:
             del self._sorted_ratios[bisect_left(self._sorted_ratios, window.pop(0))]
         self.drift = self._drift_of_window()
-        # Faster than alone: what was booked as off-graph was a neighbour that has left since.
-        is_too_fast = len(window) == DRIFT_WINDOW and self.drift == DRIFT_LIMITS[0]
-        if is_too_fast and any(self._state.off_graph_ms):
+        # Faster than alone: what was booked on the tiers was a neighbour that has left since.
+        if self._has_seeds and len(window) == DRIFT_WINDOW and self.drift < 1.0:
             self._forget_corrections()
 
     def _drift_of_window(self) -> float:
@@ -333,7 +302,8 @@ class CostTable:
         if len(ratios) < MIN_DRIFT_ROUNDS:
             return 1.0
         limits = DRIFT_LIMITS if self._has_seeds else UNSEEDED_DRIFT_LIMITS
-        return clamp(ratios[len(ratios) // 2], *limits)
+        drift = clamp(ratios[len(ratios) // 2], *limits)
+        return 1.0 if is_small(drift) else drift
 
     def _forget_corrections(self) -> None:
         fresh = new_state(self.tiers, self._state.buckets)
@@ -347,16 +317,19 @@ class CostTable:
         """Returns the index of the bucket a batch pads to; the last one if it exceeds all."""
         return min(bisect_left(self._buckets, batch_size), len(self._buckets) - 1)
 
-    def _graph_ms(self, idx: int, batch_size: int, context_tokens: int) -> float:
+    def _alone_ms(self, idx: int, batch_size: int, context_tokens: int) -> float:
         bucket = self._bucket(batch_size)
         ms = self._base.item(bucket, idx) + self._slope.item(bucket, idx) * context_tokens
         return float(ms + max(batch_size - self._buckets[-1], 0) * self._rise.item(idx))
 
-    def _curve_ms(self, idx: int, round_time: RoundTime) -> float:
-        """Returns what the curve alone says, before corrections and restored order."""
-        bucket = self._bucket(round_time.batch_size)
+    def _observed_log(self, idx: int, bucket: int, round_time: RoundTime) -> float:
+        """Returns the log of the correction that explains a round."""
+        curve = self._curves[idx]
         above = max(round_time.batch_size - self._buckets[-1], 0)
-        return max(self._curves[idx].ms(bucket, round_time.context_tokens, above), MIN_MS)
+        base = curve.base.item(bucket)
+        rest = curve.ms(bucket, round_time.context_tokens, above) - base
+        ms = round_time.ms / self.drift - rest
+        return math.log(max(ms, MIN_MS) / max(base, MIN_MS))
 
     def _extra_unit_ms(self, batch_size: int, context_tokens: int) -> float:
         above = max(batch_size - self._buckets[-1], 0)
@@ -376,6 +349,7 @@ class CostTable:
             learned = {tier: list(points.values()) for tier, points in points_by_tier if points}
             own = fit_learned(learned, state.buckets)
         self._curves = [own.get(tier) or extrapolate(tier, own) for tier in self.tiers]
+        self._slope = np.array([curve.slope for curve in self._curves]).T.copy()  # [K, T]
         self._rise = np.array([curve.rise for curve in self._curves])
         # A catch-up that was not seeded is counted in zero-step rounds.
         self._extra = self._curves[self._plain_idx or 0]
@@ -391,10 +365,7 @@ class CostTable:
 
     def _refresh(self) -> None:
         """Rebuilds the tables that predictions read."""
-        state = self._state
-        state.rounds_since_refresh = 0
-        rounds, log = np.array(state.num_corrected), np.array(state.correction_log)
-        self._base, self._slope = corrected(self._curves, rounds, log)  # [K, T]
-        self._off_graph = off_graph_table(state, self._base, self._plain_idx)  # [K, T]
-        self._host_bound_ms = host_bound_ms(state, self._plain_idx)
-        self._base += self._off_graph
+        rounds = np.array(self._state.num_corrected)
+        self._shown_log = np.array(self._state.correction_log)
+        self._correction = with_lent(rounds, self._shown_log, self._plain_idx)
+        self._base = corrected(self._curves, rounds, self._correction)  # [K, T]

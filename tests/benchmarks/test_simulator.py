@@ -202,7 +202,7 @@ def test_kept_costs_name_no_folder_of_the_machine(tmp_path: Path) -> None:
 def test_kept_costs_are_what_the_same_server_learned_since(tmp_path: Path) -> None:
     source, target, served = RESULTS / simulator.COSTS, tmp_path / "kept.json", tmp_path / "o.json"
     costs = json.loads(source.read_text())["costs"]
-    learned = {**costs, "off_graph_ms": [0.25] * len(costs["tiers"])}
+    learned = {**costs, "drift_ratios": [1.25] * 8}
     served.write_text(json.dumps({"costs": learned}))
     simulator.keep_costs(source, target, served)
     assert json.loads(target.read_text())["costs"] == learned
@@ -214,17 +214,15 @@ def test_kept_costs_are_what_the_same_server_learned_since(tmp_path: Path) -> No
 
 def test_true_costs_hold_what_was_learned_and_another_start_s_do_not(tmp_path: Path) -> None:
     stored = json.loads((RESULTS / simulator.COSTS).read_text())
-    tiers = stored["costs"]["tiers"]
     path = tmp_path / simulator.COSTS
     times = []
-    for off_graph_ms in (0.0, 0.25):
-        stored["costs"]["off_graph_ms"] = [off_graph_ms] * len(tiers)
-        stored["costs"]["num_off_graph"] = [32] * len(tiers)
+    for ratio in (1.0, 1.25):
+        stored["costs"]["drift_ratios"] = [ratio] * 64
         path.write_text(json.dumps(stored))
         costs = simulator.ServerCosts(path)
         fresh = costs.table_off_by(0.0, seed=1)
         times.append(
             (costs.round_ms(costs.tiers[2], 4, 1024), fresh.round_ms(costs.tiers[2], 4, 1024))
         )
-    assert times[1][0] == pytest.approx(times[0][0] + 0.25)
+    assert times[1][0] == pytest.approx(times[0][0] * 1.25)
     assert times[1][1] == times[0][1]

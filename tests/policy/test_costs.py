@@ -7,6 +7,7 @@ import statistics
 import pytest
 from hypothesis import given, settings
 
+from sglang_adaptive_spec.policy.cost_curves import LENT_SHARE
 from sglang_adaptive_spec.policy.costs import CATCH_UP_ROUNDS, SETTLE_ROUNDS, CostTable
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
 from tests.policy.cost_server import (
@@ -40,13 +41,26 @@ def test_a_tier_visited_often_is_predicted_within_one_percent(batch_size: int) -
     assert abs(server.error(FIVE, batch_size)) < 0.01
 
 
-def test_time_outside_the_graphs_is_learned_and_lent_to_tiers_not_visited() -> None:
+def test_what_a_seed_did_not_see_is_learned_and_half_of_it_lent_to_drafting_tiers() -> None:
     server = Server(seeded(), off_graph_ms=0.8)
     server.run(THREE, 16, 40)
-    for tier in TIERS:
-        assert server.table.off_graph_ms(tier) == pytest.approx(0.8, abs=0.08)
-        assert abs(server.error(tier, 16)) < 0.02
-    assert server.table.drift == pytest.approx(1.0, abs=0.01)
+    own = server.table.correction(THREE, 16)
+    assert own == pytest.approx(1 + 0.8 / 7.8, rel=0.02)
+    assert abs(server.error(THREE, 16)) < 0.01
+    for tier in (TIERS[1], FIVE, SEVEN):
+        assert server.table.correction(tier, 16) == pytest.approx(own**LENT_SHARE)
+    assert server.table.correction(THREE, 4) == 1.0  # of another batch size it says nothing
+    assert server.table.drift == 1.0
+
+
+def test_zero_steps_neither_lend_nor_borrow() -> None:
+    server = Server(seeded(), off_graph_ms=0.8)
+    server.run(THREE, 16, 40)
+    assert server.table.correction(PLAIN_TIER, 16) == 1.0
+    server = Server(seeded(), off_graph_ms=0.8)
+    server.run(PLAIN_TIER, 16, 40)
+    assert abs(server.error(PLAIN_TIER, 16)) < 0.01
+    assert server.table.correction(THREE, 16) == 1.0
 
 
 def test_a_scheduler_slower_than_the_graphs_of_a_small_model_is_no_neighbour() -> None:
@@ -55,9 +69,9 @@ def test_a_scheduler_slower_than_the_graphs_of_a_small_model_is_no_neighbour() -
     server.graph_factor = 0.2
     for tier in (PLAIN_TIER, THREE):
         server.run(tier, 16, 80)
-    for tier in TIERS:
-        assert abs(server.error(tier, 16)) < 0.03
-    assert server.table.drift == pytest.approx(1.0, abs=0.02)
+    for tier in (PLAIN_TIER, THREE):
+        assert abs(server.error(tier, 16)) < 0.02
+    assert server.table.drift == 1.0
 
 
 class HidingServer(Server):
@@ -80,32 +94,31 @@ def test_what_a_small_batch_shows_of_the_host_s_work_a_large_one_hides() -> None
         assert abs(server.error(tier, 128)) < 0.02
 
 
-def test_a_round_that_hides_the_host_s_work_teaches_nothing_about_it() -> None:
+def test_what_a_large_batch_shows_is_not_charged_to_a_small_one() -> None:
     """H200: 7 steps first ran at batch 32, 1.6 ms over their seed; batch 1 was charged with it."""
-    server = HidingServer(seeded())
-    for tier in (TIERS[1], THREE, FIVE):
-        server.run(tier, 1, 80)
+    server = Server(seeded())
+    server.run(FIVE, 1, 80)
     server.factor[SEVEN] = 1.1
     server.run(SEVEN, 32, 80)
     assert abs(server.error(SEVEN, 32)) < 0.02
     server.factor[SEVEN] = 1.0
-    assert abs(server.error(SEVEN, 1)) < 0.03
+    assert abs(server.error(SEVEN, 1)) < 0.01
 
 
-def test_speculative_tiers_borrow_among_themselves_and_zero_steps_from_them() -> None:
-    table = seeded()
-    server = Server(table, off_graph_ms=0.2)
-    server.run(PLAIN_TIER, 16, 32)
-    assert table.off_graph_ms(THREE) == pytest.approx(0.2, abs=0.05)  # better than nothing
-    server.off_graph_ms = 0.9
-    server.run(FIVE, 16, 32)
-    assert table.off_graph_ms(THREE) == pytest.approx(0.9, abs=0.1)
-    assert table.off_graph_ms(PLAIN_TIER) == pytest.approx(0.2, abs=0.05)
+def test_a_slow_host_at_one_batch_size_does_not_look_like_a_neighbour_at_the_next() -> None:
+    """H200: 3 steps took 10 % more than seeded at batch 1, and batch 32 was charged with it."""
+    server = HidingServer(seeded())
+    server.host_ms = 7.9
+    server.run(THREE, 1, 300)  # 7.1 ms on the GPU
+    server.run(THREE, 32, 300)
+    for tier in (THREE, FIVE, SEVEN):  # which the GPU bounds there
+        assert abs(server.error(tier, 32)) < 0.01
+    assert server.table.drift == 1.0
 
 
 @pytest.mark.parametrize("visited", [PLAIN_TIER, THREE, SEVEN])
 def test_a_neighbour_is_followed_by_tiers_not_visited(visited: Tier) -> None:
-    server = Server(seeded(), off_graph_ms=0.3)
+    server = Server(seeded())
     server.run(visited, 32, 200)
     for factor in (1.5, 1.0, 1.5):
         server.neighbour = factor
@@ -115,7 +128,7 @@ def test_a_neighbour_is_followed_by_tiers_not_visited(visited: Tier) -> None:
 
 
 def test_a_neighbour_of_a_minute_leaves_no_tier_looking_better() -> None:
-    server = Server(seeded(), off_graph_ms=0.3)
+    server = Server(seeded())
     for tier in (THREE, FIVE):
         server.run(tier, 32, 200)
     for factor in (1.5, 1.0):
@@ -142,12 +155,12 @@ def test_a_short_visit_corrects_a_tier_and_leaves_the_rest_alone() -> None:
     before = server.table.round_ms(THREE, 32, 32 * CONTEXT)
     server.factor[SEVEN] = 1.1
     server.run(SEVEN, 32, 16)
-    assert server.table.round_ms(THREE, 32, 32 * CONTEXT) == pytest.approx(before, rel=0.002)
+    assert server.table.round_ms(THREE, 32, 32 * CONTEXT) == pytest.approx(before, rel=0.01)
     assert abs(server.error(SEVEN, 32)) < 0.02
 
 
 @pytest.mark.parametrize("bias", [0.93, 1.08])
-def test_a_common_error_at_one_batch_size_favours_no_tier(bias: float) -> None:
+def test_a_common_error_at_one_batch_size_favours_no_tier_by_more_than_half(bias: float) -> None:
     """All seeds are wrong alike; only 3 steps are ever visited, at more than one batch size."""
     server = Server(seeded(factor=lambda tier: 1 / bias))
     for batch_size in (32, 100, 8, 100, 32):
@@ -155,7 +168,7 @@ def test_a_common_error_at_one_batch_size_favours_no_tier(bias: float) -> None:
         at_visited = server.error(THREE, batch_size)
         assert abs(at_visited) < 0.01
         for tier in TIERS[1:]:
-            assert abs(server.error(tier, batch_size) - at_visited) < 0.03
+            assert abs(server.error(tier, batch_size) - at_visited) < abs(1 - bias) / 2 + 0.01
 
 
 def test_a_neighbour_that_was_there_from_the_start_is_forgotten_when_it_leaves() -> None:
@@ -168,14 +181,13 @@ def test_a_neighbour_that_was_there_from_the_start_is_forgotten_when_it_leaves()
         assert abs(server.error(tier, 32)) < 0.02
 
 
-def test_slow_first_rounds_are_paid_back_by_all_tiers() -> None:
+def test_slow_first_rounds_are_paid_back() -> None:
     server = Server(seeded(), off_graph_ms=1.2)
     server.run(THREE, 32, 80)
     server.off_graph_ms = 0.2
-    server.run(THREE, 32, 5000)
+    server.run(THREE, 32, 200)
     for tier in TIERS:
-        assert server.table.off_graph_ms(tier) < 0.5
-        assert abs(server.error(tier, 32)) < 0.03
+        assert abs(server.error(tier, 32)) < 0.04
     assert abs(server.error(THREE, 32)) < 0.01
 
 
@@ -205,7 +217,7 @@ def test_a_correction_is_not_drowned_by_smaller_batches_nobody_served() -> None:
     assert table.round_ms(THREE, 32, 0) == pytest.approx(12.0, rel=0.01)
     assert table.round_ms(THREE, 128, 0) == pytest.approx(13.0, rel=0.02)
     ratio = table.round_ms(FIVE, 32, 0) / table.round_ms(THREE, 32, 0)
-    assert ratio == pytest.approx(15 / 13, rel=0.005)
+    assert ratio == pytest.approx(15 / 13 * (13 / 12) ** (1 - LENT_SHARE), rel=0.01)
 
 
 def test_stalls_do_not_move_the_prediction() -> None:
@@ -308,7 +320,7 @@ def test_what_is_no_table_is_refused(change) -> None:
 
 
 def test_forgetting_the_drift_keeps_the_rest() -> None:
-    server = Server(seeded(), off_graph_ms=0.5)
+    server = Server(seeded())
     server.run(THREE, 32, 100)
     server.neighbour = 1.5
     server.run(THREE, 32, 100)
