@@ -135,12 +135,15 @@ class ServerCosts:
 class Visitor:
     """A policy that serves one replay after another: its requests are new, its clock goes on."""
 
-    results_at_once = GoodputPolicy.results_at_once
-
     def __init__(self, policy: GoodputPolicy) -> None:
         self.policy = policy
         self._first_request = 0
         self._start_s = 0.0
+
+    @property
+    def results_at_once(self) -> int:
+        """How many results the policy takes together next."""
+        return self.policy.results_at_once
 
     def go_on(self, num_requests: int, duration_s: float) -> None:
         """Ends a replay of so many requests."""

@@ -128,10 +128,14 @@ class AdaptiveController:
 
     def before_decode(self, batch: DecodeBatch) -> Launch:
         """Chooses and activates the tier of the decode round that is about to launch."""
-        if batch.requests != self._requests:
+        has_changed = batch.requests != self._requests
+        if has_changed:
             self._requests = tuple(batch.requests)
             self.learn()
-        tier, is_catch_up = self._with_draft_caught_up(self._choose(batch), batch.requests)
+        chosen = self._choose(batch)
+        if has_changed:
+            self._results_at_once = results_at_once(self.policy)
+        tier, is_catch_up = self._with_draft_caught_up(chosen, batch.requests)
         if tier != self.decode_tier:
             self._count_switch(tier, batch.size)
         self._batch_size = batch.size
@@ -159,6 +163,7 @@ class AdaptiveController:
         results, self._results = self._results, []
         for num_correct_drafts, batch_size in results:
             self._learn(num_correct_drafts, batch_size)
+        self._results_at_once = results_at_once(self.policy)
 
     def _learn(self, num_correct_drafts: Sequence[int], batch_size: int) -> None:
         if not self._launches or self._launches[0].batch_size != batch_size:

@@ -19,7 +19,14 @@ from sglang_adaptive_spec.config_file import config_error
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.ema import EmaPolicy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.tiers import DecodeBatch, Observation, Policy, RoundTime, Tier
+from sglang_adaptive_spec.policy.tiers import (
+    DecodeBatch,
+    Observation,
+    Policy,
+    RoundTime,
+    Tier,
+    results_at_once,
+)
 from sglang_adaptive_spec.simulate.record import TraceRecorder
 
 MOVE_REASONS = (
@@ -116,6 +123,11 @@ class WatchedPolicy:
         self._before: Finished | None = None  # the result before the newest
         self._decision: Decision | None = None
         self._expectations: dict[Tier, tuple[float, float]] = {}  # tokens and ms, as decided last
+
+    @property
+    def results_at_once(self) -> int:
+        """How many results the policy takes together next."""
+        return results_at_once(self.policy)
 
     def choose(self, batch: DecodeBatch) -> Tier:
         """Returns the policy's choice; remembers what it was for."""

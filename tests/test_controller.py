@@ -222,6 +222,18 @@ def test_a_patient_policy_gets_its_results_together_and_in_order() -> None:
     assert [one.tier.num_steps for one in policy.observed] == [3, 1, 1, 1, 1, 1]
 
 
+def test_a_policy_may_become_patient_and_impatient_again() -> None:
+    policy = PatientPolicy(3)
+    controller = AdaptiveController(policy, FakePool(), STARTUP)
+    seen = []
+    for request, patience in (("a", 1), ("a", 3), ("a", 3), ("b", 1), ("b", 1)):
+        policy.results_at_once = patience  # asked after learning, and when the batch has changed
+        decode(controller, (request,))
+        controller.observe([1], 1)
+        seen.append(len(policy.observed))
+    assert seen == [1, 2, 2, 4, 5]
+
+
 @pytest.mark.parametrize("moment", ["another batch", "an extend", "a question"])
 def test_results_are_worked_through_before(moment: str) -> None:
     policy = PatientPolicy(3)

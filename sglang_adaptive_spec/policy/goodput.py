@@ -61,15 +61,14 @@ REDECIDE_BATCH = 8
 # A batch of none but new requests may be of another kind. At zero steps a larger one shows it (one
 # free look per request and catch-up); up to here that takes seconds, and drafting costs little.
 FRESH_LOOK_BATCH = 8
-FRESH_ROUNDS = 4  # before the first decision about such a batch
+# Before the first decision about such a batch: as many rounds as so many request-rounds take.
+FRESH_ROUNDS, FRESH_EVIDENCE = 4, 32
 # The back-off starts anew once this share of the batch may have changed.
 RESET_SHARE = 1 / 8
 
 
 class GoodputPolicy:
     """Chooses by expected tokens per millisecond."""
-
-    results_at_once = RESULTS_AT_ONCE
 
     def __init__(
         self,
@@ -91,6 +90,7 @@ class GoodputPolicy:
         self.prober = Prober()
         self.home = initial  # the tier in force, probes aside
         self.decision: Decision | None = None
+        self.results_at_once = RESULTS_AT_ONCE  # 1 until a batch of new requests is decided about
         self.num_switches: dict[str, int] = {"gain": 0, "slot": 0, "fresh": 0}
         self._bounds = list(self.candidates)
         self._steps: dict[tuple[Tier, ...], Rows] = {}
@@ -206,18 +206,20 @@ class GoodputPolicy:
     def _start_afresh(self, size: int) -> None:
         """Gives a batch of none but new requests the chance to differ from those before."""
         self.acceptance.shorten_memory()
+        self.results_at_once = 1
         allowed = self.reachable(size)
         start = self._start(allowed)
         if self.home not in allowed:  # no decision comes before FRESH_ROUNDS
             self._move(_clip(self.home, allowed), "slot")
         if size <= FRESH_LOOK_BATCH and self.home.num_steps < start.num_steps:
             self._move(start, "fresh")
-        self._due = FRESH_ROUNDS
+        self._due = min(FRESH_ROUNDS, math.ceil(FRESH_EVIDENCE / size))
 
     def _start(self, tiers: Sequence[Tier]) -> Tier:
         return _clip(self.initial, tiers)
 
     def _decide(self, batch: DecodeBatch) -> None:
+        self.results_at_once = RESULTS_AT_ONCE
         slot = self.slot(batch.size)
         allowed = self.candidates[slot]
         if self.home not in allowed:

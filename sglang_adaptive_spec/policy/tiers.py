@@ -70,7 +70,7 @@ class RoundTime(NamedTuple):
 class Policy(Protocol):
     """Chooses a tier per decode round; must be a pure function of what it was told.
 
-    One that can wait for its results names how many it takes together: `results_at_once`.
+    One that can wait for its results says how many it takes together next: `results_at_once`.
     """
 
     def choose(self, batch: DecodeBatch) -> Tier:

@@ -80,14 +80,17 @@ class Probing:
 class WatchedGoodput:
     """A goodput policy whose probes are timed from outside, whatever it says of itself."""
 
-    results_at_once = GoodputPolicy.results_at_once
-
     def __init__(self, policy: GoodputPolicy) -> None:
         self.policy = policy
         self._probing_s = 0.0
         self._first_s: float | None = None
         self._last_s = 0.0
         self._is_probe = False
+
+    @property
+    def results_at_once(self) -> int:
+        """How many results the policy takes together next."""
+        return self.policy.results_at_once
 
     @property
     def probing(self) -> Probing:

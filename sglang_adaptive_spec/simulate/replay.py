@@ -5,8 +5,8 @@ What the server does and the replay does, too:
   period one round later still, and not if a request joined right after it. A policy that takes
   several at once gets them together, or when the batch changes;
 - at zero steps the draft falls behind. Every `CATCH_UP_ROUNDS` rounds one round catches it up, and
-  so does one more zero-step round before a deeper tier starts. The round after says for free
-  whether the first draft would have held.
+  so does one more zero-step round before a deeper tier starts. The round after it, or after
+  a prefill, says for free whether the first draft would have held.
 Left out, alike for every policy: prefill, sampling, rows that finished one round before.
 """
 
@@ -108,11 +108,11 @@ class Replay:
         self._chosen: Tier | None = None
         self._ran: Tier | None = None
         self._rounds_behind = 0  # rounds that the draft has not seen
-        self._is_caught_up: tuple[int, ...] = ()  # requests caught up by the round before
+        # Requests that the draft is level with: caught up by the round before, or just prefilled.
+        self._is_caught_up: tuple[int, ...] = ()
         self._unseen: Round | None = None
         self._unseen_period: RoundTime | None = None
         self._waiting: list[tuple[Observation, RoundTime | None]] = []
-        self._results_at_once = results_at_once(policy)
         self._sampling = Sampling()
 
     def run(self) -> ReplayResult:
@@ -142,6 +142,7 @@ class Replay:
             if request is None:
                 break
             self.live.join(self._next_request, request)
+            self._is_caught_up = (*self._is_caught_up, self._next_request)
             self._next_request += 1
             has_joined = True
         return has_joined
@@ -218,7 +219,7 @@ class Replay:
         """Has the round before ``newest`` told to the policy, and the period before that."""
         if self._unseen is not None:
             self._waiting.append((self._unseen.observation, self._unseen_period))
-        if len(self._waiting) >= self._results_at_once:
+        if len(self._waiting) >= results_at_once(self._policy):
             self._tell()
         self._unseen_period = None if self._unseen is None else self._unseen.period
         self._unseen = newest

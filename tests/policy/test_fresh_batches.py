@@ -1,6 +1,6 @@
 """A batch of none but new requests may be of another kind: it is not judged by those before."""
 
-from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.goodput import RESULTS_AT_ONCE, GoodputPolicy
 from sglang_adaptive_spec.policy.tiers import DecodeBatch, Observation
 from tests.policy.rounds import goodput
 
@@ -45,3 +45,19 @@ def test_a_fresh_batch_of_another_slot_runs_at_no_tier_that_its_slot_forbids() -
     assert run_batch(policy, ["a", "b", "c", "d"], 100, hold=True)[-1] == 7
     ran = run_batch(policy, [f"c{row}" for row in range(16)], 8, hold=True)
     assert set(ran) <= {0, 3}
+
+
+def test_the_more_requests_the_sooner_a_fresh_batch_is_decided_about() -> None:
+    """Up to then results are taken one by one; what was in force may be far too deep."""
+    rounds = {}
+    for size in (4, 16, 64):
+        policy = goodput(initial=3)
+        run_batch(policy, [f"a{row}" for row in range(size)], 100, hold=True)
+        assert policy.results_at_once == RESULTS_AT_ONCE
+        requests = [f"b{row}" for row in range(size)]
+        policy.choose(DecodeBatch(size, requests))
+        assert policy.results_at_once == 1
+        ran = run_batch(policy, requests, 20, hold=False)
+        assert policy.results_at_once == RESULTS_AT_ONCE
+        rounds[size] = next(idx for idx, steps in enumerate(ran) if steps < 7)
+    assert rounds[64] < rounds[16] < rounds[4] <= 4
