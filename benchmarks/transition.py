@@ -62,8 +62,9 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--arms", type=words, default=ALL_ARMS)
     run_.add_argument("--concurrency", type=numbers, default=(2, 16, 64))
     run_.add_argument("--workloads", type=words, default=REAL)
-    run_.add_argument("--waves", type=int, default=2, help="requests per phase and slot [2]")
-    run_.add_argument("--new-tokens", type=int, default=192, help="of every request [192]")
+    # As the host's own benchmark: four requests one after the other, 256 tokens each.
+    run_.add_argument("--waves", type=int, default=4, help="requests per phase and slot [4]")
+    run_.add_argument("--new-tokens", type=int, default=256, help="of every request [256]")
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
     run_.set_defaults(repeats=3, context_length=2048)
     add_merge(commands, has_plot=True, has_incomplete=True)

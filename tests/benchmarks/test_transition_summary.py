@@ -170,5 +170,5 @@ def test_injected_phases_share_prompts_enough_for_the_largest_loop() -> None:
     args = parser().parse_args(["run", "--out", "x", "--workloads", "injected"])
     prompts = prompts_of(args)
     assert set(prompts) == {"0.3", "0.95"}
-    assert len(prompts["0.3"]) == 2 * 64
+    assert len(prompts["0.3"]) == 4 * 64
     assert {len(prompt) for prompt in prompts["0.3"]} == {128}
