@@ -1,0 +1,138 @@
+"""What would the policy serve if rounds took what the matrix measured? Finds wrong costs offline.
+
+Anywhere, without a GPU (ten seconds):
+
+    python3 -m benchmarks.served
+
+`simulator.py` asks whether a simulation is right: there the true periods are what a server seeded.
+Here they are the means of matrix-h200.json's own windows, by batch size and depth, and the policy
+starts from the seeds of another server (costs-h200.json), which are off by up to a fifth. It visits
+the cells in the matrix's order; a visit is cut into windows as there. Printed: tokens per second
+over those of the best static arm at the same periods. No result file: nothing is measured.
+
+Estimated, not measured: 2 steps, half-way between 1 and 3; 10 steps beyond the batch sizes that ran
+them, so slow that no policy should stay.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.acceptance import MIXED, MIXED_PROBABILITIES
+from benchmarks.simulator import (
+    COSTS,
+    MATRIX,
+    RESULTS,
+    SEEDS,
+    ServerCosts,
+    Visitor,
+    fresh_policy,
+    name_of,
+    visit,
+    windows_of,
+)
+from benchmarks.tables import table
+from sglang_adaptive_spec.policy.tiers import Tier
+
+STATIC_STEPS = {"none": 0, "static-1": 1, "static-3": 3, "static-5": 5, "static-7": 7}
+# Zero-step rounds, with their catch-ups, and 10 steps are seen in these arms' windows only.
+ADAPTIVE = ("goodput", "ema")
+ADAPTIVE_STEPS = ("0", "10")
+VISIT_NOISE = 0.02  # relative standard deviation of a depth's period from one visit to the next
+UNSEEN_FACTOR = 3.0  # of the deepest static period: a depth that never ran at that batch size
+
+Raw = Mapping[str, Any]
+
+
+def periods_ms(measured: Raw) -> dict[tuple[int, int], float]:
+    """Returns the mean period by batch size and depth, zero steps as ours serve them."""
+    found: dict[tuple[int, int], list[float]] = {}
+    for cell in measured["cells"]:
+        for arm, windows in cell["windows"].items():
+            for window in windows:
+                steps = _steps_of(arm, window["rounds"])
+                if steps is not None:
+                    ms = window["seconds"] / sum(window["rounds"].values()) * 1e3
+                    found.setdefault((cell["batch_size"], steps), []).append(ms)
+    means = {key: statistics.fmean(values) for key, values in found.items()}
+    for size in {size for size, _ in means}:
+        means[size, 2] = (means[size, 1] + means[size, 3]) / 2
+    return means
+
+
+def _steps_of(arm: str, rounds: Mapping[str, int]) -> int | None:
+    """Returns the only depth of a window that tells about it."""
+    if arm in ADAPTIVE:
+        only = next(iter(rounds)) if len(rounds) == 1 else None
+        return int(only) if only in ADAPTIVE_STEPS else None
+    return STATIC_STEPS[arm] if STATIC_STEPS.get(arm) else None  # none is no zero-step round
+
+
+class MeasuredCosts:
+    """The measured periods as `RoundCosts`, each depth a little off in every visit."""
+
+    def __init__(self, periods: Mapping[tuple[int, int], float], seed: int) -> None:
+        self._periods = periods
+        self._luck = np.random.default_rng(seed)
+        self._factors: dict[int, float] = {}
+
+    def next_visit(self) -> None:
+        """Draws how far every depth is off."""
+        depths = sorted({steps for _, steps in self._periods})
+        noise = VISIT_NOISE * self._luck.standard_normal(len(depths))
+        self._factors = dict(zip(depths, (1.0 + noise).tolist(), strict=True))
+
+    def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
+        """Returns the period; the windows are so short that context hardly tells."""
+        ms = self._periods.get((batch_size, tier.num_steps))
+        if ms is None:
+            return UNSEEN_FACTOR * self._periods[batch_size, max(STATIC_STEPS.values())]
+        return ms * self._factors[tier.num_steps]
+
+    def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
+        """Returns nothing: the mean zero-step period holds the catch-ups."""
+        return 0.0
+
+
+def best_static(cell: Raw, costs: MeasuredCosts) -> float:
+    """Returns the tokens per second of the best static depth at the same periods."""
+    hazards = MIXED_PROBABILITIES if cell["acceptance"] == MIXED else (float(cell["acceptance"]),)
+    rates = []
+    for steps in STATIC_STEPS.values():
+        tokens = statistics.fmean(sum(h**idx for idx in range(steps + 1)) for h in hazards)
+        ms = costs.round_ms(Tier(steps, 1, steps + 1), cell["batch_size"], 0)
+        rates.append(cell["batch_size"] * tokens / ms * 1e3)
+    return max(rates)
+
+
+def shares(measured: Raw, start: ServerCosts, seeds: Sequence[int] = SEEDS) -> dict[str, float]:
+    """Returns tokens per second over the best static depth's, by cell; geometric mean of seeds."""
+    args, periods = windows_of(measured), periods_ms(measured)
+    found: dict[str, list[float]] = {}
+    for seed in seeds:
+        costs = MeasuredCosts(periods, seed)
+        visitor = Visitor(fresh_policy(start, seed))
+        for cell in measured["cells"]:
+            costs.next_visit()
+            rate = visit(visitor, cell, costs, args, seed)
+            found.setdefault(name_of(cell), []).append(rate / best_static(cell, costs))
+    return {name: statistics.geometric_mean(values) for name, values in found.items()}
+
+
+def main() -> int:
+    """Prints every cell's share."""
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
+    measured = json.loads((RESULTS / MATRIX).read_text())
+    found = shares(measured, ServerCosts(RESULTS / COSTS))
+    print(table(("cell", "goodput / best static"), list(found.items())))
+    print(f"geometric mean {statistics.geometric_mean(found.values()):.4f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
