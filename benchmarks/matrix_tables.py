@@ -33,7 +33,9 @@ def window_table(windows: Sequence[Raw]) -> str:
     for (size, acceptance, arm), mine in groups.items():
         rates = [expected_rate(size, acceptance, each) for each in mine]
         counted = [each["num_tokens"] / each["seconds"] for each in mine]
-        rounds = sum((Counter(each["rounds"]) for each in mine), Counter())
+        rounds: Counter[str] = Counter()
+        for each in mine:
+            rounds.update(each["rounds"])
         rows.append(
             (
                 f"{size} {acceptance} {arm}",

@@ -102,7 +102,7 @@ class MeasuredCosts:
 def best_static(cell: Raw, costs: MeasuredCosts) -> float:
     """Returns the tokens per second of the best static depth at the same periods."""
     hazards = MIXED_PROBABILITIES if cell["acceptance"] == MIXED else (float(cell["acceptance"]),)
-    rates = []
+    rates: list[float] = []
     for steps in STATIC_STEPS.values():
         tokens = statistics.fmean(sum(h**idx for idx in range(steps + 1)) for h in hazards)
         ms = costs.round_ms(Tier(steps, 1, steps + 1), cell["batch_size"], 0)

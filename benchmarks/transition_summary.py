@@ -113,7 +113,7 @@ def oracle_arms(cell: Raw) -> dict[str, str]:
 
 def oracle(cell: Raw) -> float:
     """Returns the tokens/s of who knows each phase's best arm of constant depth."""
-    best = [cell["phases"][arm][name] for name, arm in oracle_arms(cell).items()]
+    best: list[float] = [cell["phases"][arm][name] for name, arm in oracle_arms(cell).items()]
     return statistics.harmonic_mean(best)
 
 
