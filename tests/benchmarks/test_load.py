@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -103,6 +102,7 @@ class FakeServer(ThreadingHTTPServer):
         self.num_tokens = num_tokens
         self.lock = threading.Lock()
         self.in_flight = self.most_in_flight = 0
+        self.meeting = threading.Barrier(1)  # of requests that are answered together
         self.sampling: list[dict[str, object]] = []
 
     @property
@@ -122,7 +122,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.sampling.append(body["sampling_params"])
             self.server.in_flight += 1
             self.server.most_in_flight = max(self.server.most_in_flight, self.server.in_flight)
-        time.sleep(0.05)
+        self.server.meeting.wait(timeout=60)
         with self.server.lock:
             self.server.in_flight -= 1
         answers = [{"output_ids": [7] * self.server.num_tokens} for _ in body["input_ids"]]
@@ -152,6 +152,7 @@ def test_a_batch_ignores_the_end_of_text_and_must_return_the_tokens_asked_for(
 
 
 def test_the_closed_loop_keeps_its_number_of_requests_in_flight(server: FakeServer) -> None:
+    server.meeting = threading.Barrier(3)
     answers = generate_closed(server.url, [[number] for number in range(9)], 5, concurrency=3)
     assert len(answers) == 9
     assert server.most_in_flight == 3
