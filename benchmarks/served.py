@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.acceptance import MIXED, MIXED_PROBABILITIES
+from benchmarks.acceptance import expected_tokens, probabilities, steps_of
+from benchmarks.matrix_summary import STATIC
 from benchmarks.simulator import (
     COSTS,
     MATRIX,
@@ -37,9 +38,9 @@ from benchmarks.simulator import (
     windows_of,
 )
 from benchmarks.tables import table
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
 
-STATIC_STEPS = {"none": 0, "static-1": 1, "static-3": 3, "static-5": 5, "static-7": 7}
+STATIC_STEPS = {arm: steps_of(arm.removeprefix("static-")) for arm in STATIC}
 # Zero-step rounds, with their catch-ups, and 10 steps are seen in these arms' windows only.
 ADAPTIVE = ("goodput", "ema")
 ADAPTIVE_STEPS = ("0", "10")
@@ -79,7 +80,7 @@ class MeasuredCosts:
     def __init__(self, periods: Mapping[tuple[int, int], float], seed: int) -> None:
         self._periods = periods
         self._luck = np.random.default_rng(seed)
-        self._factors: dict[int, float] = {}
+        self._factors: dict[int, float] = {}  # none before the first visit
 
     def next_visit(self) -> None:
         """Draws how far every depth is off."""
@@ -92,7 +93,7 @@ class MeasuredCosts:
         ms = self._periods.get((batch_size, tier.num_steps))
         if ms is None:
             return UNSEEN_FACTOR * self._periods[batch_size, max(STATIC_STEPS.values())]
-        return ms * self._factors[tier.num_steps]
+        return ms * self._factors.get(tier.num_steps, 1.0)
 
     def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
         """Returns nothing: the mean zero-step period holds the catch-ups."""
@@ -101,13 +102,12 @@ class MeasuredCosts:
 
 def best_static(cell: Raw, costs: MeasuredCosts) -> float:
     """Returns the tokens per second of the best static depth at the same periods."""
-    hazards = MIXED_PROBABILITIES if cell["acceptance"] == MIXED else (float(cell["acceptance"]),)
-    rates: list[float] = []
-    for steps in STATIC_STEPS.values():
-        tokens = statistics.fmean(sum(h**idx for idx in range(steps + 1)) for h in hazards)
-        ms = costs.round_ms(Tier(steps, 1, steps + 1), cell["batch_size"], 0)
-        rates.append(cell["batch_size"] * tokens / ms * 1e3)
-    return max(rates)
+    size = cell["batch_size"]
+    rows = probabilities(cell["acceptance"], size)
+    return max(
+        expected_tokens(rows, {str(steps): 1}) / costs.round_ms(chain_tier(steps), size, 0) * 1e3
+        for steps in STATIC_STEPS.values()
+    )
 
 
 def shares(measured: Raw, start: ServerCosts, seeds: Sequence[int] = SEEDS) -> dict[str, float]:

@@ -34,9 +34,7 @@ CELL = {
 
 @pytest.fixture
 def costs() -> MeasuredCosts:
-    made = MeasuredCosts(periods_ms({"cells": [CELL]}), seed=1)
-    made._factors = dict.fromkeys((0, 1, 2, 3, 7), 1.0)
-    return made
+    return MeasuredCosts(periods_ms({"cells": [CELL]}), seed=1)
 
 
 def test_periods_are_those_of_windows_that_ran_one_depth() -> None:
@@ -57,8 +55,7 @@ def test_the_best_static_depth_is_that_of_the_same_periods(
     assert best_static(CELL, costs) == pytest.approx(4 * 1.5 / 7.5 * 1e3)
 
 
-def test_every_visit_draws_anew() -> None:
-    costs = MeasuredCosts(periods_ms({"cells": [CELL]}), seed=1)
+def test_every_visit_draws_anew(costs: MeasuredCosts) -> None:
     seen = []
     for _ in range(2):
         costs.next_visit()

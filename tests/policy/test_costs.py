@@ -217,7 +217,7 @@ def test_a_correction_is_not_drowned_by_smaller_batches_nobody_served() -> None:
     assert table.round_ms(THREE, 32, 0) == pytest.approx(12.0, rel=0.01)
     assert table.round_ms(THREE, 128, 0) == pytest.approx(13.0, rel=0.02)
     ratio = table.round_ms(FIVE, 32, 0) / table.round_ms(THREE, 32, 0)
-    assert ratio == pytest.approx(15 / 13 * (13 / 12) ** (1 - LENT_SHARE), rel=0.01)
+    assert ratio == pytest.approx(15 / 13 * (13 / 12) ** (1 - LENT_SHARE), rel=0.005)
 
 
 def test_stalls_do_not_move_the_prediction() -> None:
