@@ -40,17 +40,16 @@ def make_tiny_models(dest: str | Path) -> dict[str, Path]:
     """Writes the three models under dest and returns their folders by name."""
     generator = torch.Generator().manual_seed(TARGET_SEED)
     embedding = torch.randn(VOCAB, HIDDEN, generator=generator)
-    cycle = torch.randperm(VOCAB, generator=generator)
-    cycle = cycle[(cycle != BOS) & (cycle != EOS)][:DRAFT_VOCAB]
-    head = _head(embedding, cycle, generator)
+    cycle = random_cycle(generator)
+    head = random_head(embedding, cycle, generator)
     folders = {name: Path(dest) / name for name in ("target", "eagle", "eagle3")}
-    _write_model(folders["target"], _config(), _target(embedding, head, generator))
-    _write_model(
+    write_model(folders["target"], base_config(), _target(embedding, head, generator))
+    write_model(
         folders["eagle"],
-        _config(architectures=["LlamaForCausalLMEagle"], num_hidden_layers=1),
+        base_config(architectures=["LlamaForCausalLMEagle"], num_hidden_layers=1),
         _eagle(embedding, torch.Generator().manual_seed(EAGLE_SEED)),
     )
-    eagle3_config = _config(
+    eagle3_config = base_config(
         architectures=["LlamaForCausalLMEagle3"],
         num_hidden_layers=1,
         num_key_value_heads=HEADS,
@@ -62,11 +61,17 @@ def make_tiny_models(dest: str | Path) -> dict[str, Path]:
     )
     known = cycle.sort().values
     eagle3 = _eagle3(head, known, torch.Generator().manual_seed(EAGLE3_SEED))
-    _write_model(folders["eagle3"], eagle3_config, eagle3)
+    write_model(folders["eagle3"], eagle3_config, eagle3)
     return folders
 
 
-def _head(embedding: Tensor, cycle: Tensor, generator: Generator) -> Tensor:
+def random_cycle(generator: Generator) -> Tensor:
+    """The tokens of the cycle in their order."""
+    tokens = torch.randperm(VOCAB, generator=generator)
+    return tokens[(tokens != BOS) & (tokens != EOS)][:DRAFT_VOCAB]
+
+
+def random_head(embedding: Tensor, cycle: Tensor, generator: Generator) -> Tensor:
     """Rows that make each token of the cycle the likely one after its predecessor."""
     head = 0.5 * torch.randn(VOCAB, HIDDEN, generator=generator)
     head[cycle.roll(-1)] = embedding[cycle]
@@ -163,8 +168,9 @@ def _layer(
     }
 
 
-def _config(**changes: Any) -> dict[str, Any]:
-    return {
+def base_config(**changes: Any) -> dict[str, Any]:
+    """Returns the target's config with ``changes``; None takes a key out."""
+    config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_size": HIDDEN,
@@ -187,9 +193,11 @@ def _config(**changes: Any) -> dict[str, Any]:
         "mlp_bias": False,
         **changes,
     }
+    return {name: value for name, value in config.items() if value is not None}
 
 
-def _write_model(folder: Path, config: Mapping[str, Any], weights: Weights) -> None:
+def write_model(folder: Path, config: Mapping[str, Any], weights: Weights) -> None:
+    """Writes weights in bfloat16, config and tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", {"bos_token_id": BOS, "eos_token_id": EOS})

@@ -48,10 +48,19 @@ def paged_batches(draw):
     return pool, rows, prefixes, news, heads, k, v
 
 
+def new_slots(pool, rows, prefixes, news) -> Tensor:
+    """The slots of all new tokens, request after request."""
+    requests = zip(rows, prefixes, news, strict=True)
+    return torch.cat([pool[row, prefix : prefix + new] for row, prefix, new in requests]).long()
+
+
 @patient
-@given(paged_batches(), st.sampled_from(["causal", "tree", "full"]))
-def test_extend_sees_the_prefix_and_what_the_mask_allows(batch, kind):
+@given(paged_batches(), st.sampled_from(["causal", "tree", "full"]), st.booleans())
+def test_extend_sees_the_prefix_and_what_the_mask_allows(batch, kind, is_cached):
     pool, rows, prefixes, news, heads, k, v = batch
+    k_cache, v_cache, new = k.clone(), v.clone(), new_slots(pool, rows, prefixes, news)
+    if not is_cached:
+        k_cache[new] = v_cache[new] = torch.nan  # must not be read
     q = torch.randn(sum(news), heads, HEAD_DIM)
     o = torch.full_like(q, torch.nan)
     trees = [torch.rand(n, n) < 0.5 for n in news]
@@ -59,9 +68,9 @@ def test_extend_sees_the_prefix_and_what_the_mask_allows(batch, kind):
         tree.fill_diagonal_(True)
     starts = [sum(news[:i]) for i in range(len(news))]
     extend_attention_cpu(
-        q, None, None, o, k, v, *ONE, pool, torch.tensor(rows),
-        torch.tensor(prefixes) + torch.tensor(news), torch.tensor(news), torch.tensor(starts),
-        max(news), SCALE, *PLAIN,
+        q, None if is_cached else k[new], None if is_cached else v[new], o, k_cache, v_cache, *ONE,
+        pool, torch.tensor(rows), torch.tensor(prefixes) + torch.tensor(news), torch.tensor(news),
+        torch.tensor(starts), max(news), SCALE, *PLAIN,
         torch.cat([tree.flatten() for tree in trees]) if kind == "tree" else None,
         kind == "causal",
     )  # fmt: skip
@@ -76,6 +85,22 @@ def test_extend_sees_the_prefix_and_what_the_mask_allows(batch, kind):
             slots = pool[row, positions].long()
             expected = softmax_attention(q[start + step], k[slots], v[slots])
             torch.testing.assert_close(o[start + step].double(), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_without_a_prefix_new_tokens_may_have_another_shape_than_the_cache():
+    """Latent attention prefills per head and caches one narrower row for all of them."""
+    q, k = torch.randn(2, 3, 2, HEAD_DIM)
+    v = torch.randn(3, 2, HEAD_DIM - 1)
+    latent = torch.full((NUM_SLOTS, 1, HEAD_DIM + 2), torch.nan)
+    o = torch.full_like(v, torch.nan)
+    (one, length), pool = torch.tensor([[0], [3]]), torch.arange(3, dtype=torch.int32)[None]
+    extend_attention_cpu(
+        q, k, v, o, latent, latent, *ONE, pool, one, length, length, one, 3, SCALE, *PLAIN
+    )
+    for step in range(3):
+        wide = torch.cat([v, torch.zeros(3, 2, 1)], dim=2)
+        expected = softmax_attention(q[step], k[: step + 1], wide[: step + 1])
+        torch.testing.assert_close(o[step].double(), expected[:, :-1], atol=1e-5, rtol=1e-4)
 
 
 @patient

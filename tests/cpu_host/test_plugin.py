@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import pytest
 import torch
 from sglang_cpu_host import plugin
 
-from tests.hosts import host_source
+from tests.hosts import REPO, host_source
 
 VERSIONS = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
 HOOKED = {
@@ -76,15 +77,23 @@ def test_tensors_of_other_devices_go_to_the_host():
     assert result == (elsewhere, 1, 2, 3, None)
 
 
-@pytest.mark.parametrize("is_real", [True, False])
-def test_the_hooks_stand_back_when_a_real_sgl_kernel_is_installed(is_real, tmp_path):
-    if is_real:
-        (tmp_path / "sgl_kernel.py").write_text("")
+@pytest.mark.parametrize("has_overlap", [True, False])
+def test_the_hooks_are_those_of_the_ledger(has_overlap, tmp_path):
+    assert registered(tmp_path, has_overlap) == ledger_symbols(has_overlap)
+
+
+def test_the_hooks_stand_back_when_a_real_sgl_kernel_is_installed(tmp_path):
+    (tmp_path / "sgl_kernel.py").write_text("")
+    assert registered(tmp_path, has_overlap=True) == set()
+
+
+def registered(first_on_path, has_overlap):
+    """The symbols that the plugin hooks, in a process of its own."""
     # The host's registry alone, by its file: importing the host takes seconds.
     registry = host_source("0.5.21") / "sglang" / "srt" / "plugins" / "hook_registry.py"
     code = f"""
 import importlib.util, sys, types
-sys.path.insert(0, {str(tmp_path)!r})
+sys.path.insert(0, {str(first_on_path)!r})
 for name in ("sglang", "sglang.srt", "sglang.srt.plugins"):
     sys.modules[name] = types.ModuleType(name)
 spec = importlib.util.spec_from_file_location("sglang.srt.plugins.hook_registry", {str(registry)!r})
@@ -92,10 +101,20 @@ module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 from sglang_cpu_host.plugin import register
 register()
-print(len(module.HookRegistry._hooks))
+print(*module.HookRegistry._hooks)
 """
-    environment = {"SGLANG_CPU_HOST_OVERLAP": "1", "SGLANG_USE_CPU_ENGINE": "1"}
+    environment = {
+        "SGLANG_CPU_HOST_OVERLAP": str(int(has_overlap)),
+        "SGLANG_USE_CPU_ENGINE": "1",
+    }
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == ("0" if is_real else "4")
+    return set(done.stdout.split())
+
+
+def ledger_symbols(has_overlap):
+    """The symbols in the table of what is changed in the host."""
+    ledger = (REPO / "patches" / "cpu" / "README.md").read_text()
+    rows = re.findall(r"^\| `((?:sglang|torch)\.[\w.]+)`( \(overlap\))? \|", ledger, re.MULTILINE)
+    return {symbol for symbol, needs_overlap in rows if has_overlap or not needs_overlap}

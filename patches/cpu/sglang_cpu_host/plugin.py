@@ -33,6 +33,7 @@ def register() -> None:
         keep_intel_amx,
         HookType.AROUND,
     )
+    HookRegistry.register("torch.cuda.synchronize", skip_without_cuda, HookType.AROUND)
     if os.environ.get(OVERLAP_SWITCH) == "1":
         HookRegistry.register(
             "sglang.srt.arg_groups.speculative_hook._disable_overlap_schedule_for_cpu",
@@ -52,6 +53,14 @@ def keep_intel_amx(original: Callable[[Any], dict[str, Any]], view: Any) -> dict
     if view.device == "cpu" and view.attention_backend == "intel_amx":
         return {}
     return original(view)
+
+
+def skip_without_cuda(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Has no device to wait for."""
+    import torch
+
+    if torch.cuda.is_available():
+        original(*args, **kwargs)
 
 
 def keep_overlap_schedule(server_args: Any) -> None:

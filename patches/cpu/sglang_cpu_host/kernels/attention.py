@@ -1,7 +1,7 @@
 """Attention over the paged KV cache: one request at a time, torch's SDPA in float32.
 
 Stands in for torch.ops.sgl_kernel.{extend,decode}_attention_cpu as sglang 0.5.20 to 0.5.23
-layers/attention/intel_amx_backend.py calls them. What the tiny and small Llama targets do not use
+layers/attention/intel_amx_backend.py calls them. What the tiny and small targets do not use
 (cross attention, sliding window, sinks, logit cap, scaled KV) is refused, never ignored.
 """
 
@@ -14,9 +14,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 def extend_attention_cpu(
     q: Tensor,  # [num_tokens, num_heads, head_dim]
-    k: Tensor | None,  # unused: the caller has already written it to the cache
+    k: Tensor | None,  # [num_tokens, num_kv_heads, head_dim], or None: all is in the cache
     v: Tensor | None,
-    o: Tensor,  # [num_tokens, num_heads, head_dim], written
+    o: Tensor,  # [num_tokens, num_heads, v_head_dim], written
     k_buffer: Tensor,  # [num_slots, num_kv_heads, head_dim]
     v_buffer: Tensor,
     k_scale: float,
@@ -36,7 +36,11 @@ def extend_attention_cpu(
     tree_mask: Tensor | None = None,  # flat, [n, n] per request over its n new tokens
     is_causal: bool = True,
 ) -> None:
-    """Attends from each request's new tokens to its prefix and, causally or by tree, to them."""
+    """Attends from each request's new tokens to its prefix and, causally or by tree, to them.
+
+    The prefix is read from the cache, the new tokens from ``k`` and ``v``: prefill of MLA attends
+    to keys and values of every head and caches a latent instead.
+    """
     _refuse(k_scale, v_scale, logit_cap, is_cross_attn, sliding_window_size, sinks)
     done = 0
     requests = zip(
@@ -55,9 +59,16 @@ def extend_attention_cpu(
         if tree_mask is not None:
             mask[:, seq_len - n :] = tree_mask.view(-1)[done : done + n * n].view(n, n).bool()
             done += n * n
-        slots = req_to_token[request, :seq_len]
-        new = slice(start, start + n)
-        o[new] = _attend(q[new], k_buffer, v_buffer, slots, mask, sm_scale)
+        slots, new = req_to_token[request, :seq_len], slice(start, start + n)
+        if k is None or v is None:
+            key, value = k_buffer.index_select(0, slots), v_buffer.index_select(0, slots)
+        else:
+            key, value = k[new], v[new]
+            if seq_len > n:
+                prefix = slots[: seq_len - n]
+                key = torch.cat([k_buffer.index_select(0, prefix).to(key.dtype), key])
+                value = torch.cat([v_buffer.index_select(0, prefix).to(value.dtype), value])
+        o[new] = _attend(q[new], key, value, mask, sm_scale)
 
 
 def decode_attention_cpu(
@@ -89,20 +100,19 @@ def decode_attention_cpu(
     rows = zip(req_pool_indices.tolist(), seq_lens.tolist(), strict=True)
     for i, (request, seq_len) in enumerate(rows):
         slots = req_to_token[request, :seq_len]
-        o[i : i + 1] = _attend(q[i : i + 1], k_buffer, v_buffer, slots, None, sm_scale)
+        # index_select, since indexing with a tensor copies four times slower here.
+        key, value = k_buffer.index_select(0, slots), v_buffer.index_select(0, slots)
+        o[i : i + 1] = _attend(q[i : i + 1], key, value, None, sm_scale)
 
 
 def _attend(
     q: Tensor,  # [n, num_heads, head_dim]
-    k_buffer: Tensor,
-    v_buffer: Tensor,
-    slots: Tensor,  # [seq_len]
+    k: Tensor,  # [seq_len, num_kv_heads, head_dim]
+    v: Tensor,  # [seq_len, num_kv_heads, v_head_dim]
     mask: Tensor | None,  # [n, seq_len] bool
     scale: float,
 ) -> Tensor:
-    """Attends from n tokens of one request to the tokens in its slots; the result is like q."""
-    # index_select, since indexing with a tensor copies four times slower here.
-    k, v = k_buffer.index_select(0, slots), v_buffer.index_select(0, slots)
+    """Attends from n tokens of one request to k and v: [n, num_heads, v_head_dim], as q is."""
     query, key, value = (x.transpose(0, 1)[None].float() for x in (q, k, v))
     is_grouped = q.shape[1] != k.shape[1]
     out = scaled_dot_product_attention(
