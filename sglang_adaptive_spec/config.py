@@ -24,6 +24,7 @@ from sglang_adaptive_spec.config_file import (
     format_document,
     parse_document,
 )
+from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
 
 __all__ = [
     "DEFAULT_PRESET",
@@ -45,13 +46,19 @@ DEFAULT_MEMORY_BUDGET_GB = 4.0  # what issue 3 grants the tiers; not a measured 
 class SlotConfig:
     """One batch-size slot; the defaults are the host's. Only the policy ema reads the tuning."""
 
-    candidate_steps: tuple[int, ...]  # ascending, unique
+    candidate_steps: tuple[int, ...]  # chains: ascending, unique
     ema_alpha: float = 0.2
     update_interval: int = 5  # observed rounds from one decision to the next
     warmup_batches: int = 10  # observed rounds before the first interval starts
     up_hysteresis: float = 0.0
     down_hysteresis: float = -0.25
     ceiling_coeff: float = 0.0  # 0 is off
+    candidate_trees: tuple[Tier, ...] = ()  # topk above 1: ascending, unique
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """Chains and trees, ascending."""
+        return tuple(sorted([*map(chain_tier, self.candidate_steps), *self.candidate_trees]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +74,28 @@ class AdaptiveConfig:
 
     @property
     def candidate_steps(self) -> tuple[int, ...]:
-        """The union of all slots' candidate steps, ascending."""
+        """The union of all slots' candidate steps, ascending; chains only."""
         return tuple(
             sorted({step for slot in self.slots.values() for step in slot.candidate_steps})
         )
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The union of all slots' tiers, ascending."""
+        return tuple(sorted({tier for slot in self.slots.values() for tier in slot.tiers}))
+
+    @property
+    def largest_tier(self) -> Tier:
+        """The smallest shape that holds every tier; with trees perhaps no tier itself.
+
+        At least one step: the host cannot start EAGLE at zero (sglang 0.5.23 draft_utils.py).
+        """
+        num_steps, topk, num_draft_tokens = map(max, zip(*self.tiers, strict=True))
+        return Tier(max(num_steps, 1), topk, max(num_draft_tokens, 2))
+
+    def initial_tier(self, num_steps: int) -> Tier:
+        """Returns the tier to start at: the chain of ``num_steps``, else the narrowest tree."""
+        return min(tier for tier in self.tiers if tier.num_steps == num_steps)
 
     def initial_steps(self, requested: int | None) -> int:
         """Returns the step count to start at: ``requested``, else the middle candidate.
@@ -78,7 +103,7 @@ class AdaptiveConfig:
         Raises:
             ConfigError: ``requested`` is no candidate of any slot.
         """
-        candidates = self.candidate_steps
+        candidates = self.candidate_steps or tuple(sorted({t.num_steps for t in self.tiers}))
         if requested is None:
             return candidates[len(candidates) // 2]
         if requested not in candidates:
@@ -117,8 +142,7 @@ class AdaptiveConfig:
         if self.policy == "goodput":
             document["memory_budget_gb"] = self.memory_budget_gb
         for bound, slot in self.slots.items():
-            limit = {"candidate_steps": slot.candidate_steps}
-            document[str(bound)] = asdict(slot) if self.policy == "ema" else limit
+            document[str(bound)] = _as_keys(slot, has_tuning=self.policy == "ema")
         return format_document(document)
 
 
@@ -145,6 +169,13 @@ def parse_config(source: str, text: bytes) -> AdaptiveConfig:
     keys, slots = parse_document(source, text)
     common = _given(keys)
     merged = {bound: _slot_config(common, slot) for bound, slot in slots.items()}
+    if keys.record is not None and any(slot.candidate_trees for slot in merged.values()):
+        raise config_error(
+            source,
+            "record stands beside trees in candidate_tiers, and traces know chains only",
+            "record with chains, or trees without record",
+            "remove one of the two",
+        )
     budget = keys.memory_budget_gb
     return AdaptiveConfig(
         source,
@@ -176,8 +207,26 @@ def _read(path: str) -> bytes:
 
 
 def _slot_config(common: dict[str, Any], slot: SlotKeys) -> SlotConfig:
-    steps = tuple(sorted(set(slot.candidate_steps)))
-    return SlotConfig(**{**common, **_given(slot), "candidate_steps": steps})
+    shapes = [] if isinstance(slot.candidate_tiers, UnsetType) else slot.candidate_tiers
+    named = [] if isinstance(slot.candidate_steps, UnsetType) else slot.candidate_steps
+    tiers = {*map(chain_tier, named), *(Tier(*shape) for shape in shapes)}
+    steps = tuple(sorted(tier.num_steps for tier in tiers if tier.topk == 1))
+    trees = tuple(sorted(tier for tier in tiers if tier.topk > 1))
+    keys = {"candidate_steps": steps, "candidate_trees": trees}
+    return SlotConfig(**{**common, **_given(slot), **keys})
+
+
+def _as_keys(slot: SlotConfig, has_tuning: bool) -> dict[str, object]:
+    """Returns the keys of a slot as they stand in a file."""
+    keys: dict[str, object] = asdict(slot)
+    if not has_tuning:
+        keys = {"candidate_steps": slot.candidate_steps, "candidate_trees": slot.candidate_trees}
+    trees = keys.pop("candidate_trees")
+    if slot.candidate_trees:
+        keys["candidate_tiers"] = trees
+    if not slot.candidate_steps:
+        del keys["candidate_steps"]
+    return keys
 
 
 def _given(keys: TuningKeys) -> dict[str, Any]:
@@ -188,7 +237,7 @@ def _given(keys: TuningKeys) -> dict[str, Any]:
 
 def _withdraw(slot: SlotConfig, remaining: tuple[int, ...]) -> SlotConfig:
     kept = tuple(step for step in slot.candidate_steps if step in remaining)
-    if not kept:
+    if not kept and not slot.candidate_trees:
         below = [step for step in remaining if step < slot.candidate_steps[0]]
         kept = (below[-1] if below else remaining[0],)
     return replace(slot, candidate_steps=kept)

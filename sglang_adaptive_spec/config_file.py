@@ -15,12 +15,20 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 MAX_STEPS = 2**31 - 2  # num_draft_tokens = num_steps + 1 travels in int32 tensors
+# Of trees: the host reserves 2 * num_steps * topk KV slots for every request. 16 is the most that
+# it relays between servers (sglang 0.5.21 disaggregation/utils.py).
+MAX_TREE_STEPS, MAX_TOPK = 64, 16
 MAX_CEILING_COEFF = 1e6  # far above any depth it could cap; keeps ema * coeff finite
 MAX_SHOWN_CHARS = 80  # of a wrong value, inside a message
 
 ALLOWED = {
     "candidate_steps": (
         f"a non-empty list of whole numbers from 0 to {MAX_STEPS}, such as [1, 3, 7]"
+    ),
+    "candidate_tiers": (
+        "a non-empty list of [num_steps, topk, num_draft_tokens], whole numbers, such as "
+        f"[[3, 4, 8]]: num_steps from 0 (from 1 to {MAX_TREE_STEPS} for a tree), topk from 1 to "
+        f"{MAX_TOPK}"
     ),
     "ema_alpha": "a number above 0 and at most 1",
     "update_interval": "a whole number from 1 up",
@@ -41,6 +49,9 @@ Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Steps = Annotated[int, Meta(ge=0, le=MAX_STEPS)]
 WritablePath = Annotated[str, Meta(pattern=r"\A[^\x00\ud800-\udfff]+\Z")]  # what open() can take
 PolicyName = Literal["ema", "goodput"]
+
+
+Shape = tuple[Steps, Annotated[int, Meta(ge=1, le=MAX_TOPK)], Annotated[int, Meta(ge=1)]]
 
 
 class ConfigError(ValueError):
@@ -70,14 +81,15 @@ class TopLevelKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=
 class SlotKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What stands under an integer key."""
 
-    candidate_steps: Annotated[list[Steps], Meta(min_length=1)]
+    candidate_steps: Annotated[list[Steps], Meta(min_length=1)] | UnsetType = UNSET
+    candidate_tiers: Annotated[list[Shape], Meta(min_length=1)] | UnsetType = UNSET
 
 
 Keys = TypeVar("Keys", bound=TuningKeys)
 
 # Keys that mean nothing under a policy, and the policy that they belong to.
 FOREIGN_KEYS: Mapping[PolicyName, tuple[Collection[str], PolicyName]] = {
-    "ema": (("memory_budget_gb",), "goodput"),
+    "ema": (("memory_budget_gb", "candidate_tiers"), "goodput"),
     "goodput": (TuningKeys.__struct_fields__, "ema"),
 }
 
@@ -141,14 +153,41 @@ def _slot(source: str, name: str, value: object, policy: PolicyName) -> SlotKeys
             "an object with candidate_steps",
             f"write it as {SLOT_EXAMPLE}",
         )
-    if "candidate_steps" not in value:
+    keys = _convert(source, f'"{name}".', value, SlotKeys, policy)
+    if keys.candidate_steps is UNSET and keys.candidate_tiers is UNSET:
         raise config_error(
             source,
             f"slot {_shown(name)} has no candidate_steps among its keys {_shown(list(value))}",
             ALLOWED["candidate_steps"],
             f"name the steps that this slot may use, as in {SLOT_EXAMPLE}",
         )
-    return _convert(source, f'"{name}".', value, SlotKeys, policy)
+    if not isinstance(keys.candidate_tiers, UnsetType):
+        for shape in keys.candidate_tiers:
+            _check_shape(source, f'"{name}".candidate_tiers', shape)
+    return keys
+
+
+def _check_shape(source: str, place: str, shape: tuple[int, int, int]) -> None:
+    """Checks what the three numbers of a tier allow each other; the host's own rules."""
+    num_steps, topk, num_draft_tokens = shape
+    most = 1 + topk + (num_steps - 1) * topk**2
+    if topk == 1:
+        is_right = num_draft_tokens == num_steps + 1
+        allowed = f"num_draft_tokens {num_steps + 1} (num_steps + 1) where topk is 1"
+    else:
+        is_right = 1 <= num_steps <= MAX_TREE_STEPS and 1 < num_draft_tokens <= most
+        allowed = (
+            f"num_steps from 1 to {MAX_TREE_STEPS} where topk is above 1, and num_draft_tokens "
+            "from 2 to 1 + topk + (num_steps - 1) * topk^2"
+            + (f" = {most}" if num_steps > 0 else "")
+        )
+    if not is_right:
+        raise config_error(
+            source,
+            f"{place} holds {list(shape)}",
+            allowed,
+            "correct the tier or remove it",
+        )
 
 
 def _convert(
@@ -166,7 +205,8 @@ def _convert(
         try:
             msgspec.convert(value, fields[key].type)
         except msgspec.ValidationError:
-            or_default = "" if fields[key].required else ", or remove the key for its default"
+            has_default = not key.startswith("candidate_")
+            or_default = ", or remove the key for its default" if has_default else ""
             raise config_error(
                 source,
                 f"{place}{key} is {_shown(value)}",

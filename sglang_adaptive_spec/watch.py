@@ -240,7 +240,7 @@ def policy_state(watched: WatchedPolicy) -> dict[str, Any]:
     described = policy.describe()
     by_tier = meter.by_tier.items()
     measured = {
-        "timed_rounds": {str(tier.num_steps): timed.describe() for tier, timed in by_tier},
+        "timed_rounds": {tier.label: timed.describe() for tier, timed in by_tier},
         "catch_ups": {"num_timed_rounds": meter.num_catch_ups, "ms": round(meter.catch_up_ms, 3)},
     }
     if not isinstance(policy, GoodputPolicy):
@@ -263,7 +263,7 @@ def _decisions_state(
     timed_ms = sum(timed.ms for timed in meter.by_tier.values())
     return {
         "round": described["rounds"],
-        "home_steps": policy.home.num_steps,
+        "home": policy.home.label,
         "newest": described["decision"],
         "moves": {reason: policy.num_switches[reason] for reason in MOVE_REASONS},
         "probing": {
@@ -279,7 +279,7 @@ def _costs_state(policy: GoodputPolicy, batch: DecodeBatch) -> dict[str, Any]:
     costs = policy.costs
 
     def of_tiers(value: Any) -> dict[str, float]:
-        return {str(tier.num_steps): round(float(value(tier)), 4) for tier in costs.tiers}
+        return {tier.label: round(float(value(tier)), 4) for tier in costs.tiers}
 
     size, context_tokens = batch.size, batch.context_tokens
     return {

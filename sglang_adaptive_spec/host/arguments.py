@@ -27,6 +27,7 @@ SPECULATIVE_FIELDS = (
     "speculative_eagle_topk",
     "speculative_num_draft_tokens",
 )
+TREES_REFUSED = "candidate_tiers lists trees (topk above 1), and {}; or list chains only."
 
 
 def resolve_adaptive(resolve: Callable[[], Any], server_args: Any) -> Any:
@@ -44,9 +45,10 @@ def resolve_adaptive(resolve: Callable[[], Any], server_args: Any) -> Any:
         bookkeeping = dict(server_args.__dict__)
         user_values = {name: getattr(server_args, name) for name in SPECULATIVE_FIELDS}
         _write_tier(server_args, request)
-        result = resolve()
+        result = _resolve_trees(resolve, server_args, request)
         reason = unsupported.resolved_reason(server_args)
         if reason is None:
+            _check_trees(server_args, request)
             # Only now: steps that are no candidate do not matter to a server that cannot switch.
             initial = request.config.initial_steps(request.initial_steps)
             setattr(server_args, ATTRIBUTE, replace(request, initial_steps=initial))
@@ -61,6 +63,32 @@ def resolve_adaptive(resolve: Callable[[], Any], server_args: Any) -> Any:
         request = replace(request, static_reason=reason)
     _write_static(server_args, request)
     return resolve()
+
+
+def _resolve_trees(resolve: Callable[[], Any], server_args: Any, request: AdaptiveRequest) -> Any:
+    """Resolves; the host's refusal of trees is said in the words of the config key.
+
+    Raises:
+        ConfigError: The config has trees, and the host refuses them.
+    """
+    try:
+        return resolve()
+    except (ValueError, AssertionError, NotImplementedError) as error:
+        if request.startup_tier.topk == 1 or "topk" not in str(error):
+            raise
+        raise ConfigError(TREES_REFUSED.format(f"SGLang refuses them here: {error}")) from error
+
+
+def _check_trees(server_args: Any, request: AdaptiveRequest) -> None:
+    """Refuses trees on a backend that would end the scheduler at its start.
+
+    Raises:
+        ConfigError: A backend of the resolved arguments drafts chains only.
+    """
+    if request.startup_tier.topk > 1:
+        refusal = unsupported.tree_refusal(server_args)
+        if refusal is not None:
+            raise ConfigError(TREES_REFUSED.format(refusal))
 
 
 def read_request(server_args: Any) -> AdaptiveRequest:

@@ -141,7 +141,7 @@ class OutOfMemoryGuard:
         # The host wraps it in a bare Exception (sglang 0.5.23 decode_cuda_graph_runner.py).
         if isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower():
             raise RuntimeError(
-                f"ADAPTIVE_EAGLE ran out of memory while capturing num_steps={self._tier.num_steps}"
+                f"ADAPTIVE_EAGLE ran out of memory while capturing tier {self._tier.label}"
                 ": lower --mem-fraction-static or --cuda-graph-max-bs-decode, or remove the step "
                 "from the config."
             ) from error

@@ -71,6 +71,7 @@ ROUNDS: tuple[Symbol, ...] = (
         (READ, "_draft_worker", "switch the draft side"),
         (READ, "_target_worker", "switch the verify side"),
         (WRITE, "adaptive_controller", "be called back where the host builds its own tiers"),
+        (WRITE, "topk", "switch tiers"),
         (WRITE, "speculative_num_steps", "switch tiers"),
         (WRITE, "speculative_num_draft_tokens", "switch tiers"),
     ),
@@ -85,9 +86,18 @@ ROUNDS: tuple[Symbol, ...] = (
             "self, batch, batch_result",
             "self, batch, batch_result, *, kv_loc_plan",  # 0.5.23
         ),
+        (
+            OVERRIDE,
+            "draft",
+            "take as many relayed proposals as the tier is wide",
+            "self, batch, *, with_topology",
+            "self, batch",  # 0.5.20
+        ),
         (CALL, "init_attention_backend", "build the zero-step tier's draft-extend", "self"),
         (READ, "hot_token_id", "map a proposal to the target's vocabulary"),
+        (READ, "plan_stream", "let the host prepare a catch-up when its window is there"),
         (READ, "draft_runner", "switch the draft model's backends"),
+        (WRITE, "topk", "switch tiers; relay as many proposals whatever the tier"),
         (WRITE, "speculative_num_steps", "switch tiers"),
         (WRITE, "speculative_num_draft_tokens", "switch tiers"),
         (WRITE, "draft_attn_backend", "switch the draft stage"),

@@ -20,6 +20,7 @@ _INPUT_FIELDS = tuple(
         "memory:Memory",
         "disagg:Disagg",
         "lora:Lora",
+        "exec_:ExecKernel",
         "exec_:ExecMoe",
         "exec_:ExecDeterministic",
         "exec_:ExecOverlap",
@@ -109,6 +110,18 @@ START: tuple[Symbol, ...] = (
         (CALL, "resolved_view", "read the arguments as the host resolved them", "server_args"),
     ),
     *of(
+        "sglang.srt.arg_groups.model_override_base",
+        (CALL, "use_mla_backend", "refuse trees where MLA backends draft chains", "server_args"),
+    ),
+    *of(
+        "sglang.srt.server_args:ServerArgs",
+        (READ, "attention_backend", "refuse trees on backends that draft chains only"),
+        (READ, "decode_attention_backend", "refuse trees on backends that draft chains only"),
+        (READ, "prefill_attention_backend", "refuse trees on backends that draft chains only"),
+        (READ, "speculative_draft_attention_backend", "refuse trees where a draft has chains only"),
+        declared_in=_INPUT_FIELDS,
+    ),
+    *of(
         "sglang.srt.speculative.adaptive_spec_params",
         (
             CALL,
@@ -126,8 +139,22 @@ START: tuple[Symbol, ...] = (
         "sglang.srt.runtime_context",
         (CALL, "get_exec", "read the CUDA-graph settings in force", ""),
         (CALL, "get_parallel", "read ranks and groups", ""),
+        (CALL, "get_context", "say how wide a tree is while it is built", ""),
         (CALL, "get_observability", "see whether metrics are on", ""),
         (CALL, "get_serving", "label the counters with the served model's name", ""),
+    ),
+    *of(
+        "sglang.srt.mem_cache.allocation_sizing",
+        (CALL, "get_alloc_reserve_per_decode", "borrow what a round may write", ""),
+    ),
+    *of(
+        "sglang.srt.runtime_context:RuntimeContext",
+        (
+            CALL,
+            "override",
+            "say how wide a tree is while it is built",
+            "self, source, *, speculative_eagle_topk",
+        ),
     ),
     *of(
         "sglang.srt.runtime_context:ParallelContext",
@@ -197,7 +224,7 @@ START: tuple[Symbol, ...] = (
     ),
     *of(
         "sglang.srt.distributed.parallel_state:GroupCoordinator",
-        (CALL, "broadcast_object", "leave out the same tiers on every rank", "self, obj, *, src"),
+        (CALL, "broadcast_object", "know the same on every rank", "self, obj, *, src"),
         (READ, "world_size", "ask other ranks only when there are some"),
         (READ, "cpu_group", "take the least free memory of all ranks"),
     ),
@@ -216,6 +243,10 @@ START: tuple[Symbol, ...] = (
         ),
         (READ, "forward_metadata", "find the wrappers just made"),
         (READ, "workspace_buffer", "know how wide a catch-up it allows"),
+    ),
+    *of(
+        "sglang.srt.layers.attention.flashinfer_mla_backend",
+        (READ, "FlashInferMLAAttnBackend", "know that its plan takes the same at any width"),
     ),
     *of(
         "sglang.srt.layers.attention.flashinfer_backend:DecodeMetadata",

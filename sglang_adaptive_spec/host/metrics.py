@@ -82,7 +82,7 @@ class MetricsExporter(threading.Thread):
     def _totals(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         counters = self._counters
         for tier in self._tiers:
-            steps = str(tier.num_steps)
+            steps = tier.label
             yield "rounds", (steps,), counters.num_rounds.get(tier, 0)
             yield "request_rounds", (steps,), counters.num_request_rounds(tier)
             yield "proposed", (steps,), counters.num_proposed_drafts(tier)
@@ -97,7 +97,7 @@ class MetricsExporter(threading.Thread):
     def _timed_totals(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         meter, goodput = self._meter, self._goodput
         for tier, timed in meter.by_tier.items():
-            steps = (str(tier.num_steps),)
+            steps = (tier.label,)
             yield "timed_rounds", steps, timed.num_rounds
             yield "timed_tokens", steps, timed.tokens
             yield "timed_ms", steps, timed.ms

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from sglang.srt.configs.hybrid_arch import mambaish_config
+from sglang.srt.layers.attention.flashinfer_mla_backend import FlashInferMLAAttnBackend
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.layers.logprob_processor import compute_spec_logprobs
 from sglang.srt.managers.utils import GenerationBatchResult
@@ -39,6 +40,7 @@ from sglang_adaptive_spec.runtime.backlog import (
     CatchUpSchedule,
     RowMap,
     to_device,
+    window_start,
 )
 
 # What the next drafting round reads and the last draft-extend wrote; a round without a
@@ -63,10 +65,12 @@ def catch_up_width(draft_worker: Any, max_batch_size: int) -> int:
     """Returns the widest catch-up whose FlashInfer plan fits its workspace at ``max_batch_size``.
 
     FlashInfer's prefill plan for a CUDA graph keeps partial results of tiles of 128 packed rows in
-    fp32 (flashinfer 0.6 attention/scheduler.cuh:PrefillPlan); other backends have no such limit.
+    fp32 (flashinfer 0.6 attention/scheduler.cuh:PrefillPlan). Its plan for MLA takes the same space
+    at any width (MLAPlan), and backends without a workspace have no such limit.
     """
-    workspace = getattr(draft_worker.draft_extend_attn_backend, "workspace_buffer", None)
-    if workspace is None:
+    backend = draft_worker.draft_extend_attn_backend
+    workspace = getattr(backend, "workspace_buffer", None)
+    if workspace is None or type(backend) is FlashInferMLAAttnBackend:  # not what derives from it
         return CATCH_UP_ROUNDS
     config, tile = draft_worker.draft_runner.model_config, 128
     tp_size = get_parallel().tp_size
@@ -214,11 +218,14 @@ class PlainRounds:
         batch.out_cache_loc = torch.where(window.is_owed, places, 0).flatten()
         batch.seq_lens = window.start
         if batch.seq_lens_cpu is not None:
-            batch.seq_lens_cpu = (batch.seq_lens_cpu - width).clamp(min=0)
+            batch.seq_lens_cpu = window_start(batch.seq_lens_cpu, width)
             batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())
         hidden_only = LogitsProcessorOutput(
             next_token_logits=None, hidden_states=window.hidden_states
         )
+        # The host prepares a draft-extend there, and does not wait for what was computed here.
+        if (plan_stream := self._worker.draft_worker.plan_stream) is not None:
+            plan_stream.wait_stream(torch.get_device_module(rows.device).current_stream())
         extend(
             batch,
             GenerationBatchResult(

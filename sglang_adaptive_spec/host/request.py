@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_adaptive_spec.config import AdaptiveConfig
-from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+from sglang_adaptive_spec.policy.tiers import Tier
 
 ALGORITHM = "ADAPTIVE_EAGLE"
 ATTRIBUTE = "_adaptive_spec"  # on ServerArgs: an underscore attribute is bookkeeping to the host
@@ -31,11 +31,8 @@ class AdaptiveRequest:
 
     @property
     def startup_tier(self) -> Tier:
-        """The largest tier: the host sizes its buffers and reserves by it.
-
-        At least one step: the host cannot start EAGLE at zero (sglang 0.5.23 draft_utils.py).
-        """
-        return chain_tier(max(1, *self.config.candidate_steps))
+        """The largest tier: the host sizes its buffers and reserves by it."""
+        return self.config.largest_tier
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = (self.config, self.base, self.initial_steps, self.static_reason)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 from sglang.srt.managers.schedule_batch import ScheduleBatch
+from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
@@ -225,14 +226,14 @@ class Seeder:
     def _round_ms(self, tier: Tier, batch: ScheduleBatch, is_catch_up: bool) -> float:
         """Returns the time of a round of those that follow each other at once."""
         for _ in range(1 if self._is_cpu else WARM_UP_ROUNDS):
-            self._worker.run_alone(tier, copy.copy(batch), is_catch_up)
+            self._worker.run_alone(tier, _fresh(batch), is_catch_up)
         if self._is_cpu:
             return self._median_ms(tier, batch, is_catch_up)
         event = torch.get_device_module(self._worker.device).Event
         begin, end = event(enable_timing=True), event(enable_timing=True)
         begin.record()
         for _ in range(TIMED_ROUNDS):
-            self._worker.run_alone(tier, copy.copy(batch), is_catch_up)
+            self._worker.run_alone(tier, _fresh(batch), is_catch_up)
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) / TIMED_ROUNDS
@@ -241,14 +242,20 @@ class Seeder:
         times_ms = []
         for _ in range(CPU_TIMED_ROUNDS):
             start_s = time.perf_counter()
-            self._worker.run_alone(tier, copy.copy(batch), is_catch_up)
+            self._worker.run_alone(tier, _fresh(batch), is_catch_up)
             times_ms.append((time.perf_counter() - start_s) * 1e3)
         return median(times_ms)
 
 
-def round_reserve(worker: Any) -> int:
-    """Returns the positions per request that a round of the deepest tier writes, at most."""
-    return 2 * max(int(state.tier.num_draft_tokens) for state in worker.pool.states)
+def _fresh(batch: ScheduleBatch) -> ScheduleBatch:
+    """Returns a batch to run a round on, such that the next round finds ``batch`` as it was.
+
+    A round without a graph widens the draft input's hidden states to the tree's (sglang 0.5.23
+    eagle_worker_v2.py:draft_forward).
+    """
+    batch = copy.copy(batch)
+    batch.spec_info = copy.copy(batch.spec_info)
+    return batch
 
 
 def longest_context(worker: Any, size: int) -> int:
@@ -261,7 +268,7 @@ def longest_context(worker: Any, size: int) -> int:
     runner = worker.target_worker.model_runner
     row = min(runner.req_to_token_pool.req_to_token.shape[1], runner.model_config.context_len)
     free = min(int(MAX_POOL_SHARE * allocator.available_size() / size), row)
-    return free // allocator.page_size * allocator.page_size - round_reserve(worker)
+    return free // allocator.page_size * allocator.page_size - get_alloc_reserve_per_decode()
 
 
 class BorrowedBatch:
@@ -280,7 +287,7 @@ class BorrowedBatch:
         if self._context_len > longest_context(self._worker, self._size):
             return None
         page_size = self._allocator.page_size
-        wanted = self._context_len + round_reserve(self._worker)
+        wanted = self._context_len + get_alloc_reserve_per_decode()
         per_row = -(-wanted // page_size) * page_size
         self._slots = self._allocator.alloc(self._size * per_row)
         if self._slots is None:
@@ -314,9 +321,10 @@ class BorrowedBatch:
         batch.req_pool_indices, batch.req_pool_indices_cpu = self._rows, self._rows.cpu()
         batch.sampling_info = _greedy(size, runner.model_config.vocab_size, device)
         hidden_size, dtype = get_draft_recurrent_hidden_state_spec(worker.draft_worker.draft_runner)
+        topk = worker.draft_worker.relay_topk
         batch.spec_info = EagleDraftInput(
-            topk_p=torch.ones((size, 1), device=device),
-            topk_index=torch.zeros((size, 1), dtype=torch.int64, device=device),
+            topk_p=torch.ones((size, topk), device=device),
+            topk_index=torch.zeros((size, topk), dtype=torch.int64, device=device),
             hidden_states=torch.zeros((size, hidden_size), dtype=dtype, device=device),
             bonus_tokens=torch.ones(size, dtype=torch.int64, device=device),
         )

@@ -171,7 +171,8 @@ def _accepts(ours: ast.arguments, hosts: ast.arguments, symbol: Symbol) -> bool:
     by_keyword = {*_names(hosts.args), *_names(hosts.kwonlyargs)} - set(positional)
     if hosts_plain[: len(positional)] != positional:
         return False
-    if not set(keywords) <= by_keyword:
+    takes_any = symbol.kind is Kind.CALL and hosts.kwarg is not None
+    if not takes_any and not set(keywords) <= by_keyword:
         return False
     if symbol.kind is Kind.HOOK:
         return True

@@ -48,7 +48,7 @@ class Telemetry:
         config, startup = request.config, request.startup_tier
         lines.append(
             f"  base {request.base}, policy {config.policy}, config {config.source}, "
-            f"initial step {request.initial_steps}, start-up tier {startup.num_steps}"
+            f"initial step {request.initial_steps}, start-up tier {startup.label}"
         )
         lines += [f"  {_tier_line(state)}" for state in pool.states]
         total_gb = sum(state.build_gb for state in pool.states)
@@ -71,6 +71,7 @@ class Telemetry:
             "tiers": [_tier_state(state) for state in worker.pool.states],
             "startup_steps": controller.startup_tier.num_steps,
             "current_steps": controller.decode_tier.num_steps,
+            "current_tier": controller.decode_tier.label,
             **policy_state(self._watched),
             "seeding": worker.seeding._asdict() if worker.seeding is not None else None,
             "rounds": _by_steps(tiers, lambda tier: counters.num_rounds.get(tier, 0)),
@@ -85,7 +86,7 @@ class Telemetry:
                 "feedback_mismatch": counters.num_feedback_mismatches,
             },
             "skipped_tiers": {
-                str(tier.num_steps): why for tier, why in worker.tier_builder.left_out.items()
+                tier.label: why for tier, why in worker.tier_builder.left_out.items()
             },
         }
 
@@ -124,7 +125,8 @@ def add_internal_state(result: Any, scheduler: Any) -> Any:
         return result
     result.internal_state["adaptive_spec"] = state
     result.internal_state["speculative_num_steps"] = state["current_steps"]
-    result.internal_state["speculative_num_draft_tokens"] = state["current_steps"] + 1
+    tier = scheduler.draft_worker.controller.decode_tier
+    result.internal_state["speculative_num_draft_tokens"] = tier.num_draft_tokens
     return result
 
 
@@ -154,10 +156,10 @@ def _tier_state(state: TierState) -> dict[str, Any]:
 def _tier_line(state: TierState) -> str:
     sizes = ",".join(map(str, state.graph_batch_sizes)) or "none (eager)"
     return (
-        f"tier {state.tier.num_steps}: {state.build_gb:.2f} GB, {state.build_s:.1f} s, "
+        f"tier {state.tier.label}: {state.build_gb:.2f} GB, {state.build_s:.1f} s, "
         f"graphs at batch {sizes}"
     )
 
 
 def _by_steps(tiers: list[Tier], value: Any) -> dict[str, Any]:
-    return {str(tier.num_steps): value(tier) for tier in tiers}
+    return {tier.label: value(tier) for tier in tiers}

@@ -7,25 +7,67 @@ model overrides switch some of these on (sglang 0.5.23 arg_groups/overrides.py).
 from collections.abc import Callable
 from typing import Any
 
+from sglang.srt.arg_groups.model_override_base import use_mla_backend
 from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
 
 Read = Callable[[str], Any]
+
+# MLA backends that draft chains only; the host says so when a process makes the first one (sglang
+# 0.5.23 layers/attention/flashinfer_mla_backend.py, flashmla_backend.py; the others derive from
+# these). Other limits of trees are checked when the host resolves its arguments.
+CHAINS_ONLY_ON_MLA = ("flashinfer", "flashmla", "trtllm_mla", "cutedsl_mla", "tokenspeed_mla")
+ATTENTION_FLAGS = (
+    "attention_backend",
+    "decode_attention_backend",
+    "prefill_attention_backend",
+    "speculative_draft_attention_backend",
+)
 
 
 def raw_reason(server_args: Any) -> str | None:
     """Returns why the user's own arguments rule out switching, or None."""
     topk = server_args.speculative_eagle_topk
     if topk not in (None, 1):
-        return f"--speculative-eagle-topk {topk} drafts trees; only chains (topk 1) are switched"
+        return (
+            f"--speculative-eagle-topk {topk} fixes one tree; trees are switched where the config "
+            "lists them in candidate_tiers, without that flag"
+        )
     return _reason(lambda name: getattr(server_args, name))
 
 
 def resolved_reason(server_args: Any) -> str | None:
     """Returns why the resolved arguments rule out switching, or None."""
     view = resolved_view(server_args)
-    reason = adaptive_unsupported_reason(server_args)
+    reason = adaptive_unsupported_reason(_AsChains(view))
     return reason or _reason(lambda name: getattr(view, name)) or _index_share_reason(server_args)
+
+
+def tree_refusal(server_args: Any) -> str | None:
+    """Returns why a resolved server cannot draft trees: flag, value and what could; or None."""
+    if not use_mla_backend(server_args):
+        return None
+    view = resolved_view(server_args)
+    for name in ATTENTION_FLAGS:
+        if (backend := getattr(view, name)) in CHAINS_ONLY_ON_MLA:
+            flag = "--" + name.replace("_", "-")
+            return f"{flag} {backend} drafts chains only on MLA; use fa3 or triton"
+    return None
+
+
+class _AsChains:
+    """The resolved arguments with topk 1: that the host switches chains only is no limit of ours.
+
+    Has no private names, so that the host's own views of it find no declarations above these.
+    """
+
+    def __init__(self, view: Any) -> None:
+        self._view = view
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return 1 if name == "speculative_eagle_topk" else getattr(self._view, name)
 
 
 def _reason(read: Read) -> str | None:

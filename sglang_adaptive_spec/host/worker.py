@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
-from sglang.srt.runtime_context import get_parallel
+from sglang.srt.runtime_context import get_context, get_parallel
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
 from sglang.srt.utils import is_flashinfer_available
 
@@ -31,6 +31,7 @@ from sglang_adaptive_spec.host.telemetry import Telemetry
 from sglang_adaptive_spec.host.workspaces import install_workspace_hook
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.sharing import SharedTimes
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, DecodeBatch, Tier
 from sglang_adaptive_spec.runtime.pool import RuntimePool, Slot
 from sglang_adaptive_spec.runtime.timing import RoundTimer
@@ -41,6 +42,7 @@ logger = logging.getLogger(__name__)
 CAPTURES_ATTRIBUTE = "_adaptive_spec_builder"
 
 TARGET_SLOTS = ("attn_backend", "decode_cuda_graph_runner")
+CHAIN_BUFFERS = ("_topk1_parents_prealloc", "_topk1_score_indices_prealloc")
 
 
 def worker_class(host_class: type[Any]) -> type[Any]:
@@ -91,6 +93,8 @@ class AdaptiveDraftWorker(EagleDraftWorker):
 
     tier_builder: TierBuilder
     plain_rounds: PlainRounds | None
+    topk: int
+    relay_topk: int  # proposals that every round hands to the next, whatever tiers the two have
 
     def init_attention_backends(self, *args: Any, **kwargs: Any) -> None:
         """Measures what the start-up tier's draft backends take."""
@@ -101,14 +105,27 @@ class AdaptiveDraftWorker(EagleDraftWorker):
         with self.tier_builder.draft_capture():
             super()._capture_cuda_graphs(*args, **kwargs)
 
+    def draft(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Drafts from as many of the relayed proposals as the tier is wide."""
+        draft_input = batch.spec_info
+        if draft_input.topk_index.shape[1] > self.topk:
+            draft_input.topk_p = draft_input.topk_p[:, : self.topk]
+            draft_input.topk_index = draft_input.topk_index[:, : self.topk]
+        return super().draft(batch, *args, **kwargs)
+
     def _draft_extend_for_decode(
         self, batch: Any, batch_result: Any, *args: Any, **kwargs: Any
     ) -> None:
-        plain = self.plain_rounds
-        if plain is None or not plain.is_running:
-            super()._draft_extend_for_decode(batch, batch_result, *args, **kwargs)
-            return
-        plain.draft_extend(super()._draft_extend_for_decode, batch, batch_result)
+        topk: int = self.topk
+        self.topk = self.relay_topk
+        try:
+            plain = self.plain_rounds
+            if plain is None or not plain.is_running:
+                super()._draft_extend_for_decode(batch, batch_result, *args, **kwargs)
+            else:
+                plain.draft_extend(super()._draft_extend_for_decode, batch, batch_result)
+        finally:
+            self.topk = topk
 
 
 class AdaptiveEagleWorker(EAGLEWorkerV2):
@@ -124,11 +141,11 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self.adaptive_request = request
         startup = request.startup_tier
         policy = build_policy(request.config, request.initial_steps)
+        for name in CHAIN_BUFFERS:  # the host makes them for chains only
+            setattr(self._draft_worker, name, getattr(self._draft_worker, name, None))
         self.pool = RuntimePool(self._slots(), startup)
-        # Ranks must choose alike, and would time their rounds differently: with several of them
-        # the times that rank 0 measured at start-up stand.
-        is_alone = get_parallel().tp_group.world_size == 1
-        clock = RoundTimer(str(self.device)) if is_alone else None
+        # Ranks must choose alike and would time their rounds differently: rank 0's times count.
+        clock = RoundTimer(str(self.device)) if get_parallel().tp_rank == 0 else None
         self.controller = AdaptiveController(policy, self.pool, startup, clock=clock)
         target_runner = self._target_worker.model_runner
         is_thinned = isinstance(policy, GoodputPolicy)
@@ -139,9 +156,12 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self._draft_worker.__class__ = AdaptiveDraftWorker
         self._draft_worker.tier_builder = self.tier_builder
         self._draft_worker.plain_rounds = None
+        self._draft_worker.relay_topk = startup.topk
+        self._built_topk = startup.topk
         self._built_values: tuple[object, ...] = ()
         self.plain_rounds: PlainRounds | None = None
         self._is_target_last_to_read = False
+        self.shared_times: SharedTimes | None = None  # with several ranks
         self.seeding: Seeding | None = None  # how the costs were measured, if the policy has any
 
     def init_attention_backends(self, *args: Any, **kwargs: Any) -> None:
@@ -160,6 +180,11 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         policy = self.controller.policy
         if isinstance(policy, GoodputPolicy):
             self.seeding = seed_costs(self, policy, self.tier_builder.max_graph_batch_size())
+            group = get_parallel().tp_group
+            if group.world_size > 1:
+                self.shared_times = policy.shared_times = SharedTimes(
+                    policy.learn_time, lambda times: group.broadcast_object(times, src=0)
+                )
         self.telemetry = Telemetry(self)
         self.telemetry.log_start()
 
@@ -172,6 +197,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         if mode.is_extend() or batch.is_extend_in_batch:
             self._before_extend(mode)
         elif not mode.is_idle():
+            if self.shared_times is not None:
+                self.shared_times.tick()
             launch = self.controller.before_decode(self._decode_batch(batch))
             if self.plain_rounds is not None and launch.tier == PLAIN_TIER:
                 return self._plain_round(launch, batch, on_publish, *args, **kwargs)
@@ -260,6 +287,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
 
     def build_tier(self, tier: Tier) -> tuple[object, ...]:
         """Lets the host build ``tier``; returns the values of the pool's slots."""
+        self._built_topk = tier.topk
         if tier == PLAIN_TIER and self.plain_rounds is not None:
             return self._build_plain_tier()
         state = self.build_adaptive_runtime_state(tier.num_steps, tier.num_draft_tokens)
@@ -289,22 +317,31 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
 
     @contextlib.contextmanager
     def _override_worker_state(self, *args: Any, **kwargs: Any) -> Iterator[None]:
-        """Remembers what the draft side holds while the tier's values are in place."""
+        """Adds the tier's topk to what the host puts in place; remembers what the slots hold."""
+        topk = self.topk
+        self._put_topk(self._built_topk)  # before and after the host remakes its chain buffers
         with super()._override_worker_state(*args, **kwargs):
-            yield
-            self._built_values = self.pool.read_slots()
+            try:
+                yield
+                self._built_values = self.pool.read_slots()
+            finally:
+                self._put_topk(topk)
+
+    def _put_topk(self, topk: int) -> None:
+        """Puts a tree's width where backends and captures read it."""
+        self.topk = self._draft_worker.topk = topk
+        get_context().override("adaptive_spec.capture_override", speculative_eagle_topk=topk)
 
     def _slots(self) -> list[Slot]:
         """Every attribute that changes with the tier; the target's two come last."""
         draft, runner = self._draft_worker, self._draft_worker.draft_runner
-        shape = ("speculative_num_steps", "speculative_num_draft_tokens")
+        shape = ("speculative_num_steps", "topk", "speculative_num_draft_tokens")
         stages = (
             "draft_attn_backend",
             "cuda_graph_runner",
             "draft_extend_attn_backend",
             "cuda_graph_runner_for_draft_extend",
-            "_topk1_parents_prealloc",
-            "_topk1_score_indices_prealloc",
+            *CHAIN_BUFFERS,
         )
         return [
             *(Slot(self, name) for name in shape),

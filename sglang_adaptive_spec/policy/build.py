@@ -5,17 +5,14 @@ from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.costs import CostTable
 from sglang_adaptive_spec.policy.ema import EmaPolicy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.tiers import Policy, chain_tier
+from sglang_adaptive_spec.policy.tiers import Policy
 
 
 def build_policy(config: AdaptiveConfig, initial_steps: int) -> Policy:
     """Returns a fresh policy; a goodput policy knows no costs yet."""
     if config.policy == "ema":
         return EmaPolicy(config, initial_steps)
-    candidates = {
-        bound: [chain_tier(steps) for steps in slot.candidate_steps]
-        for bound, slot in config.slots.items()
-    }
-    costs = CostTable.empty([chain_tier(steps) for steps in config.candidate_steps])
-    acceptance = AcceptanceModel(max(config.candidate_steps))
-    return GoodputPolicy(candidates, costs, acceptance, chain_tier(initial_steps))
+    candidates = {bound: slot.tiers for bound, slot in config.slots.items()}
+    costs = CostTable.empty(config.tiers)
+    acceptance = AcceptanceModel(max(tier.num_steps for tier in config.tiers))
+    return GoodputPolicy(candidates, costs, acceptance, config.initial_tier(initial_steps))

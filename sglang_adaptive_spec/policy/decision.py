@@ -30,13 +30,13 @@ class Decision:
         """Returns the decision for /server_info, rates in tokens per ms."""
         rates = self.rates()
         order = sorted(range(len(rates)), key=lambda idx: -rates[idx])
-        runner_up = self.tiers[order[1]].num_steps if len(order) > 1 else None
+        runner_up = self.tiers[order[1]].label if len(order) > 1 else None
         return {
             "round": self.round_idx,
             "batch_size": self.batch_size,
-            "num_steps": self.home.num_steps,
-            "best_steps": self.best.num_steps,
-            "runner_up_steps": runner_up,
+            "tier": self.home.label,
+            "best": self.best.label,
+            "runner_up": runner_up,
             "reason": self.reason,
             "tokens_per_ms": _by_steps(self.tiers, rates),
             "expected_tokens": _by_steps(self.tiers, self.tokens),
@@ -46,4 +46,4 @@ class Decision:
 
 def _by_steps(tiers: Sequence[Tier], values: Iterable[float]) -> dict[str, float]:
     pairs = zip(tiers, values, strict=True)
-    return {str(tier.num_steps): round(float(value), 5) for tier, value in pairs}
+    return {tier.label: round(float(value), 5) for tier, value in pairs}

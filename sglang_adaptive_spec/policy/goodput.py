@@ -1,6 +1,6 @@
 """The tier with the most expected tokens per millisecond for this batch, zero steps included.
 
-    rate(t) = expected_tokens[t.num_steps] / round_ms(t, batch_size, context_tokens)
+    rate(t) = expected_tokens(t) / round_ms(t, batch_size, context_tokens)
 
 Tokens come from `policy/acceptance.py`, round times from `policy/costs.py`. Against the tier in
 force h, the best tier b gains g = expected_tokens[b] - expected_tokens[h] * ms(b) / ms(h) tokens
@@ -16,19 +16,19 @@ from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from sglang_adaptive_spec.policy.acceptance import AcceptanceModel, Rows
+from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.costs import CostTable
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.hazards import SLOW_MEMORY, Floats
 from sglang_adaptive_spec.policy.probing import Prober, probe_rounds
+from sglang_adaptive_spec.policy.sharing import SharedTimes
 from sglang_adaptive_spec.policy.tiers import (
     PLAIN_TIER,
     DecodeBatch,
     Observation,
     RoundTime,
     Tier,
+    chain_tier,
 )
 
 # Rounds from one decision to the next while the batch stays the same. A change of the acceptance
@@ -47,9 +47,6 @@ SWITCH_Z = 1.0
 # Cost noise counts up to this share: less than what issue 3 lets a cell lose (0.03), so that a
 # tier not yet observed in service (noise 0.05, policy/costs.py) is still tried.
 MAX_COST_NOISE = 0.01
-# Hazard of censored positions in the most favourable case worth a probe: the highest acceptance
-# of the benchmark matrix (issue 3).
-OPTIMISTIC_HAZARD = 0.95
 # Round times of a tier before an unseeded table is believed about it.
 TIMED_ROUNDS = 3
 # Results of a probe whose round times are unknown: the first round of a shape is not timed. Its
@@ -88,12 +85,12 @@ class GoodputPolicy:
         self.acceptance = acceptance
         self.initial = initial
         self.prober = Prober()
+        self.shared_times: SharedTimes | None = None  # of a rank among several
         self.home = initial  # the tier in force, probes aside
         self.decision: Decision | None = None
         self.results_at_once = RESULTS_AT_ONCE  # 1 until a batch of new requests is decided about
         self.num_switches: dict[str, int] = {"gain": 0, "slot": 0, "fresh": 0}
         self._bounds = list(self.candidates)
-        self._steps: dict[tuple[Tier, ...], Rows] = {}
         self._last_of_slot: dict[int, Tier] = {}
         self._num_timed: dict[Tier, int] = {}
         self._round = 0
@@ -123,9 +120,9 @@ class GoodputPolicy:
 
     def observe(self, observation: Observation) -> None:
         """Learns what a round accepted, and position 1 from zero-step rounds."""
-        num_steps = observation.tier.num_steps
-        if num_steps:
-            self.acceptance.observe(observation.requests, observation.num_correct_drafts, num_steps)
+        tier = observation.tier
+        if tier.num_steps:
+            self.acceptance.observe(observation.requests, observation.num_correct_drafts, tier)
         elif observation.first_draft_correct is not None:
             self._has_first = True
             self.acceptance.observe_first(observation.requests, observation.first_draft_correct)
@@ -134,7 +131,14 @@ class GoodputPolicy:
             self._decide(self._batch)
 
     def observe_time(self, round_time: RoundTime) -> None:
-        """Learns what an uninterrupted round took."""
+        """Takes what an uninterrupted round took."""
+        if self.shared_times is None:
+            self.learn_time(round_time)
+        else:
+            self.shared_times.add(round_time)
+
+    def learn_time(self, round_time: RoundTime) -> None:
+        """Learns what a round took."""
         self.costs.observe(round_time)
         self._num_timed[round_time.tier] = self._num_timed.get(round_time.tier, 0) + 1
 
@@ -174,8 +178,8 @@ class GoodputPolicy:
             "num_switches": dict(self.num_switches),
             "slots": {
                 str(bound): {
-                    "candidate_steps": [tier.num_steps for tier in tiers],
-                    "current_steps": self._last_of_slot.get(bound, self._start(tiers)).num_steps,
+                    "candidate_tiers": [tier.label for tier in tiers],
+                    "current_tier": self._last_of_slot.get(bound, self._start(tiers)).label,
                 }
                 for bound, tiers in self.candidates.items()
             },
@@ -259,12 +263,11 @@ class GoodputPolicy:
 
     def _weigh(self, batch: DecodeBatch, tiers: tuple[Tier, ...]) -> None:
         """Decides between ``tiers``, then about probing beyond them."""
-        expected = self.acceptance.expected_tokens(self._requests)
+        tokens = self.acceptance.expected_tokens_of(self._requests, tiers)
         if self._has_acceptance_changed():
             self._num_changes = self.acceptance.num_changes
             self._interval = 0
             self.prober.reset()
-        tokens = expected.take(self._steps_of(tiers))
         round_ms = self.costs.round_ms_all(tiers, batch.size, batch.context_tokens)
         rates = tokens / round_ms
         best_idx = int(rates.argmax())
@@ -273,7 +276,7 @@ class GoodputPolicy:
         self.decision = Decision(
             self._round, batch.size, tiers, tokens, round_ms, tiers[best_idx], self.home, reason
         )
-        self._probe(batch, expected, self.decision)
+        self._probe(self.decision)
 
     def _reason_to_move(
         self, tiers: tuple[Tier, ...], tokens: Floats, rates: Floats, best_idx: int
@@ -304,7 +307,7 @@ class GoodputPolicy:
         shallow, deep = sorted((best, other))
         # A deeper tier finds out by itself: there the acceptance counts once it is well known.
         if best == shallow or self.acceptance.age(deep.num_steps) >= SLOW_MEMORY / 2:
-            drafts = self.acceptance.gain_noise(self._requests, shallow.num_steps, deep.num_steps)
+            drafts = self.acceptance.gain_noise(self._requests, shallow, deep)
             noise = math.hypot(noise, SWITCH_Z * drafts / tokens)
         return noise
 
@@ -314,38 +317,40 @@ class GoodputPolicy:
         self.home = tier
         self.num_switches[reason] += 1
 
-    def _probe(self, batch: DecodeBatch, expected: Floats, decision: Decision) -> None:
+    def _probe(self, decision: Decision) -> None:
         """Ends the probe under way if it is over; starts one if it may pay and is paid for."""
         prober = self.prober
         if prober.probe is not None:
             tier = prober.probe.tier
-            has_paid = self.home.num_steps >= tier.num_steps
+            has_paid = self.home == tier or (
+                tier.topk == 1 and self.home.num_steps >= tier.num_steps
+            )
             if has_paid or prober.probe.is_over:
                 prober.finish(has_paid, self._lost_share(tier, decision))
         elif prober.is_ready:
             depth = self._observed_depth()
-            reaching = float(expected[depth] - expected[depth - 1]) if depth else float(batch.size)
-            found = self._promising(depth, float(expected[depth]), reaching, decision)
+            found = self._promising(depth, decision)
             if found is not None:
                 tier, ms = found
+                # Deeper tiers show something new where the drafts seen so far all hold.
+                seen = self.home if self.home.num_steps else chain_tier(depth)
+                reaching = self.acceptance.reaching(
+                    self._requests, seen, depth if tier.num_steps > depth else 0
+                )
                 prober.start(tier, probe_rounds(reaching), ms, self._num_catch_up())
 
     def _observed_depth(self) -> int:
         """Returns the deepest position that the rounds at the home tier observe."""
         return self.home.num_steps or int(self._has_first)
 
-    def _promising(
-        self, depth: int, tokens: float, reaching: float, decision: Decision
-    ) -> tuple[Tier, float] | None:
-        """Returns the shallowest tier beyond ``depth`` that might win, and its round time."""
+    def _promising(self, depth: int, decision: Decision) -> tuple[Tier, float] | None:
+        """Returns the first tier that might win, deeper than seen or a tree, and its round time."""
         rates = decision.rates()
         rate = rates[decision.tiers.index(self.home)]
         for tier, ms in zip(decision.tiers, decision.round_ms, strict=True):
-            beyond = tier.num_steps - depth
-            if beyond > 0:
-                most = OPTIMISTIC_HAZARD * (1.0 - OPTIMISTIC_HAZARD**beyond)
-                if (tokens + reaching * most / (1.0 - OPTIMISTIC_HAZARD)) / ms > rate:
-                    return tier, float(ms)
+            is_unsure = tier.num_steps > depth or (tier.topk > 1 and tier != self.home)
+            if is_unsure and self.acceptance.most_tokens(self._requests, tier, depth) / ms > rate:
+                return tier, float(ms)
         return None
 
     def _lost_share(self, tier: Tier, decision: Decision) -> float:
@@ -373,16 +378,10 @@ class GoodputPolicy:
             nearest = min(unknown, key=lambda tier: (abs(tier.num_steps - home), tier))
             prober.start(nearest, UNTIMED_PROBE_ROUNDS, self._home_ms, self._num_catch_up())
 
-    def _steps_of(self, tiers: tuple[Tier, ...]) -> Rows:
-        steps = self._steps.get(tiers)
-        if steps is None:
-            steps = self._steps[tiers] = np.array([tier.num_steps for tier in tiers], np.intp)
-        return steps
-
 
 def _clip(tier: Tier, allowed: Sequence[Tier]) -> Tier:
-    """Returns the deepest allowed tier no deeper than ``tier``, else the shallowest."""
-    below = [other for other in allowed if other.num_steps <= tier.num_steps]
+    """Returns the deepest allowed tier no deeper or wider than ``tier``, else the shallowest."""
+    below = [other for other in allowed if other <= tier]
     return max(below) if below else min(allowed)
 
 
@@ -390,8 +389,8 @@ def _check(candidates: Mapping[int, Sequence[Tier]], acceptance: AcceptanceModel
     if not candidates or not all(candidates.values()):
         raise ValueError(f"candidates are {dict(candidates)}; every slot needs at least one tier")
     for tier in (tier for tiers in candidates.values() for tier in tiers):
-        if tier.topk != 1 or tier.num_steps > acceptance.max_steps:
+        if tier.num_steps > acceptance.max_steps:
             raise ValueError(
-                f"candidate {tier} is no chain of at most {acceptance.max_steps} steps, "
+                f"candidate {tier} is deeper than {acceptance.max_steps} steps, "
                 "which is what the acceptance model predicts"
             )

@@ -21,6 +21,11 @@ class Tier(NamedTuple):
         """Drafts proposed per request and round."""
         return self.num_draft_tokens - 1
 
+    @property
+    def label(self) -> str:
+        """What logs and metrics call it: ``3`` for a chain of 3 steps, ``3-4-8`` for a tree."""
+        return str(self.num_steps) if self.topk == 1 else "-".join(map(str, self))
+
 
 def chain_tier(num_steps: int) -> Tier:
     """Returns the chain of ``num_steps`` drafts (topk 1)."""

@@ -65,6 +65,15 @@ def to_device(values: Sequence[int], device: torch.device) -> torch.Tensor:
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
+def window_start(seq_lens: torch.Tensor, width: int) -> torch.Tensor:
+    """Returns where a window of ``width`` positions begins that ends at ``seq_lens``: [bs].
+
+    Never at 0: prefill has seen the first token, and a window without a prefix would look like a
+    prefill to FlashInfer's MLA backend (sglang 0.5.23 flashinfer_mla_backend.py:use_ragged).
+    """
+    return (seq_lens - width).clamp(min=1)
+
+
 class RowMap:
     """Gives every request of the batch a row of the backlog while it stays in the batch."""
 
@@ -145,7 +154,7 @@ class Backlog:
             seq_lens: [bs] int64, tokens with target KV, the newest round included.
             debts: [bs] int64, how many of them the draft lacks, at least 1.
         """
-        start = (seq_lens - self.width).clamp(min=0)
+        start = window_start(seq_lens, self.width)
         positions = start.unsqueeze(1) + self._offsets
         ages = (seq_lens - 1).unsqueeze(1) - positions  # in rounds; negative: not there yet
         places = (self._round - ages) % self.width

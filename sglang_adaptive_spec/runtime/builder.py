@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import RuntimePool, TierState
 
@@ -51,14 +51,26 @@ def build_tiers(
     budget_gb: float = math.inf,
 ) -> None:
     """Plans the ``tiers`` that the pool lacks, then builds those that fit into ``budget_gb``."""
-    built = {state.tier for state in pool.states}
+    left = set(tiers) - {state.tier for state in pool.states}
+    # A start-up tier that no batch may choose has no graphs, and says nothing about theirs.
+    if left and not host.agree(memory.has_learned):
+        first = min(left, key=lambda tier: (tier == PLAIN_TIER, tier))
+        state = _build(pool, host, first)
+        memory.learn(first, len(state.graph_batch_sizes), state.build_gb)
+        left.remove(first)
     left_gb = budget_gb - sum(state.build_gb for state in pool.states)
-    for tier in plan_tiers(host, set(tiers) - built, memory, left_gb):
-        sizes = host.graph_batch_sizes(tier)
-        free_before_gb, start_s = host.free_gb(), time.perf_counter()
-        values = host.build(tier)
-        used_gb = free_before_gb - host.free_gb()
-        pool.add(TierState(tier, values, sizes, time.perf_counter() - start_s, used_gb))
+    for tier in plan_tiers(host, left, memory, left_gb):
+        _build(pool, host, tier)
+
+
+def _build(pool: RuntimePool, host: TierHost, tier: Tier) -> TierState:
+    sizes = host.graph_batch_sizes(tier)
+    free_before_gb, start_s = host.free_gb(), time.perf_counter()
+    values = host.build(tier)
+    used_gb = free_before_gb - host.free_gb()
+    state = TierState(tier, values, sizes, time.perf_counter() - start_s, used_gb)
+    pool.add(state)
+    return state
 
 
 def plan_tiers(
@@ -85,18 +97,18 @@ def plan_tiers(
             return wanted
         if len(wanted) == 1:
             raise RuntimeError(
-                "ADAPTIVE_EAGLE has no room for any tier beside the start-up tier: num_steps="
-                f"{tier.num_steps} needs about {estimate_gb:.2f} GB and {max(available_gb, 0):.2f} "
+                "ADAPTIVE_EAGLE has no room for any tier beside the start-up tier: tier "
+                f"{tier.label} needs about {estimate_gb:.2f} GB and {max(available_gb, 0):.2f} "
                 "GB are left; lower --mem-fraction-static or --cuda-graph-max-bs-decode."
             )
         wanted.remove(tier)
         host.leave_out(tier)
         logger.warning(
-            "ADAPTIVE_EAGLE leaves out num_steps=%d: its %d graph sizes need about %.2f GB and "
+            "ADAPTIVE_EAGLE leaves out tier %s: its %d graph sizes need about %.2f GB and "
             "%.2f GB are left for them. Lower --mem-fraction-static or "
             "--cuda-graph-max-bs-decode, raise memory_budget_gb if the config has one, or remove "
             "the step from the config.",
-            tier.num_steps,
+            tier.label,
             num_graphs,
             estimate_gb,
             max(available_gb, 0.0),

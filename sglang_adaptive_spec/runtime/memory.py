@@ -22,6 +22,11 @@ class MemoryModel:
     fixed_gb: float  # backends and workspaces of one tier
     unit_gb: float = 0.0
 
+    @property
+    def has_learned(self) -> bool:
+        """Whether a tier with graphs has been measured."""
+        return self.unit_gb > 0
+
     def learn(self, tier: Tier, num_graphs: int, used_gb: float) -> None:
         """Learns the unit cost from a tier that took ``used_gb``; never downwards."""
         units = graph_units(tier, num_graphs)

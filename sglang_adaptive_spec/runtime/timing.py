@@ -168,7 +168,7 @@ class RoundTimer:
         if timed is None or not self._follows_directly[end_idx]:
             return None
         ms = self._clock.elapsed_ms(begin_idx, end_idx)
-        if ms is None:
+        if ms is None or ms <= 0.0:  # not measured, or by a clock that was set back
             return None
         tier, batch_size, context_tokens, is_catch_up, stands_for = timed
         return RoundTime(tier, batch_size, context_tokens, ms, is_catch_up, stands_for)

@@ -51,7 +51,7 @@ def simulate(request: Request) -> tuple[list[WorkloadReport], str]:
     costs, steps, origin = _costs(request)
     names = tuple(dict.fromkeys(request.policies or DEFAULT_POLICIES))
     statics = [int(found[1]) for name in names if (found := STATIC.fullmatch(name))]
-    config = None if request.config is None else load_config(request.config)
+    config = None if request.config is None else _chains_of(request.config)
     policies: dict[str, Callable[[], Chooser]] = {}
     wanted = {*statics}
     for name in (name for name in names if not STATIC.fullmatch(name)):
@@ -100,7 +100,20 @@ def _costs(request: Request) -> tuple[RoundCosts, tuple[int, ...], str]:
         example = ExampleCosts()
         return example, STEPS, example.origin
     table = read_table(request.costs)
-    return table, tuple(sorted(tier.num_steps for tier in table.tiers)), str(request.costs)
+    chains = [tier.num_steps for tier in table.tiers if tier.topk == 1]
+    return table, tuple(sorted(chains)), str(request.costs)
+
+
+def _chains_of(name: str) -> AdaptiveConfig:
+    """Returns a config that names no trees: traces say what chains accepted."""
+    config = load_config(name)
+    trees = [tier.label for tier in config.tiers if tier.topk > 1]
+    if trees:
+        raise SimulateError(
+            f"{config.source}: candidate_tiers has the tree {trees[0]}, and traces know chains "
+            "only; allowed: candidate_steps; fix: simulate a config without trees."
+        )
+    return config
 
 
 def _shipped(steps: Sequence[int]) -> AdaptiveConfig:

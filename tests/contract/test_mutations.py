@@ -70,6 +70,12 @@ CHANGES: dict[str, tuple[str, Edit, str, str]] = {
         "sglang.srt.runtime_context.get_exec",
         "function(stage)",
     ),
+    "call lost its free keywords": (
+        "sglang.srt.runtime_context",
+        replaced("def override(self, source: str, **fields)", "def override(self, source: str)"),
+        "sglang.srt.runtime_context.RuntimeContext.override",
+        "function(self, source)",
+    ),
     "call got a required keyword": (
         "sglang.srt.speculative.spec_info",
         replaced("supports_overlap: bool = False,", "supports_overlap: bool = False, owner: str,"),

@@ -34,12 +34,14 @@ FOREIGN = {
     # tensors
     "Tensor", "arange", "copy_", "flatten", "full_like", "int32", "int64", "ones", "sum", "to",
     "tolist", "type", "unsqueeze", "where", "cpu", "full", "nbytes", "view", "zeros",
-    "get_device_module", "get_device_name", "synchronize",
+    "get_device_module", "get_device_name", "synchronize", "current_stream", "wait_stream",
     "_int_workspace_buffer", "_pin_memory_int_workspace_buffer",  # FlashInfer's wrappers
     "architectures", "index_share_for_mtp_iteration",  # a Hugging Face config
     "labels", "inc",  # prometheus_client
     "terminate",  # a process
     "__wrapped__",  # functools.wraps
+    # attention backends, as their flag names them
+    "cutedsl_mla", "flashinfer", "flashmla", "tokenspeed_mla", "trtllm_mla",
     "graph",  # the settings of ExecGraph, by its _NS_PATH
 }  # fmt: skip
 BUILTINS = (str, dict, list, tuple, set, type, BaseException)

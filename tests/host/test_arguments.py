@@ -4,6 +4,7 @@ import json
 import logging
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,6 +104,124 @@ def test_two_controllers_at_once_are_an_error_that_says_which_to_drop(
 ) -> None:
     with pytest.raises(ConfigError, match="drop --speculative-adaptive"):
         arguments(models, speculative_adaptive=True).resolve_once()
+
+
+TREES = {"1": {"candidate_steps": [0, 5], "candidate_tiers": [[3, 4, 8]]}, "policy": "goodput"}
+
+
+def test_trees_are_switched_and_resolution_runs_at_the_shape_that_holds_all(
+    models: dict[str, str], tmp_path: Path
+) -> None:
+    config = tmp_path / "trees.json"
+    config.write_text(json.dumps(TREES))
+    view, request = resolved(arguments(models, speculative_adaptive_config=str(config)))
+    assert (request.mode, request.static_reason) == ("adaptive", None)
+    shape = (
+        view.speculative_num_steps,
+        view.speculative_eagle_topk,
+        view.speculative_num_draft_tokens,
+    )
+    assert shape == (5, 4, 8) == tuple(request.startup_tier)
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ({"speculative_use_rejection_sampling": True}, "eagle-topk=1"),
+        ({"page_size": 16}, "page_size > 1 is only supported on"),
+    ],
+)
+def test_trees_that_the_host_refuses_are_an_error_in_the_configs_words(
+    models: dict[str, str], tmp_path: Path, setting: dict[str, Any], why: str
+) -> None:
+    config = tmp_path / "trees.json"
+    config.write_text(json.dumps(TREES))
+    server_args = arguments(models, speculative_adaptive_config=str(config), **setting)
+    with pytest.raises(ConfigError, match="candidate_tiers lists trees") as caught:
+        server_args.resolve_once()
+    assert why in str(caught.value)
+    assert "list chains only" in str(caught.value)
+
+
+def test_trees_on_a_backend_that_drafts_chains_only_are_an_error(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sglang_adaptive_spec.host import unsupported
+
+    monkeypatch.setattr(unsupported, "use_mla_backend", lambda server_args: True)
+    monkeypatch.setattr(unsupported, "CHAINS_ONLY_ON_MLA", ("intel_amx",))
+    assert resolved(arguments(models))[1].mode == "adaptive"  # chains are fine
+    config = tmp_path / "trees.json"
+    config.write_text(json.dumps(TREES))
+    with pytest.raises(ConfigError, match=r"--attention-backend intel_amx .* use fa3 or triton"):
+        arguments(models, speculative_adaptive_config=str(config)).resolve_once()
+
+
+@pytest.mark.parametrize("backend", ["flashinfer", "flashmla", "trtllm_mla"])
+@pytest.mark.parametrize("flag", ["attention_backend", "speculative_draft_attention_backend"])
+def test_which_backends_draft_chains_only_depends_on_mla(
+    monkeypatch: pytest.MonkeyPatch, flag: str, backend: str
+) -> None:
+    from sglang_adaptive_spec.host import unsupported
+
+    view = SimpleNamespace(**dict.fromkeys(unsupported.ATTENTION_FLAGS))
+    setattr(view, flag, backend)
+    monkeypatch.setattr(unsupported, "resolved_view", lambda server_args: view)
+    for is_mla in (False, True):
+        monkeypatch.setattr(unsupported, "use_mla_backend", lambda server_args, it=is_mla: it)
+        refusal = unsupported.tree_refusal(None)
+        assert (f"{backend} drafts chains only on MLA" in str(refusal)) is is_mla
+    setattr(view, flag, "triton")
+    assert unsupported.tree_refusal(None) is None
+
+
+SETTINGS = {
+    "pp_size": (1, 2, "pp_size=2"),
+    "disaggregation_mode": ("null", "prefill", "disaggregation_mode=prefill"),
+    "enable_pdmux": (False, True, "PD multiplexing"),
+    "enable_hisparse": (False, True, "HiSparse"),
+    "elastic_ep_backend": (None, "mooncake", "elastic expert parallelism"),
+    "enable_lora": (False, True, "LoRA"),
+    "lora_paths": (None, ["a=b"], "LoRA"),
+    "enable_deterministic_inference": (False, True, "deterministic"),
+    "enable_two_batch_overlap": (False, True, "two-batch"),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_each_setting_that_rules_out_switching_is_a_reason_alone(name: str) -> None:
+    from sglang_adaptive_spec.host import unsupported
+
+    harmless = {setting: values[0] for setting, values in SETTINGS.items()}
+    assert unsupported._reason(harmless.__getitem__) is None
+    _, harmful, words = SETTINGS[name]
+    assert words in str(unsupported._reason({**harmless, name: harmful}.__getitem__))
+
+
+def test_attention_dp_is_a_reason_of_the_hosts(models: dict[str, str]) -> None:
+    from sglang_adaptive_spec.host.unsupported import adaptive_unsupported_reason
+
+    view = SimpleNamespace(
+        enable_dp_attention=True, speculative_algorithm="EAGLE", speculative_eagle_topk=1
+    )
+    assert "enable_dp_attention" in str(adaptive_unsupported_reason(view))
+
+
+def test_beside_trees_the_hosts_other_reasons_still_count() -> None:
+    from sglang_adaptive_spec.host.unsupported import _AsChains, adaptive_unsupported_reason
+
+    settings = dict.fromkeys(
+        ("enable_dp_attention", "enable_multi_layer_eagle", "enable_two_batch_overlap"), False
+    )
+    view = SimpleNamespace(
+        **settings, enable_pdmux=False, speculative_algorithm="EAGLE", speculative_eagle_topk=4
+    )
+    assert adaptive_unsupported_reason(_AsChains(view)) is None
+    for name in settings:
+        setattr(view, name, True)
+        reason = adaptive_unsupported_reason(_AsChains(view))
+        assert name in str(reason)
+        setattr(view, name, False)
 
 
 STATIC = [

@@ -105,3 +105,18 @@ def test_a_catch_up_is_as_wide_as_its_plan_fits(
     monkeypatch.setattr(plain_round, "get_parallel", lambda: SimpleNamespace(tp_size=1))
     found = plain_round.catch_up_width(worker, batch_size)
     assert found == width if width in (1, 15) else 1 < found < 15
+
+
+def test_flashinfers_plan_for_mla_takes_the_same_space_at_any_width(
+    plain_round: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_round, "get_parallel", lambda: SimpleNamespace(tp_size=1))
+    worker = draft_worker(128, num_heads=64)
+    assert plain_round.catch_up_width(worker, 128) == 1
+    monkeypatch.setattr(plain_round, "FlashInferMLAAttnBackend", SimpleNamespace)
+    assert plain_round.catch_up_width(worker, 128) == 15
+    # Others that derive from it plan in their own ways.
+    backend = type("Other", (SimpleNamespace,), {})()
+    vars(backend).update(vars(worker.draft_extend_attn_backend))
+    worker.draft_extend_attn_backend = backend
+    assert plain_round.catch_up_width(worker, 128) == 1

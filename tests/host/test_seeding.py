@@ -1,5 +1,6 @@
 """Which batch sizes and contexts are measured at start-up, and in which order."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,14 +12,17 @@ from sglang_adaptive_spec.policy.costs import CostTable
 from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
 
 DEEP = chain_tier(3)
+RESERVE = 2 * DEEP.num_draft_tokens
 SIZES = [1, 2, 4, 8, 16, 32]
 
 
 @pytest.fixture(scope="module")
-def seeding(plugins_loaded: None) -> Any:
+def seeding(plugins_loaded: None) -> Iterator[Any]:
     from sglang_adaptive_spec.host import seeding
 
-    return seeding
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seeding, "get_alloc_reserve_per_decode", lambda: RESERVE)
+        yield seeding
 
 
 def test_the_ends_come_first_then_the_widest_gap(seeding: Any) -> None:
@@ -73,7 +77,7 @@ def test_no_context_outgrows_pool_request_rows_or_the_model_s_context(
 ) -> None:
     worker = worker_of(free, row, page_size, context_len)
     longest = seeding.longest_context(worker, size)
-    reserve = 2 * DEEP.num_draft_tokens
+    reserve = RESERVE
     per_row = -(-(longest + reserve) // page_size) * page_size
     assert per_row <= min(row, context_len)
     assert size * per_row <= seeding.MAX_POOL_SHARE * free
@@ -118,3 +122,18 @@ def test_half_a_table_is_not_complete_and_compiling_is_no_part_of_the_limit(
     seeder.seed(CostTable.empty([DEEP, chain_tier(1)], SIZES))
     assert len(measured) == min(int(limit_s), 2 * len(SIZES))
     assert seeder.is_complete is is_complete
+
+
+def test_every_timed_round_finds_the_draft_input_that_the_first_one_found(seeding: Any) -> None:
+    found: list[int] = []
+
+    def widen(_tier: Tier, batch: Any, _is_catch_up: bool) -> None:
+        found.append(batch.spec_info.width)
+        batch.spec_info.width *= 4  # as a tree drafted without a graph does
+
+    worker = worker_of(free=10**6, row=10**5)
+    worker.device, worker.run_alone = "cpu", widen
+    batch = SimpleNamespace(spec_info=SimpleNamespace(width=4))
+    assert seeding.Seeder(worker, 32)._round_ms(DEEP, batch, False) >= 0
+    assert len(found) > 2
+    assert set(found) == {4}

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.policy.acceptance import INITIAL_ROWS, AcceptanceModel, RequestOffsets
+from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.hazards import FAST_MEMORY, PRIOR_HAZARD
+from sglang_adaptive_spec.policy.request_offsets import INITIAL_ROWS, RequestOffsets
+from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, chain_tier
 from tests.policy.rounds import MAX_STEPS, constant, draw, half_and_half, true_tokens
 
 
@@ -31,7 +33,7 @@ def taught(
     model = model or AcceptanceModel(MAX_STEPS)
     rng = np.random.default_rng(seed)
     for _ in range(num_rounds):
-        model.observe(names(len(hazards)), draw(rng, hazards, num_steps), num_steps)
+        model.observe(names(len(hazards)), draw(rng, hazards, num_steps), chain_tier(num_steps))
     return model
 
 
@@ -48,10 +50,10 @@ def test_a_model_without_positions_is_refused() -> None:
 
 def test_an_empty_batch_expects_nothing() -> None:
     model = AcceptanceModel(3)
-    model.observe([], [], 3)
+    model.observe([], [], chain_tier(3))
     model.observe_first([], [])
     assert model.expected_tokens([]).tolist() == [0.0] * 4
-    assert model.gain_noise([], 1, 3) == 0.0
+    assert model.gain_noise([], chain_tier(1), chain_tier(3)) == 0.0
 
 
 @pytest.mark.parametrize("batch_size", [1, 16, 128])
@@ -106,7 +108,7 @@ def test_a_new_request_is_known_within_a_dozen_rounds_of_a_mixed_batch() -> None
     requests = (*names(32)[1:], "new")  # a bad one left, a good one joined
     after = np.vstack((hazards[1:], constant(0.9, 1)))
     for _ in range(12):
-        model.observe(requests, draw(rng, after, 5), 5)
+        model.observe(requests, draw(rng, after, 5), chain_tier(5))
     assert model.expected_tokens(["new"])[5] > 0.8 * true_tokens(constant(0.9, 1), 5)
 
 
@@ -156,9 +158,9 @@ def test_after_a_change_a_censored_position_stays_as_much_worse_as_it_was() -> N
 def test_after_a_change_the_old_regime_and_the_prior_weigh_nothing() -> None:
     model = AcceptanceModel(3)
     for _ in range(400):
-        model.observe(["a"], [3], 3)
+        model.observe(["a"], [3], chain_tier(3))
     for _ in range(16):
-        model.observe(["a"], [0], 3)
+        model.observe(["a"], [0], chain_tier(3))
     assert model.survival()[0] < 0.05
 
 
@@ -194,7 +196,7 @@ def test_those_who_stay_keep_their_estimate_when_the_others_leave() -> None:
     rng = np.random.default_rng(1)
     good = names(64)[1::2]
     for _ in range(12):
-        model.observe(good, draw(rng, hazards[1::2], 5), 5)
+        model.observe(good, draw(rng, hazards[1::2], 5), chain_tier(5))
         model.flush()
         assert model.expected_tokens(good) == pytest.approx(truth(hazards[1::2]), rel=0.08)
 
@@ -239,7 +241,7 @@ def test_zero_step_rounds_teach_the_first_position_and_skip_the_unknown() -> Non
 def test_a_round_of_zero_steps_proposes_nothing_and_teaches_nothing() -> None:
     model = AcceptanceModel(3)
     before = model.expected_tokens(["a"]).tolist()
-    model.observe(["a"], [0], 0)
+    model.observe(["a"], [0], PLAIN_TIER)
     assert model.expected_tokens(["a"]).tolist() == before
 
 
@@ -248,7 +250,7 @@ def test_rows_of_requests_that_left_are_used_again() -> None:
     for wave in range(1500):
         requests = [(wave, idx) for idx in range(4)]
         for _ in range(2):
-            model.observe(requests, [1] * 4, 3)
+            model.observe(requests, [1] * 4, chain_tier(3))
             model.flush()
     assert len(model.offsets) <= len(model.offsets.offset) <= 2 * INITIAL_ROWS
 
@@ -269,25 +271,27 @@ def test_gain_noise_is_the_spread_of_the_estimated_gain() -> None:
         model = taught(hazards, 20, num_steps=5, seed=seed)
         expected = model.expected_tokens(names(16))
         gains.append(expected[5] - expected[2])
-        predicted.append(model.gain_noise(names(16), 2, 5))
+        predicted.append(model.gain_noise(names(16), chain_tier(2), chain_tier(5)))
     assert np.std(gains) / 2 < np.mean(predicted) < np.std(gains) * 2
 
 
 def test_gain_noise_falls_with_evidence_and_is_zero_without_a_gain() -> None:
     hazards = constant(0.7, 16)
     model = taught(hazards, 5)
-    early = model.gain_noise(names(16), 2, 5)
+    early = model.gain_noise(names(16), chain_tier(2), chain_tier(5))
     taught(hazards, 200, model=model, seed=1)
-    late = model.gain_noise(names(16), 2, 5)
+    late = model.gain_noise(names(16), chain_tier(2), chain_tier(5))
     assert late < early / 2
-    assert model.gain_noise(names(16), 3, 3) == 0.0
-    assert model.gain_noise(names(16), 5, 2) == late
+    assert model.gain_noise(names(16), chain_tier(3), chain_tier(3)) == 0.0
+    assert model.gain_noise(names(16), chain_tier(5), chain_tier(2)) == late
 
 
 def test_requests_not_yet_known_add_noise_where_requests_differ() -> None:
     model = taught(half_and_half(32), 100)
     strangers = [f"new{idx}" for idx in range(32)]
-    assert model.gain_noise(strangers, 1, 3) > 2 * model.gain_noise(names(32), 1, 3)
+    assert model.gain_noise(strangers, chain_tier(1), chain_tier(3)) > 2 * model.gain_noise(
+        names(32), chain_tier(1), chain_tier(3)
+    )
 
 
 def test_the_description_is_plain_data() -> None:
@@ -313,7 +317,7 @@ def replayed(
     order = -1 if is_reversed else 1
     for requests, num_steps, accepted in rounds:
         counts = [min(count, num_steps) for count in accepted[: len(requests)]]
-        model.observe(requests[::order], counts[::order], num_steps)
+        model.observe(requests[::order], counts[::order], chain_tier(num_steps))
     return model
 
 
@@ -328,7 +332,7 @@ def test_survival_never_rises_with_depth_and_is_always_a_probability(
     assert (gains > 0.0).all()
     assert (gains <= 12.0).all()
     assert (np.diff(gains) < 0.0).all()
-    assert model.gain_noise(list(range(12)), 1, MAX_STEPS) > 0.0
+    assert model.gain_noise(list(range(12)), chain_tier(1), chain_tier(MAX_STEPS)) > 0.0
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)

@@ -352,7 +352,7 @@ def test_a_single_tier_is_run_without_further_ado() -> None:
     server.run(100, constant(0.5, 4))
     assert set(server.steps) == {2}
     assert server.policy.decision is not None
-    assert server.policy.decision.describe()["runner_up_steps"] is None
+    assert server.policy.decision.describe()["runner_up"] is None
 
 
 def test_the_description_says_what_was_decided_and_why() -> None:
@@ -365,15 +365,15 @@ def test_the_description_says_what_was_decided_and_why() -> None:
     decision = described["decision"]
     steps = [int(name) for name in decision["tokens_per_ms"]]
     order = sorted(steps, key=lambda step: -decision["tokens_per_ms"][str(step)])
-    assert (decision["best_steps"], decision["runner_up_steps"]) == (order[0], order[1])
+    assert (decision["best"], decision["runner_up"]) == (str(order[0]), str(order[1]))
     assert decision["reason"] in {"best", "within noise"}
     for name, rate in decision["tokens_per_ms"].items():
         assert rate == pytest.approx(rates(hazards)[int(name)], rel=0.06)
         assert rate == pytest.approx(
             decision["expected_tokens"][name] / decision["round_ms"][name], rel=1e-3
         )
-    assert described["slots"]["1"]["current_steps"] == decision["num_steps"]
-    assert described["slots"]["64"] == {"candidate_steps": [0, 1], "current_steps": 1}
+    assert described["slots"]["1"]["current_tier"] == decision["tier"]
+    assert described["slots"]["64"] == {"candidate_tiers": ["0", "1"], "current_tier": "1"}
     assert described["acceptance"]["survival"][0] == pytest.approx(0.7, abs=0.05)
     assert described["acceptance"]["change_test"]["num_changes"] >= 0
 

@@ -138,7 +138,7 @@ class Rounds:
 
 
 requests_and_rounds = st.tuples(
-    st.lists(st.integers(0, 20), min_size=1, max_size=4),  # tokens of each request before
+    st.lists(st.integers(1, 20), min_size=1, max_size=4),  # tokens of each request before
     st.integers(1, 3 * WIDTH),  # rounds
     st.data(),
 )
@@ -165,7 +165,7 @@ def test_the_window_holds_the_newest_positions_and_marks_the_owed_ones(
     hidden = window.hidden_states.view(len(lens), WIDTH, HIDDEN_SIZE)
     for request, debt in zip(requests, debts, strict=True):
         end = rounds.lens[request]
-        start = max(0, end - WIDTH)
+        start = max(1, end - WIDTH)
         assert int(window.start[request]) == start
         assert int(window.num_tokens[request]) == end - start
         positions = window.positions[request].tolist()

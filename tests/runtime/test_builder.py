@@ -71,13 +71,51 @@ def test_a_tier_that_does_not_fit_is_left_out_with_a_warning_that_says_what_to_d
         run(host)
     assert chain_tier(5) not in host.built
     assert all(chain_tier(5) not in host.policy.reachable(batch) for batch in range(1, 129))
-    assert "num_steps=5" in caplog.text
+    assert "leaves out tier 5" in caplog.text
     assert "--mem-fraction-static" in caplog.text
 
 
 def test_the_start_stops_where_no_tier_fits() -> None:
     with pytest.raises(RuntimeError, match="lower --mem-fraction-static"):
         run(FakeHost(free_gb=RESERVED_GB, cost_gb=1))
+
+
+def test_a_tier_whose_build_raises_stops_the_start_with_the_error() -> None:
+    """No tier is left out behind the user's back, and none is offered half built."""
+    host = BreaksAtThree(free_gb=40, cost_gb=1)
+    pool = RuntimePool([Slot(host, "slot")], SEVEN)
+    pool.add(TierState(SEVEN, (7,), (1, 2, 4, 8), 1.0, 1.0))
+    tiers = reachable_tiers(host.policy.reachable, 128)
+    memory = MemoryModel(fixed_gb=0.2)
+    memory.learn(SEVEN, 4, 1.0)
+    with pytest.raises(MemoryError, match="num_steps=3"):
+        build_tiers(pool, host, tiers, memory)
+    assert [tier.num_steps for tier in host.built] == [0, 1]
+    assert [state.tier.num_steps for state in pool.states] == [0, 1, 7]
+    assert pool.current == SEVEN
+    assert chain_tier(3) in host.policy.reachable(1)
+
+
+def test_without_graphs_of_the_start_up_tier_the_first_tier_teaches_what_the_others_take() -> None:
+    """A ladder with trees may start at a shape that is no tier, which nothing is captured for."""
+    host = FakeHost(free_gb=RESERVED_GB + 3.0, cost_gb=1.0)
+    pool = RuntimePool([Slot(host, "slot")], SEVEN)
+    pool.add(TierState(SEVEN, (7,), (), 1.0, 0.0))
+    memory = MemoryModel(fixed_gb=0.0)
+    memory.learn(SEVEN, 0, 0.0)
+    build_tiers(pool, host, reachable_tiers(host.policy.reachable, 128), memory)
+    assert host.built[0] == chain_tier(1)  # drafting, and the shallowest
+    assert memory.has_learned
+    assert chain_tier(5) not in host.built  # what it taught ruled the deepest out
+
+
+class BreaksAtThree(FakeHost):
+    """Runs out of memory in the middle, whatever was estimated."""
+
+    def build(self, tier: Tier) -> tuple[object, ...]:
+        if tier.num_steps == 3:
+            raise MemoryError(f"num_steps={tier.num_steps}")
+        return super().build(tier)
 
 
 def test_the_rank_with_the_least_memory_decides() -> None:

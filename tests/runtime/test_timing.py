@@ -206,6 +206,11 @@ def test_results_that_wait_to_be_polled_are_not_in_flight(bench: Bench) -> None:
     assert [time.ms for time in told if time] == [1.0, 3.0]
 
 
+def test_a_clock_that_was_set_back_drops_its_period(bench: Bench) -> None:
+    bench.warm_up()
+    assert bench.overlapped([3.0, -5.0, 0.0, 4.0, 2.0, 1.0]) == [3.0, 4.0]
+
+
 def test_an_incomplete_event_drops_its_period_without_waiting(bench: Bench) -> None:
     bench.warm_up()
     bench.start(1.0)

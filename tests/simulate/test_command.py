@@ -136,6 +136,13 @@ def test_a_wrong_name_is_one_sentence(
     assert printed.out == ""
 
 
+def test_a_config_with_trees_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = tmp_path / "trees.json"
+    config.write_text('{"policy": "goodput", "1": {"candidate_tiers": [[3, 4, 8]]}}')
+    assert main(["simulate", "--config", str(config)]) == 1
+    assert "candidate_tiers has the tree 3-4-8, and traces know chains" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("policy", "lacking"), [("static-5", 5), ("ema", 1)])
 def test_costs_that_lack_a_step_are_refused(
     capsys: pytest.CaptureFixture[str], trace: str, tmp_path: Path, policy: str, lacking: int

@@ -1,0 +1,129 @@
+"""The policy over chains and trees: it finds the tier that pays, width included, and looks rarely.
+
+A tree lifts the chain's hazards by what its width is worth here; its rounds cost more.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
+from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, DecodeBatch, Observation, RoundTime, Tier
+from sglang_adaptive_spec.policy.tiers import chain_tier as chain
+from tests.policy.rounds import KnownCosts, constant, draw, true_tokens
+
+NARROW, WIDE = Tier(3, 2, 6), Tier(3, 4, 12)
+TIERS = (PLAIN_TIER, chain(1), chain(3), NARROW, WIDE, chain(5))
+DEPTH = max(tier.num_steps for tier in TIERS)
+
+
+class TierCosts(KnownCosts):
+    """Known round times by tier: every drafted token beyond a chain's costs, too."""
+
+    def __init__(self, ms_per_node: float) -> None:
+        super().__init__()
+        self.ms_per_node = ms_per_node
+
+    def of(self, tier: Tier, batch_size: int) -> float:
+        nodes = tier.num_drafts - tier.num_steps
+        return self.ms(tier.num_steps, batch_size) + self.ms_per_node * nodes
+
+    def round_ms_all(
+        self, tiers: tuple[Tier, ...], batch_size: int, context_tokens: int
+    ) -> np.ndarray:
+        return np.array([self.of(tier, batch_size) for tier in tiers])
+
+
+class TreeServer:
+    """Runs rounds whose acceptance depends on the width, too; results come one round late."""
+
+    def __init__(self, hazard: float, lift: float, ms_per_node: float, batch_size: int = 8) -> None:
+        self.costs = TierCosts(ms_per_node)
+        self.policy = GoodputPolicy({1: TIERS}, self.costs, AcceptanceModel(DEPTH), chain(3))
+        self.hazard, self.lift = hazard, lift
+        self.requests = tuple(f"r{idx}" for idx in range(batch_size))
+        self.rng = np.random.default_rng(0)
+        self.ran: list[Tier] = []
+
+    def hazards(self, tier: Tier) -> np.ndarray:
+        odds = self.hazard / (1 - self.hazard) * np.exp(self.lift * np.log2(tier.topk))
+        return constant(odds / (1 + odds), len(self.requests))
+
+    def run(self, num_rounds: int) -> None:
+        late = None
+        for _ in range(num_rounds):
+            tier = self.policy.choose(DecodeBatch(len(self.requests), self.requests))
+            if late is not None:
+                self.policy.observe(late)
+            counts = [0] * len(self.requests)
+            if tier.num_steps:
+                counts = draw(self.rng, self.hazards(tier), tier.num_steps)
+            late = Observation(tier, len(self.requests), self.requests, counts)
+            ms = self.costs.of(tier, len(self.requests))
+            self.policy.observe_time(RoundTime(tier, len(self.requests), 0, ms))
+            self.ran.append(tier)
+
+    def rate(self, tier: Tier) -> float:
+        tokens = true_tokens(self.hazards(tier), tier.num_steps)
+        return tokens / self.costs.of(tier, len(self.requests))
+
+    @property
+    def best(self) -> Tier:
+        return max(TIERS, key=self.rate)
+
+    def share_of_best(self, last: int) -> float:
+        """Returns the mean rate of the last rounds over the best tier's."""
+        return float(np.mean([self.rate(tier) for tier in self.ran[-last:]])) / self.rate(self.best)
+
+
+@pytest.mark.parametrize(
+    ("hazard", "lift", "ms_per_node", "best"),
+    [
+        (0.55, 0.9, 0.05, WIDE),
+        (0.6, 0.9, 0.25, NARROW),
+        (0.55, 0.0, 0.05, chain(3)),
+        (0.9, 0.1, 0.2, chain(5)),
+    ],
+)
+def test_the_tier_that_pays_is_found_whether_chain_or_tree(
+    hazard: float, lift: float, ms_per_node: float, best: Tier
+) -> None:
+    server = TreeServer(hazard, lift, ms_per_node)
+    assert server.best == best
+    server.run(6000)
+    assert server.share_of_best(2000) > 0.98
+
+
+def test_a_text_that_changes_is_followed_from_a_tree() -> None:
+    server = TreeServer(0.55, 0.9, 0.05)
+    server.run(3000)
+    server.hazard = 0.02
+    server.lift = 0.0
+    server.run(3000)
+    assert server.share_of_best(1000) > 0.97
+    server.hazard, server.lift = 0.55, 0.9
+    server.run(6000)
+    assert server.share_of_best(1000) > 0.97
+
+
+def test_looks_at_a_width_that_does_not_pay_stay_within_their_budget() -> None:
+    server = TreeServer(0.7, 0.0, 0.3)
+    server.run(12_000)
+    best = server.ran[-8000:].count(server.best) / 8000
+    assert best > 0.97
+    assert server.policy.prober.describe()["share_of_time"] <= 0.01
+
+
+def test_the_state_names_trees() -> None:
+    server = TreeServer(0.55, 0.9, 0.05)
+    server.run(3000)
+    described = server.policy.describe()
+    assert json.loads(json.dumps(described["acceptance"]))["tree_lifts"].keys() == {
+        "3-2-6",
+        "3-4-12",
+    }
+    assert described["slots"]["1"]["candidate_tiers"] == ["0", "1", "3", "3-2-6", "3-4-12", "5"]
+    assert described["decision"]["tier"] == "3-4-12"
+    assert set(described["decision"]["round_ms"]) == {"0", "1", "3", "3-2-6", "3-4-12", "5"}

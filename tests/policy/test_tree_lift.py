@@ -1,0 +1,113 @@
+"""What a tree adds to the chain: learned by depth, told apart from the text, and used to choose."""
+
+import numpy as np
+import pytest
+
+from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
+from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+from sglang_adaptive_spec.policy.tree_lift import LIFT_PER_DOUBLING, TreeLift, guessed_lift
+from tests.policy.rounds import MAX_STEPS, constant, draw, true_tokens
+
+CHAIN = chain_tier(3)
+TREE = Tier(3, 4, 8)
+REQUESTS = tuple(f"r{idx}" for idx in range(16))
+
+
+def serve(
+    model: AcceptanceModel, tier: Tier, hazard: float, num_rounds: int, seed: int = 0
+) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(num_rounds):
+        counts = draw(rng, constant(hazard, len(REQUESTS)), tier.num_steps)
+        model.observe(REQUESTS, counts, tier)
+
+
+def tokens(model: AcceptanceModel, tier: Tier) -> float:
+    return float(model.expected_tokens_of(REQUESTS, [tier])[0])
+
+
+def truth(hazard: float, num_steps: int = 3) -> float:
+    return true_tokens(constant(hazard, len(REQUESTS)), num_steps)
+
+
+def test_a_tree_is_guessed_to_hold_more_the_more_nodes_a_depth_has() -> None:
+    assert guessed_lift(CHAIN) == 0.0
+    assert guessed_lift(Tier(3, 4, 13)) == pytest.approx(2 * LIFT_PER_DOUBLING)
+    assert guessed_lift(Tier(3, 2, 7)) == pytest.approx(LIFT_PER_DOUBLING)
+    assert 0.0 < guessed_lift(TREE) < guessed_lift(Tier(3, 4, 13))  # 7 nodes for three depths
+    assert guessed_lift(Tier(5, 4, 4)) == 0.0  # fewer nodes than depths
+    model = AcceptanceModel(MAX_STEPS)
+    assert tokens(model, TREE) > tokens(model, CHAIN)
+
+
+def test_both_widths_are_known_after_rounds_of_both() -> None:
+    model = AcceptanceModel(MAX_STEPS)
+    for turn in range(8):
+        serve(model, CHAIN, 0.5, 20, seed=turn)
+        serve(model, TREE, 0.75, 20, seed=turn)
+    assert tokens(model, CHAIN) == pytest.approx(truth(0.5), rel=0.05)
+    assert tokens(model, TREE) == pytest.approx(truth(0.75), rel=0.05)
+
+
+def test_a_tree_worse_than_guessed_is_found_out() -> None:
+    model = AcceptanceModel(MAX_STEPS)
+    for turn in range(8):
+        serve(model, CHAIN, 0.6, 20, seed=turn)
+        serve(model, TREE, 0.6, 20, seed=turn)
+    assert tokens(model, TREE) == pytest.approx(tokens(model, CHAIN), rel=0.05)
+
+
+def test_rounds_of_a_tree_tell_about_the_text_too() -> None:
+    """A tree served alone follows a change, and the chain's estimate goes with it."""
+    model = AcceptanceModel(MAX_STEPS)
+    serve(model, CHAIN, 0.7, 60)
+    serve(model, TREE, 0.85, 60)
+    before = tokens(model, CHAIN)
+    serve(model, TREE, 0.4, 120, seed=1)
+    assert tokens(model, TREE) == pytest.approx(truth(0.4), rel=0.1)
+    assert tokens(model, CHAIN) < 0.8 * before
+
+
+def test_a_lift_differs_by_depth() -> None:
+    """A tree of few nodes is wide at its root and a chain at its end."""
+    lift = TreeLift(TREE)
+    reached, chain = np.array([400.0, 300.0, 200.0]), np.array([200.0, 150.0, 100.0])
+    lift.observe(reached, np.array([300.0, 180.0, 100.0]), chain)
+    first, second, third = lift.logits
+    assert first > second > third
+    assert first == pytest.approx(np.log(3.0), abs=0.1)  # 0.75 against 0.5
+    assert third == pytest.approx(0.0, abs=0.1)
+
+
+def test_the_gain_over_a_chain_is_less_certain_before_the_tree_ran() -> None:
+    model = AcceptanceModel(MAX_STEPS)
+    serve(model, CHAIN, 0.6, 60)
+    early = model.gain_noise(REQUESTS, TREE, CHAIN)
+    for turn in range(4):
+        serve(model, TREE, 0.75, 20, seed=turn)
+        serve(model, CHAIN, 0.6, 20, seed=turn)
+    late = model.gain_noise(REQUESTS, TREE, CHAIN)
+    assert 0.0 < late < early
+    assert model.gain_noise(REQUESTS, CHAIN, TREE) == pytest.approx(late)
+    assert model.gain_noise(REQUESTS, TREE, TREE) == 0.0
+
+
+def test_the_most_favourable_case_is_above_the_estimate_and_comes_down_to_it() -> None:
+    model = AcceptanceModel(MAX_STEPS)
+    serve(model, CHAIN, 0.6, 60)
+    assert model.most_tokens(REQUESTS, TREE, 3) > 1.05 * tokens(model, TREE)
+    serve(model, TREE, 0.6, 400)
+    assert model.most_tokens(REQUESTS, TREE, 3) < 1.05 * tokens(model, TREE)
+    assert model.most_tokens(REQUESTS, CHAIN, 3) == pytest.approx(tokens(model, CHAIN))
+    beyond = model.most_tokens(REQUESTS, CHAIN, 1)
+    assert beyond > tokens(model, CHAIN)
+
+
+def test_reaching_is_the_share_that_holds_up_to_a_depth() -> None:
+    model = AcceptanceModel(MAX_STEPS)
+    for turn in range(8):
+        serve(model, CHAIN, 0.5, 20, seed=turn)
+        serve(model, TREE, 0.8, 20, seed=turn)
+    assert model.reaching(REQUESTS, CHAIN, 0) == 16.0
+    assert model.reaching(REQUESTS, CHAIN, 2) == pytest.approx(16 * 0.25, rel=0.15)
+    assert model.reaching(REQUESTS, TREE, 2) == pytest.approx(16 * 0.64, rel=0.1)
