@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.models import ModelPair
+from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
 
 # The host's built-in default config and ours of the same content: the same tiers in both arms.
 SAME_CONFIG = "host-default"
@@ -23,6 +24,8 @@ class Arm:
     speculative: tuple[str, ...] = ()  # arguments beside the draft's path
     config: Mapping[str, object] | None = None  # written to a file for ADAPTIVE_EAGLE
     policy: str = "own"  # or: alternate
+    extra: tuple[str, ...] = ()  # arguments that come last, so that they win over shared ones
+    environment: Mapping[str, str] | None = None  # beside that of all servers
 
     @property
     def is_static(self) -> bool:
@@ -37,20 +40,36 @@ class Arm:
     def arguments(self, pair: ModelPair, folder: Path) -> list[str]:
         """Returns this arm's server arguments; its config file goes to ``folder``."""
         if not self.speculative:
-            return []
+            return list(self.extra)
         arguments = [*self.speculative, "--speculative-draft-model-path", str(pair.draft)]
         if self.config is not None:
             path = folder / f"{self.name}.json"
             path.write_text(json.dumps(self.config))
             arguments += ["--speculative-adaptive-config", str(path)]
-        return arguments
+        return [*arguments, *self.extra]
 
 
-def static(num_steps: int) -> Arm:
-    """Returns the host's own EAGLE-3 at a fixed depth."""
-    shape = ("--speculative-num-steps", str(num_steps), "--speculative-eagle-topk", "1",
-             "--speculative-num-draft-tokens", str(num_steps + 1))  # fmt: skip
-    return Arm(f"static-{num_steps}", ("--speculative-algorithm", "EAGLE3", *shape))
+def static(tier: Tier, algorithm: str = "EAGLE3") -> Arm:
+    """Returns the host's own EAGLE at a fixed shape."""
+    shape = (
+        *("--speculative-num-steps", str(tier.num_steps)),
+        *("--speculative-eagle-topk", str(tier.topk)),
+        *("--speculative-num-draft-tokens", str(tier.num_draft_tokens)),
+    )
+    return Arm(f"static-{tier.label}", ("--speculative-algorithm", algorithm, *shape))
+
+
+# The default ladder at batch 1 to 8 and beyond, as the preset goodput has it, and trees beside it:
+# those of benchmarks/acceptance.py that a batch of 8 can pay for.
+TREES = ((1, 4, 5), (3, 4, 16), (5, 4, 12), (5, 4, 24))
+WITH_TREES = {
+    "policy": "goodput",
+    "1": {
+        "candidate_steps": [0, 1, 2, 3, 5, 7, 10],
+        "candidate_tiers": TREES,
+    },
+    "9": {"candidate_steps": [0, 1, 2, 3, 5, 7]},
+}
 
 
 BUILTIN = ("--speculative-algorithm", "EAGLE3", "--speculative-adaptive")
@@ -60,12 +79,14 @@ ARMS = {
     arm.name: arm
     for arm in (
         Arm("none"),
-        *(static(num_steps) for num_steps in (1, 3, 5, 7)),
+        *(static(chain_tier(num_steps)) for num_steps in (1, 3, 5, 7)),
         Arm("builtin", BUILTIN),
         Arm("ema", (*OURS, "--speculative-adaptive-config", SAME_CONFIG)),
         Arm("goodput", OURS),
         Arm("ema-alternate", OURS, ALL_TIERS, policy="alternate"),
         Arm("plain", OURS, PLAIN_ONLY),
+        Arm("goodput-trees", OURS, WITH_TREES),
+        *(static(Tier(*shape)) for shape in TREES),
     )
 }
 

@@ -56,7 +56,11 @@ class Visit:
 
 @contextlib.contextmanager
 def serving_fleet(
-    arms: Sequence[Arm], plan: Plan, deadline: float, at_once: bool = False
+    arms: Sequence[Arm],
+    plan: Plan,
+    deadline: float,
+    at_once: bool = False,
+    ours_too: bool = False,
 ) -> Iterator[list[Engine]]:
     """Starts the arms; yields those that serve, in the order given.
 
@@ -66,6 +70,7 @@ def serving_fleet(
         deadline: on the monotonic clock; no server is started after it.
         at_once: start the host's own arms at the same time, where memory is plenty. Ours follow
             one after the other: they measure rounds at their start.
+        ours_too: start ours with them, where no policy chooses by measured rounds.
     """
     plans = {
         arm.name: replace(plan, folder=plan.folder / arm.name, port=plan.port + PORT_STEP * number)
@@ -79,7 +84,7 @@ def serving_fleet(
             if engine is not None:
                 engines[arm.name] = engine
 
-        crowd = [arm for arm in arms if at_once and not arm.is_ours]
+        crowd = [arm for arm in arms if at_once and (ours_too or not arm.is_ours)]
         with ThreadPoolExecutor(max(len(crowd), 1)) as starters:
             list(starters.map(start, crowd))
         for arm in arms:

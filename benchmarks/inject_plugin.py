@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.acceptance import OURS_ENV, SEED_ENV, probability_of
+from benchmarks.acceptance import OURS_ENV, SEED_ENV, lifted, probability_of, shape_of
 
 SIMULATE = "sglang.srt.speculative.spec_utils.generate_simulated_accept_index"
 VERIFY = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.verify"
@@ -101,8 +101,10 @@ class Verdicts:
         device: torch.device,
         max_requests: int = MAX_REQUESTS,
         num_positions: int = NUM_POSITIONS,
+        lift: float = 0.0,
     ) -> None:
         self._seed, self._device, self._num_positions = seed, device, num_positions
+        self._lift = lift
         self._runs = torch.zeros(
             (max_requests, num_positions), dtype=torch.int32, device=device
         )  # accepted drafts in a row, by seat and output position before the first draft
@@ -137,7 +139,7 @@ class Verdicts:
             raise ValueError(
                 f"{longest} new tokens: draws are kept for {self._num_positions} positions."
             )
-        chance = [probability_of(req.rid) for req in reqs]
+        chance = [lifted(probability_of(req.rid), self._lift) for req in reqs]
         hashes = [request_hash(self._seed, req.rid) for req in reqs]
         # A round's root is the output token `seq_lens - prompt`; its first draft comes after it.
         first = torch.ones(len(reqs), dtype=torch.int64, device=self._device)
@@ -165,7 +167,7 @@ class Injector:
         self._seed = seed
         self._batch: Any = None
         self._seq_lens: Any = None  # before the round: # [bs] int64
-        self._verdicts: Verdicts | None = None
+        self._verdicts: dict[float, Verdicts] = {}  # by lift; chains have none
         self._offsets: dict[int, torch.Tensor] = {}
 
     def around_verify(
@@ -194,12 +196,14 @@ class Injector:
             accept_index: # [bs, spec_steps + 1] int32; its first column is the row of the root
             predict: # [bs * num_draft_tokens] int32, written
             num_correct_drafts: # [bs] int32, written
-            spec_steps: the chain's depth.
+            spec_steps: the depth.
 
         Returns:
             # [bs, spec_steps + 1] int32: the rows of the accepted path, then -1
         """
-        correct = self._num_correct().clamp_(max=spec_steps)
+        num_drafts = predict.numel() // accept_index.shape[0] - 1
+        lift = shape_of(str(num_drafts)).lift
+        correct = self._num_correct(lift).clamp_(max=spec_steps)
         num_correct_drafts.copy_(correct)
         predict.fill_(TOKEN_ID)
         offsets = self._offsets_of(spec_steps, accept_index.device)
@@ -209,14 +213,19 @@ class Injector:
         """Stands for the comparison of the first draft with the target's token. # [bs] bool"""
         return self._num_correct() > 0
 
-    def _num_correct(self) -> torch.Tensor:
-        """Returns the accepted drafts of each row, whatever the depth. # [bs] int32"""
+    def _num_correct(self, lift: float = 0.0) -> torch.Tensor:
+        """Returns the accepted drafts of each row, whatever the depth. # [bs] int32
+
+        The draws are the same at every lift: what a chain accepts, a tree accepts, too.
+        """
         assert self._batch is not None, "the host asks outside of verify"
         if not self._batch.reqs:  # rows of a start-up measurement, which no request owns
             return torch.zeros_like(self._seq_lens, dtype=torch.int32)
-        if self._verdicts is None:
-            self._verdicts = Verdicts(self._seed, self._seq_lens.device)
-        return self._verdicts.num_correct(self._batch.reqs, self._seq_lens)
+        verdicts = self._verdicts.get(lift)
+        if verdicts is None:
+            verdicts = Verdicts(self._seed, self._seq_lens.device, lift=lift)
+            self._verdicts[lift] = verdicts
+        return verdicts.num_correct(self._batch.reqs, self._seq_lens)
 
     def _offsets_of(self, num_steps: int, device: torch.device) -> torch.Tensor:
         """Returns, by accepted drafts, the distance of each path entry from the root."""

@@ -59,22 +59,27 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     run_ = commands.add_parser("run")
     run_.add_argument("--arms", type=words, required=True, help=f"of {', '.join(ARMS)}")
-    run_.add_argument("--batches", type=numbers, default=(1, 4, 16, 32, 64, 128))
-    run_.add_argument("--acceptances", type=words, default=DEFAULT_NAMES)
-    run_.add_argument("--window-s", type=float, default=0.2, help="of one window [0.2]")
-    run_.add_argument("--windows", type=int, default=3, help="of a visit, in a row [3]")
+    add_visit_flags(run_)
+    add_fleet_flags(run_, MAX_TOTAL_TOKENS)
+    add_merge(commands, has_plot=True, has_incomplete=True)
+    return top
+
+
+def add_visit_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the cells to visit and how long."""
+    parser.add_argument("--batches", type=numbers, default=(1, 4, 16, 32, 64, 128))
+    parser.add_argument("--acceptances", type=words, default=DEFAULT_NAMES)
+    parser.add_argument("--window-s", type=float, default=0.2, help="of one window [0.2]")
+    parser.add_argument("--windows", type=int, default=3, help="of a visit, in a row [3]")
     # Alike in every arm: what comes before a window makes its contexts longer, and its rounds.
-    run_.add_argument("--settle-s", type=float, default=0.5, help="before them, every arm [0.5]")
-    run_.add_argument(
+    parser.add_argument("--settle-s", type=float, default=0.5, help="before them, every arm [0.5]")
+    parser.add_argument(
         "--settle-request-s",
         type=float,
         default=2.0,
         help="at least so long times the requests, so that one request shows its kind too [2.0]",
     )
-    run_.add_argument("--at-once", action="store_true", help="start the host's arms together")
-    add_fleet_flags(run_, MAX_TOTAL_TOKENS)
-    add_merge(commands, has_plot=True, has_incomplete=True)
-    return top
+    parser.add_argument("--at-once", action="store_true", help="start the host's arms together")
 
 
 def run(args: argparse.Namespace) -> int:

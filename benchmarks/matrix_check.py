@@ -1,6 +1,6 @@
 """Is matrix-h200.json what it claims: its cells complete, its figures those of its windows?"""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.acceptance import DEFAULT_NAMES
@@ -29,22 +29,29 @@ MAX_LUCK = 5.0
 
 def check_matrix(result: Raw) -> list[str]:
     """Returns what is wrong with the shape or the figures of the matrix."""
+    return check_cells(result, BATCH_SIZES, DEFAULT_NAMES, ARMS)
+
+
+def check_cells(
+    result: Raw, batch_sizes: Sequence[int], acceptances: Sequence[str], arms: Sequence[str]
+) -> list[str]:
+    """Returns what is wrong with a file that should hold these cells of these arms."""
     problems = keys("file", result, {"provenance", "cells", "servers"})
     if problems:
         return problems
     problems += measured_on(result["provenance"])
     there = {f"{cell['batch_size']} {cell['acceptance']}": cell for cell in result["cells"]}
-    wanted = {f"{size} {name}" for size, name in cells_of(BATCH_SIZES, DEFAULT_NAMES)}
+    wanted = {f"{size} {name}" for size, name in cells_of(batch_sizes, acceptances)}
     problems += at_least("cells", there, wanted)
     for where, cell in there.items():
-        problems += _check_cell(where, cell)
+        problems += _check_cell(where, cell, arms)
     return problems
 
 
-def _check_cell(where: str, cell: Raw) -> list[str]:
+def _check_cell(where: str, cell: Raw, arms: Sequence[str]) -> list[str]:
     problems = keys(where, cell, CELL_KEYS)
     if not problems:
-        problems = keys(f"{where}.windows", cell["windows"], set(ARMS))
+        problems = keys(f"{where}.windows", cell["windows"], set(arms))
     if problems:
         return problems
     again = build_cell(cell["batch_size"], cell["acceptance"], cell["windows"])

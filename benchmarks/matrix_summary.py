@@ -80,7 +80,8 @@ def check_arms(by_cell: Mapping[tuple[int, str], Mapping[str, Any]]) -> None:
 
 
 def _in_order(arms: Mapping[str, list[Raw]]) -> dict[str, list[Raw]]:
-    return {name: arms[name] for name in ARMS if name in arms}
+    others = sorted(set(arms) - set(ARMS))
+    return {name: arms[name] for name in (*ARMS, *others) if name in arms}
 
 
 def build_cell(
@@ -174,7 +175,7 @@ def settle_s_of(args: Any, batch_size: int) -> float:
     return float(max(args.settle_s, args.settle_request_s / batch_size))
 
 
-def best_static(cell: Raw) -> str:
+def best_static(cell: Raw, arms: Sequence[str] = STATIC) -> str:
     """Returns the arm of constant depth that was fastest in a cell, none included."""
     rates = cell["tokens_per_s"]
-    return max((arm for arm in STATIC if arm in rates), key=lambda arm: float(rates[arm]))
+    return max((arm for arm in arms if arm in rates), key=lambda arm: float(rates[arm]))

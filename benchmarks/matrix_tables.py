@@ -59,7 +59,7 @@ def cell_table(result: Raw) -> str:
         rates, best = cell["tokens_per_s"], best_static(cell)
         ours = rates.get("goodput")
         share = None if ours is None else f"{ours / rates[best]:.3f}"
-        rows.append((_name(cell), *(rates.get(arm) for arm in arms), best, share))
+        rows.append((name_of(cell), *(rates.get(arm) for arm in arms), best, share))
     return table(("batch acceptance", *arms, "best static", "goodput / best"), rows)
 
 
@@ -76,9 +76,9 @@ def ratio_of(cell: Raw, over: str, under: str) -> Ratio:
 def figures(result: Raw) -> list[Figure]:
     """Returns every claim about the matrix."""
     cells = result["cells"]
-    best = [(_name(cell), ratio_of(cell, "goodput", best_static(cell))) for cell in cells]
-    none = [(_name(cell), ratio_of(cell, "goodput", "none")) for cell in cells]
-    builtin = [(_name(cell), ratio_of(cell, "goodput", "builtin")) for cell in cells]
+    best = [(name_of(cell), ratio_of(cell, "goodput", best_static(cell))) for cell in cells]
+    none = [(name_of(cell), ratio_of(cell, "goodput", "none")) for cell in cells]
+    builtin = [(name_of(cell), ratio_of(cell, "goodput", "builtin")) for cell in cells]
     mixed = [pair for pair, cell in zip(best, cells, strict=True) if cell["acceptance"] == MIXED]
     ceiling = geometric_mean([ratio_of(cell, best_static(cell), "builtin") for cell in cells])
     gain = geometric_mean([ratio for _, ratio in builtin])
@@ -143,7 +143,7 @@ def missed_cells(result: Raw) -> list[tuple[Any, ...]]:
         limit = MIXED_OVER_BEST_STATIC if cell["acceptance"] == MIXED else OVER_BEST_STATIC
         for under, least in [(best_static(cell), limit), *claims]:
             claim = Figure(
-                f"{_name(cell)}: goodput / {under}", ratio_of(cell, "goodput", under), least
+                f"{name_of(cell)}: goodput / {under}", ratio_of(cell, "goodput", under), least
             )
             if not claim.is_met:
                 rows.append(claim.row())
@@ -158,5 +158,6 @@ def figure_table(result: Raw) -> str:
     return table(HEADER, rows + missed_cells(result))
 
 
-def _name(cell: Raw) -> str:
+def name_of(cell: Raw) -> str:
+    """Returns a cell's name: batch size and acceptance."""
     return f"{cell['batch_size']} {cell['acceptance']}"

@@ -25,10 +25,10 @@ from benchmarks.figures import HEADER, Figure, Ratio
 from benchmarks.fleet import Visit, keep_logs, new_token_limit, serving_fleet, visit
 from benchmarks.load import Window
 from benchmarks.matrix import MAX_TOTAL_TOKENS, PROMPT_SEED, write
-from benchmarks.matrix_summary import check_same_code, relative_stderr
+from benchmarks.matrix_summary import relative_stderr
 from benchmarks.models import prompt_ids
 from benchmarks.provenance import provenance
-from benchmarks.run_files import add_merge, read_runs, run_command, write_result
+from benchmarks.run_files import add_merge, merge_lists, run_command
 from benchmarks.settings import add_fleet_flags, cells_of, fleet_plan, numbers, words
 from benchmarks.tables import table
 
@@ -186,12 +186,7 @@ def window_table(windows: Sequence[Raw]) -> str:
 
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file from run files."""
-    records = read_runs(args.files)
-    windows = [window for record in records for window in record["windows"]]
-    result = build_result(check_same_code(records), windows)
-    write_result(result, args.result)
-    print(figure_table(result))
-    return 0
+    return merge_lists(args, "windows", build_result, figure_table)
 
 
 def main() -> int:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.matrix_summary import check_same_code
+
 Command = Callable[[argparse.Namespace], int]
 
 
@@ -29,6 +31,20 @@ def write_result(result: Any, path: Path) -> None:
     """Writes a result file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def merge_lists(
+    args: argparse.Namespace,
+    key: str,
+    build: Callable[[Any, Sequence[Any]], dict[str, Any]],
+    show: Callable[[Any], str],
+) -> int:
+    """Writes and shows what ``build`` makes of the lists under ``key`` of all run files."""
+    records = read_runs(args.files)
+    result = build(check_same_code(records), [each for record in records for each in record[key]])
+    write_result(result, args.result)
+    print(show(result))
+    return 0
 
 
 def run_command(parser: argparse.ArgumentParser, run: Command, merge: Command) -> int:

@@ -10,8 +10,9 @@ starts from the seeds of another server (costs-h200.json), which are off by up t
 the cells in the matrix's order; a visit is cut into windows as there. Printed: tokens per second
 over those of the best static arm at the same periods. No result file: nothing is measured.
 
-Estimated, not measured: 2 steps, half-way between 1 and 3; 10 steps beyond the batch sizes that ran
-them, so slow that no policy should stay.
+Estimated, not measured: 2 steps, half-way between 1 and 3; zero steps at a batch size where no
+window ran them alone, as much slower than arm none as at the others; 10 steps beyond the batch
+sizes that ran them, so slow that no policy should stay.
 """
 
 import argparse
@@ -23,14 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.acceptance import expected_tokens, probabilities, steps_of
+from benchmarks.acceptance import expected_tokens, probabilities, shape_of
 from benchmarks.matrix_summary import STATIC
+from benchmarks.server_costs import ServerCosts
 from benchmarks.simulator import (
     COSTS,
     MATRIX,
     RESULTS,
     SEEDS,
-    ServerCosts,
     Visitor,
     fresh_policy,
     name_of,
@@ -40,10 +41,11 @@ from benchmarks.simulator import (
 from benchmarks.tables import table
 from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
 
-STATIC_STEPS = {arm: steps_of(arm.removeprefix("static-")) for arm in STATIC}
+STATIC_STEPS = {arm: shape_of(arm.removeprefix("static-")).num_steps for arm in STATIC}
 # Zero-step rounds, with their catch-ups, and 10 steps are seen in these arms' windows only.
 ADAPTIVE = ("goodput", "ema")
 ADAPTIVE_STEPS = ("0", "10")
+NONE = -1  # the depth of arm none while periods are collected
 VISIT_NOISE = 0.02  # relative standard deviation of a depth's period from one visit to the next
 UNSEEN_FACTOR = 3.0  # of the deepest static period: a depth that never ran at that batch size
 
@@ -61,8 +63,13 @@ def periods_ms(measured: Raw) -> dict[tuple[int, int], float]:
                     ms = window["seconds"] / sum(window["rounds"].values()) * 1e3
                     found.setdefault((cell["batch_size"], steps), []).append(ms)
     means = {key: statistics.fmean(values) for key, values in found.items()}
-    for size in {size for size, _ in means}:
+    sizes = sorted({size for size, _ in means})
+    # Arm none runs another round than ours of zero steps, a little faster.
+    plain = {size: means.pop((size, NONE)) for size in sizes}
+    slower = statistics.fmean(means[size, 0] / plain[size] for size in sizes if (size, 0) in means)
+    for size in sizes:
         means[size, 2] = (means[size, 1] + means[size, 3]) / 2
+        means.setdefault((size, 0), plain[size] * slower)
     return means
 
 
@@ -71,7 +78,7 @@ def _steps_of(arm: str, rounds: Mapping[str, int]) -> int | None:
     if arm in ADAPTIVE:
         only = next(iter(rounds)) if len(rounds) == 1 else None
         return int(only) if only in ADAPTIVE_STEPS else None
-    return STATIC_STEPS[arm] if STATIC_STEPS.get(arm) else None  # none is no zero-step round
+    return NONE if arm == "none" else STATIC_STEPS.get(arm)
 
 
 class MeasuredCosts:

@@ -24,6 +24,7 @@ PLUGINS = {
     OURS: f"{OURS}.plugin:register",
     "slice_bench": "benchmarks.measure_plugin:register",
     "bench_inject": "benchmarks.inject_plugin:register",
+    "bench_rank_log": "benchmarks.rank_log_plugin:register",
 }
 POLL_S = 0.05
 WATCH_POLL_S = 0.005

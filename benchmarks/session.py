@@ -66,7 +66,7 @@ def serving_arm(
         *plan.common,
         *arm.arguments(plan.pair, plan.folder),
     ]
-    extra = dict(plan.environment)
+    extra = {**plan.environment, **(arm.environment or {})}
     if simulated and arm.speculative:
         extra["SGLANG_SIMULATE_ACC_LEN"] = str(simulated[0])
     if plan.inject_seed is not None and arm.speculative:

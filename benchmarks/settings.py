@@ -17,7 +17,7 @@ GPU_COMMON = (
 # The CPU host of this repository: flags that make the same servers start without a GPU.
 CPU_COMMON = (
     *("--device", "cpu", "--attention-backend", "intel_amx", "--dtype", "float32"),
-    *("--mem-fraction-static", "0.05", "--max-total-tokens", "8192", "--disable-cuda-graph"),
+    *("--mem-fraction-static", "0.5", "--max-total-tokens", "8192", "--disable-cuda-graph"),
     *("--max-running-requests", "8", "--skip-tokenizer-init", "--random-seed", "1"),
 )
 CPU_ENVIRONMENT = {

@@ -25,21 +25,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import numpy as np
-
 from benchmarks import matrix
 from benchmarks.acceptance import MIXED, MIXED_PROBABILITIES
 from benchmarks.differences import differences, keys
-from benchmarks.figures import HEADER, Figure, exact
+from benchmarks.figures import HEADER, Figure, Ratio, exact
 from benchmarks.load import Round, timed_windows
 from benchmarks.matrix_summary import expected_rate, settle_s_of
 from benchmarks.provenance import ROOT, provenance
+from benchmarks.server_costs import ServerCosts, keep_costs
 from benchmarks.tables import table
 from sglang_adaptive_spec.config import load_config
 from sglang_adaptive_spec.policy.build import build_policy
-from sglang_adaptive_spec.policy.cost_cache import CostFile
-from sglang_adaptive_spec.policy.costs import CostTable
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.tiers import DecodeBatch, Observation, RoundTime, Tier
 from sglang_adaptive_spec.simulate.regret import compare
@@ -57,9 +53,6 @@ ARM = "goodput"
 COST_NOISE = 0.02
 SEEDS = (1, 2, 3, 4, 5)  # of luck, of timing noise and of the errors above
 TAIL_S = 0.1  # simulated beyond the last window, so that a whole round ends it
-# A round without a graph over one with it: measured nowhere, so high that no oracle drafts there
-# (3 steps more yield at most 1.4 times the tokens). Where a policy does, it is charged for it.
-NO_GRAPH_FACTOR = 2.0
 DIGITS = 4
 RATE_DIGITS = 3
 LEAST_SHARE = 0.97  # of the oracle (issue 3)
@@ -69,67 +62,6 @@ STARTS_WITHIN = timedelta(minutes=10)  # a server measures its costs while it st
 MOST_OFF = 0.05  # of a cell's simulated rate from the measured one (issue 3)
 
 Raw = Mapping[str, Any]
-
-
-class ServerCosts:
-    """What one server measured at its start and learned since, as `RoundCosts`.
-
-    Beyond the batch sizes that a tier was measured at the server captured no graph of it (10 steps:
-    up to batch 8). The table alone would prolong its line and call it cheap; here it is dear.
-    """
-
-    def __init__(self, path: Path) -> None:
-        stored = msgspec.json.decode(path.read_bytes(), type=CostFile)
-        self._state = stored.costs
-        self._table = CostTable.from_dict(self._state)
-        self.tiers = self._table.tiers
-        self._largest = {
-            tier: max(size for size, _, _ in points)
-            for tier, points in zip(self.tiers, self._state["seeds"], strict=True)
-        }
-        self.origin = {
-            "file": path.name,
-            "date": stored.date,
-            "gpu": stored.key.gpu,
-            "host_version": stored.key.host_version,
-            "measured_batch_sizes": {
-                str(tier.num_steps): sorted({size for size, _, _ in points})
-                for tier, points in zip(self.tiers, self._state["seeds"], strict=True)
-            },
-        }
-
-    def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
-        """Returns the period."""
-        if batch_size <= self._largest[tier]:
-            return self._table.round_ms(tier, batch_size, context_tokens)
-        captured = [one for one in self.tiers if self._largest[one] >= batch_size]
-        last = captured[-1] if captured else tier
-        ms = self._table.round_ms(last, batch_size, context_tokens)
-        return ms * (1 + tier.num_steps) / (1 + last.num_steps) * NO_GRAPH_FACTOR
-
-    def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
-        """Returns what a catch-up adds to a zero-step round, spread over all of them."""
-        return self._table.plain_extra_ms(batch_size, context_tokens)
-
-    def table_off_by(self, noise: float, seed: int) -> CostTable:
-        """Returns a table as another start seeds it, each measurement off by a relative error."""
-        luck = np.random.default_rng(seed)
-        factors: dict[float, float] = {}  # sizes that pad to one graph share a measurement
-
-        def off(points: Sequence[Any]) -> list[tuple[int, int, float]]:
-            for _, _, ms in points:
-                if ms not in factors:
-                    factors[ms] = 1 + noise * float(luck.standard_normal())
-            return [(size, context, ms * factors[ms]) for size, context, ms in points]
-
-        table = CostTable.empty(self.tiers, self._state["buckets"])
-        for tier, points in zip(self.tiers, self._state["seeds"], strict=True):
-            for size, context, ms in off(points):
-                table.seed(tier, size, context, ms)
-        for size, context, ms in off(self._state["catch_up_seeds"]):
-            table.seed(self.tiers[0], size, context, ms, is_catch_up=True)
-        table.fit()
-        return table
 
 
 class Visitor:
@@ -284,6 +216,10 @@ def build_result(origin: Raw, raw: Raw, measured: Raw, costs_from: Raw) -> dict[
             name: round(statistics.fmean(simulated) / rates[name], DIGITS)
             for name, simulated in raw["cells"].items()
         },
+        "measured_error": {
+            name_of(cell): {"stderr": cell["stderr"][ARM], "windows": len(cell["raw"][ARM])}
+            for cell in measured["cells"]
+        },
         "costs_from": dict(costs_from),
         "raw": raw,
     }
@@ -298,7 +234,7 @@ def simulate(measured: Raw, folder: Path = RESULTS) -> tuple[dict[str, Any], dic
 
 def check_simulator(result: Raw, folder: Path = RESULTS) -> list[str]:
     """Returns what is wrong with the shape or the figures; replays everything again."""
-    wanted = {"provenance", "regret", "agreement", "costs_from", "raw"}
+    wanted = {"provenance", "regret", "agreement", "measured_error", "costs_from", "raw"}
     problems = keys("file", result, wanted)
     missing = [name for name in (COSTS, MATRIX) if not (folder / name).exists()]
     problems += [f"{name} is missing: the simulator's input" for name in missing]
@@ -322,39 +258,52 @@ def own_costs(date: str, servers: Sequence[Raw]) -> list[str]:
     return []
 
 
+def agreement_figures(result: Raw) -> dict[str, Figure]:
+    """Returns for every cell whether simulated and measured rate agree.
+
+    The error is the measured rate's. The simulated one is a mean of tours: its own is far smaller.
+    """
+    found = {}
+    for name, value in result["agreement"].items():
+        error = result["measured_error"][name]
+        is_upper = value > 1
+        found[name] = Figure(
+            f"simulated over measured ({name})",
+            Ratio(value, error["stderr"], error["windows"] - 1),
+            1 + MOST_OFF if is_upper else 1 - MOST_OFF,
+            is_upper,
+        )
+    return found
+
+
 def figure_table(result: Raw) -> str:
-    """Returns every target with its verdict, and the cells that are off."""
-    figures = [
+    """Returns every target with its verdict, and how far each cell is off."""
+    regret = [
         Figure(f"{name}: goodput over the oracle", exact(share), LEAST_AT.get(name, LEAST_SHARE))
         for name, share in result["regret"].items()
         if name != REPORTED
     ]
-    rows = [figure.row() for figure in figures]
-    off = {name: abs(ratio - 1) for name, ratio in result["agreement"].items()}
-    worst = max(off, key=lambda name: off[name])
-    claim = f"simulated over measured off 1 by ({worst}: {result['agreement'][worst]})"
-    rows.append(Figure(claim, exact(off[worst]), MOST_OFF, is_upper=True).row())
-    num_within = sum(each <= MOST_OFF for each in off.values())
-    within = f"{num_within} of {len(off)} cells within {MOST_OFF:.0%}"
-    cells = table(("cell", "simulated / measured"), list(result["agreement"].items()))
+    cells = agreement_figures(result)
+    worst = max(cells.values(), key=lambda one: (not one.is_met, abs(one.ratio.value - 1)))
     reported = f"{REPORTED}: {result['regret'].get(REPORTED)} of the oracle, no limit"
-    return "\n".join((table(HEADER, rows), reported, within, cells))
-
-
-def keep_costs(source: Path, target: Path, served: Path | None) -> None:
-    """Copies a file of a server's cost cache; its models keep only their folders' names.
-
-    ``served``, a run of the benchmark overhead by that server, holds what it learned later.
-    """
-    stored = msgspec.json.decode(source.read_bytes(), type=CostFile)
-    key = msgspec.structs.replace(
-        stored.key, model=Path(stored.key.model).name, draft=Path(stored.key.draft).name
+    num_by_value = sum(abs(one.ratio.value - 1) <= MOST_OFF for one in cells.values())
+    num_met = sum(one.is_met for one in cells.values())
+    within = (
+        f"{num_by_value} of {len(cells)} cells agree within {MOST_OFF:.0%} by value, "
+        f"{num_met} by the measured rate's 95 % interval"
     )
-    costs = stored.costs if served is None else json.loads(served.read_text())["costs"]
-    if costs["seeds"] != stored.costs["seeds"]:
-        raise ValueError(f"{served} is of another server than {source}: their seeds differ.")
-    text = msgspec.json.encode(msgspec.structs.replace(stored, key=key, costs=costs))
-    target.write_bytes(msgspec.json.format(text, indent=0) + b"\n")
+    rows = [
+        (name, f"{one.ratio.value:.4f}", "{:.4f} .. {:.4f}".format(*one.ratio.interval))
+        for name, one in cells.items()
+    ]
+    return "\n".join(
+        (
+            table(HEADER, [figure.row() for figure in (*regret, worst)]),
+            reported,
+            within,
+            table(("cell", "simulated / measured", "95 % interval"), rows),
+        )
+    )
 
 
 def main() -> int:

@@ -15,16 +15,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import (
+    backends,
     matrix_tables,
+    matrix_trees,
     overhead,
+    overlap_summary,
     ramp_summary,
+    sampling_tables,
     simulator,
     summary,
+    tensor_parallel,
     transition_summary,
+    tree_acceptance,
 )
 from benchmarks.differences import at_least, differences, keys, measured_on
 from benchmarks.matrix_check import check_matrix
 from benchmarks.provenance import CODE, ROOT, code_sha256, code_sha256_at, is_ancestor
+from benchmarks.sampling_check import check_sampling
 from benchmarks.tables import target_table
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -115,14 +122,25 @@ class Check(NamedTuple):
 
 
 CHECKS = {
+    "backends-h200.json": Check(backends.check_backends, backends.figure_table),
     "slice-h200.json": Check(check_slice, target_table),
     "matrix-h200.json": Check(check_matrix, matrix_tables.figure_table),
+    "matrix-trees-h200.json": Check(matrix_trees.check_matrix_trees, matrix_trees.figure_table),
     "transition-h200.json": Check(
         transition_summary.check_transition, transition_summary.figure_table
     ),
     "ramp-h200.json": Check(ramp_summary.check_ramp, ramp_summary.arm_table),
     "overhead.json": Check(overhead.check_overhead, overhead.figure_table),
+    "overlap-h200.json": Check(overlap_summary.check_overlap, overlap_summary.figure_table),
+    "sampling-h200.json": Check(check_sampling, sampling_tables.figure_table),
     "simulator.json": Check(simulator.check_simulator, simulator.figure_table),
+    **dict.fromkeys(
+        ("tensor-parallel-h200.json", "tensor-parallel-cpu.json"),
+        Check(tensor_parallel.check_tensor_parallel, tensor_parallel.figure_table),
+    ),
+    "tree-acceptance.json": Check(
+        tree_acceptance.check_tree_acceptance, tree_acceptance.shape_table
+    ),
 }
 # Not a result: read, and thereby checked, by the check of simulator.json.
 INPUTS = {simulator.COSTS}

@@ -1,7 +1,6 @@
 """The benchmark itself, end to end on the CPU host: real servers, real requests, small batches."""
 
 import json
-import socket
 import subprocess
 import sys
 from typing import Any
@@ -9,18 +8,12 @@ from typing import Any
 import pytest
 
 from tests.e2e.launches import MODELS, ensure_tiny_models
+from tests.e2e.server import free_port
 from tests.hosts import REPO
 
 SMALL = ("--repeats", "2", "--prompt-tokens", "16", "--context-length", "1024",
          "--new-tokens", "32", "--new-tokens-sim", "64",
          "--settle-tokens", "20", "--settle-tokens-sim", "20")  # fmt: skip
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +25,7 @@ def passes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     command += ["--target", str(MODELS / "target"), "--draft", str(MODELS / "eagle3")]
     command += ["--arms", "builtin,ema-alternate", "--batches", "3"]
     command += ["--port", str(free_port()), "--out", str(out)]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=400)
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((out / "slice-1.json").read_text())
     return {each["arm"]: each for each in record["passes"]}

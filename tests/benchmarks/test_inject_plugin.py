@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.acceptance import request_ids
+from benchmarks import acceptance
+from benchmarks.acceptance import TREES, request_ids
 from benchmarks.inject_plugin import (
     MAX_STEPS,
     TOKEN_ID,
@@ -83,14 +84,19 @@ def requests(name: str, batch_size: int, prompt_tokens: int = 5) -> list[Any]:
     ]
 
 
-def simulated(reqs: list[Any], seq_lens: torch.Tensor, num_steps: int) -> dict[str, torch.Tensor]:
-    """What the hook makes of a round, called as the host calls its own simulation."""
-    size, width = len(seq_lens), num_steps + 1
-    roots = torch.arange(size, dtype=torch.int32) * width
-    accept_index = torch.full((size, width), -1, dtype=torch.int32)
+def simulated(
+    reqs: list[Any], seq_lens: torch.Tensor, num_steps: int, num_drafts: int | None = None
+) -> dict[str, torch.Tensor]:
+    """What the hook makes of a round, called as the host calls its own simulation.
+
+    A tree has more drafts than steps.
+    """
+    size, num_nodes = len(seq_lens), (num_drafts or num_steps) + 1
+    roots = torch.arange(size, dtype=torch.int32) * num_nodes
+    accept_index = torch.full((size, num_steps + 1), -1, dtype=torch.int32)
     accept_index[:, 0] = roots
     made = {
-        "predict": torch.zeros(size * width, dtype=torch.int32),
+        "predict": torch.zeros(size * num_nodes, dtype=torch.int32),
         "num_correct_drafts": torch.full((size,), 99, dtype=torch.int32),
     }
     injector = Injector(1)
@@ -127,6 +133,20 @@ def test_a_deeper_arm_accepts_the_same_drafts_and_more() -> None:
     deep = simulated(reqs, seq_lens, 7)["num_correct_drafts"]
     shallow = simulated(reqs, seq_lens, 3)["num_correct_drafts"]
     assert torch.equal(deep.clamp(max=3), shallow)
+
+
+def test_a_tree_accepts_what_its_chain_does_and_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptance, "tree_lifts", lambda: dict.fromkeys(TREES.values(), 1.0))
+    reqs = requests("0.5", 64)
+    seq_lens = torch.tensor([len(req.origin_input_ids) + 10 for req in reqs])
+    chain = simulated(reqs, seq_lens, 3)["num_correct_drafts"]
+    made = simulated(reqs, seq_lens, 3, num_drafts=15)
+    tree = made["num_correct_drafts"]
+    assert bool((tree >= chain).all())
+    assert int(chain.sum()) < int(tree.sum()) < 3 * 64
+    row = int(tree.argmax())
+    path = [row * 16 + node for node in range(int(tree[row]) + 1)]
+    assert made["accept_index"][row, : len(path)].tolist() == path
 
 
 def test_the_order_of_the_batch_and_the_neighbours_change_nothing() -> None:

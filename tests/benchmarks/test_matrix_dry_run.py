@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from benchmarks.matrix_summary import luck, merged
-from tests.benchmarks.test_dry_run import free_port
 from tests.e2e.launches import MODELS, ensure_tiny_models
+from tests.e2e.server import free_port
 from tests.hosts import REPO
 
 SMALL = ("--context-length", "1024", "--max-total-tokens", "8192", "--prompt-tokens", "16",
-         "--window-s", "1.5", "--windows", "1", "--settle-s", "0.5",
+         "--window-s", "4", "--windows", "1", "--settle-s", "0.5",
          "--repeats", "2")  # fmt: skip
 
 
@@ -26,7 +26,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     command += ["--target", str(MODELS / "target"), "--draft", str(MODELS / "eagle3")]
     command += ["--arms", "static-3,goodput", "--batches", "4", "--acceptances", "0.7,mixed"]
     command += ["--port", str(free_port()), "--out", str(out)]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=400)
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     return merged([json.loads((out / "matrix-1.json").read_text())])
 

@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks import served
 from benchmarks.served import MeasuredCosts, best_static, periods_ms, shares
-from benchmarks.simulator import COSTS, MATRIX, RESULTS, ServerCosts
+from benchmarks.server_costs import ServerCosts
+from benchmarks.simulator import COSTS, MATRIX, RESULTS
 from sglang_adaptive_spec.policy.tiers import chain_tier
 
 
@@ -41,6 +42,12 @@ def test_periods_are_those_of_windows_that_ran_one_depth() -> None:
     assert periods_ms({"cells": [CELL]}) == pytest.approx(
         {(4, 0): 5.3, (4, 1): 7.5, (4, 2): 8.5, (4, 3): 9.5, (4, 7): 12.0}
     )
+
+
+def test_zero_steps_that_never_ran_alone_are_as_much_slower_than_none_as_elsewhere() -> None:
+    lone = {"none": [window(6.0, none=10)], "goodput": [window(7.0, s0=9, s3=1)]}
+    other = {**CELL, "batch_size": 8, "windows": {**CELL["windows"], **lone, "ema": []}}
+    assert periods_ms({"cells": [CELL, other]})[8, 0] == pytest.approx(6.0 * 5.3 / 5.0)
 
 
 def test_a_depth_that_never_ran_is_too_slow_to_stay_at(costs: MeasuredCosts) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks import simulator
 from benchmarks.acceptance import expected_tokens
-from benchmarks.simulator import RESULTS, ServerCosts, Visitor
+from benchmarks.server_costs import ServerCosts, keep_costs
+from benchmarks.simulator import RESULTS, Visitor
 from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, DecodeBatch, chain_tier
@@ -25,6 +26,8 @@ def cell(batch_size: int, acceptance: str, rate: float) -> dict[str, Any]:
         "batch_size": batch_size,
         "acceptance": acceptance,
         "tokens_per_s": {"goodput": rate, "none": 1.0},
+        "stderr": {"goodput": 0.01, "none": 0.01},
+        "raw": {"goodput": [rate] * 3, "none": [1.0] * 3},
     }
 
 
@@ -179,13 +182,17 @@ def test_commands_with_different_windows_are_refused(measured: Any) -> None:
         simulator.windows_of(measured)
 
 
-def test_a_cell_that_is_off_is_printed_as_missed(result: Any) -> None:
+def test_a_cell_is_missed_only_if_its_interval_lies_beyond_the_limit(result: Any) -> None:
     result["regret"] = {"steady-low-8": 0.96, "phases-2s-16": 0.94, simulator.REPORTED: 0.9}
-    result["agreement"] = {"1 0.3": 0.97, "4 0.3": 1.08}
+    result["agreement"] = {"1 0.3": 0.97, "4 0.3": 1.08, "4 0.5": 0.91, "4 0.7": 1.09}
+    result["measured_error"] = {
+        name: {"stderr": stderr, "windows": 25}
+        for name, stderr in (("1 0.3", 0.0), ("4 0.3", 0.001), ("4 0.5", 0.01), ("4 0.7", 0.03))
+    }
     shown = simulator.figure_table(result)
     assert shown.count("MISSED") == 2
-    assert "4 0.3: 1.08" in shown
-    assert "1 of 2 cells within 5%" in shown
+    assert "simulated over measured (4 0.5)" in shown
+    assert "1 of 4 cells agree within 5% by value, 2 by the measured" in shown
 
 
 def test_kept_costs_name_no_folder_of_the_machine(tmp_path: Path) -> None:
@@ -193,7 +200,7 @@ def test_kept_costs_name_no_folder_of_the_machine(tmp_path: Path) -> None:
     stored["key"].update(model="/somewhere/models/llama", draft="/somewhere/models/head")
     source, target = tmp_path / "costs-1.json", tmp_path / "kept.json"
     source.write_text(json.dumps(stored))
-    simulator.keep_costs(source, target, served=None)
+    keep_costs(source, target, served=None)
     kept = json.loads(target.read_text())
     assert (kept["key"]["model"], kept["key"]["draft"]) == ("llama", "head")
     assert kept["costs"] == stored["costs"]
@@ -203,13 +210,15 @@ def test_kept_costs_are_what_the_same_server_learned_since(tmp_path: Path) -> No
     source, target, served = RESULTS / simulator.COSTS, tmp_path / "kept.json", tmp_path / "o.json"
     costs = json.loads(source.read_text())["costs"]
     learned = {**costs, "drift_ratios": [1.25] * 8}
-    served.write_text(json.dumps({"costs": learned}))
-    simulator.keep_costs(source, target, served)
-    assert json.loads(target.read_text())["costs"] == learned
+    served.write_text(json.dumps({"costs": learned, "provenance": PROVENANCE}))
+    keep_costs(source, target, served)
+    kept = json.loads(target.read_text())
+    assert (kept["costs"], kept["provenance"]) == (learned, PROVENANCE)
+    assert ServerCosts(target).tiers
     costs["seeds"][0][0][2] += 1
-    served.write_text(json.dumps({"costs": costs}))
+    served.write_text(json.dumps({"costs": costs, "provenance": PROVENANCE}))
     with pytest.raises(ValueError, match="another server"):
-        simulator.keep_costs(source, target, served)
+        keep_costs(source, target, served)
 
 
 def test_true_costs_hold_what_was_learned_and_another_start_s_do_not(tmp_path: Path) -> None:
@@ -219,7 +228,7 @@ def test_true_costs_hold_what_was_learned_and_another_start_s_do_not(tmp_path: P
     for ratio in (1.0, 1.25):
         stored["costs"]["drift_ratios"] = [ratio] * 64
         path.write_text(json.dumps(stored))
-        costs = simulator.ServerCosts(path)
+        costs = ServerCosts(path)
         fresh = costs.table_off_by(0.0, seed=1)
         times.append(
             (costs.round_ms(costs.tiers[2], 4, 1024), fresh.round_ms(costs.tiers[2], 4, 1024))

@@ -1,0 +1,258 @@
+"""Does every attention backend keep the text when the tier changes in every round?
+
+Per backend three servers answer the same prompts greedily: `none`, the host's own EAGLE at three
+steps (`static-3`), and ADAPTIVE_EAGLE, which takes another of its tiers in every round (`ours`).
+Llama shapes are those of the SmolLM2 pair; latent attention is a DeepSeek-V3 in miniature with one
+MTP layer and seeded random weights (tools/tiny_mtp.py), with the widths that MLA kernels know.
+Trees take part where the backend drafts them. Speed is not measured.
+
+On the machine with the H200, from the project's root (T, P as in benchmarks/transition.py; 250 s):
+
+    python3 -m benchmarks.backends run --target T --prompts P --git-sha SHA --out $OUT --tag 1
+    python3 -m benchmarks.backends merge runs/backends-*.json \\
+        --result benchmarks/results/backends-h200.json
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.arms import OURS, Arm, static
+from benchmarks.differences import keys
+from benchmarks.figures import HEADER, Figure, exact
+from benchmarks.fleet import Engine, keep_logs, serving_fleet
+from benchmarks.load import Round, generate_closed
+from benchmarks.matrix import write
+from benchmarks.models import ModelPair, prompt_ids
+from benchmarks.provenance import provenance
+from benchmarks.run_files import add_merge, merge_lists, run_command
+from benchmarks.sampling import agreement, in_parallel
+from benchmarks.sampling_summary import identical
+from benchmarks.sampling_tables import paired_ratio
+from benchmarks.session import Plan
+from benchmarks.settings import add_fleet_flags, fleet_plan, words
+from benchmarks.smollm2 import read_prompts
+from benchmarks.tables import table
+from sglang_adaptive_spec.policy.tiers import chain_tier
+
+CHAIN_CONFIG = {"policy": "goodput", "1": {"candidate_steps": [0, 1, 3, 5]}}
+TREE_CONFIG = {
+    "policy": "goodput",
+    "1": {"candidate_steps": [0, 1, 3, 5], "candidate_tiers": [[2, 4, 7], [3, 2, 5], [3, 4, 8]]},
+}
+CONCURRENCY = (1, 8)
+NUM_PROMPTS = 24  # where no file has them
+MAX_TOTAL_TOKENS = 16384
+
+Raw = Mapping[str, Any]
+
+
+class Case(NamedTuple):
+    """One backend with one kind of attention."""
+
+    backend: str
+    is_mla: bool
+    has_trees: bool
+
+    @property
+    def name(self) -> str:
+        """As the tables show it."""
+        return f"{self.backend}{'-mla' * self.is_mla}"
+
+    def arms(self) -> list[Arm]:
+        """Returns the three arms of the comparison."""
+        base = "EAGLE" if self.is_mla else "EAGLE3"
+        backend = ("--attention-backend", self.backend)
+        config = TREE_CONFIG if self.has_trees else CHAIN_CONFIG
+        return [
+            Arm("none", extra=backend),
+            replace(static(chain_tier(3), base), extra=backend),
+            Arm("ours", OURS, config, policy="alternate", extra=backend),
+        ]
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("flashinfer", is_mla=False, has_trees=True),
+        Case("fa3", is_mla=False, has_trees=True),
+        Case("triton", is_mla=False, has_trees=True),
+        Case("flashinfer", is_mla=True, has_trees=False),
+        Case("triton", is_mla=True, has_trees=True),
+        Case("fa3", is_mla=True, has_trees=True),
+        Case("intel_amx", is_mla=False, has_trees=True),  # the CPU host
+        Case("intel_amx", is_mla=True, has_trees=True),
+    )
+}
+GPU_CASES = tuple(name for name in CASES if not name.startswith("intel_amx"))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line."""
+    top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = top.add_subparsers(dest="command", required=True)
+    run_ = commands.add_parser("run")
+    run_.add_argument("--cases", type=words, default=GPU_CASES, help=f"of {', '.join(CASES)}")
+    run_.add_argument("--prompts", type=Path, help="token ids per phase, JSON [random ids]")
+    run_.add_argument("--new-tokens", type=int, default=128, help="of a text [128]")
+    add_fleet_flags(run_, MAX_TOTAL_TOKENS)
+    run_.set_defaults(context_length=2048, prompt_tokens=24)
+    add_merge(commands)
+    return top
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compares the texts of every case; returns 1 if a server or case is missing."""
+    deadline = time.monotonic() + args.deadline
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / f"backends-{args.tag}.json"
+    record: dict[str, Any] = {"purpose": "backends", "provenance": provenance(args.git_sha)}
+    record |= {"cases": []}
+    with tempfile.TemporaryDirectory(prefix="backends-bench-") as scratch:
+        for number, name in enumerate(args.cases):
+            folder = Path(scratch) / name
+            plan = replace(fleet_plan(args, folder), inject_seed=None, port=args.port + number)
+            record["cases"].append(compare(CASES[name], plan, args, deadline))
+            keep_logs(CASES[name].arms(), folder, path.with_suffix(".log"))
+            write(record, path)
+    result = build_result(record["provenance"], record["cases"])
+    print(figure_table(result))
+    return 0 if all(case["texts"] for case in record["cases"]) else 1
+
+
+def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -> dict[str, Any]:
+    """Serves a case's arms; returns how far their texts are those of `none`."""
+    if case.is_mla:
+        from tools.tiny_mtp import KERNEL_WIDTHS, SMALL_WIDTHS, make_tiny_mtp
+
+        model = make_tiny_mtp(plan.folder, SMALL_WIDTHS if args.dry_cpu else KERNEL_WIDTHS)
+        plan = replace(plan, pair=ModelPair(model, model))
+    # The prompts of a file are those of the Llama pair's tokenizer.
+    prompts = prompt_ids(NUM_PROMPTS, args.prompt_tokens, args.seed)
+    if args.prompts is not None and not case.is_mla:
+        prompts = [prompt for phase in read_prompts(args.prompts).values() for prompt in phase]
+    at_once = not args.dry_cpu
+    with serving_fleet(case.arms(), plan, deadline, at_once, ours_too=True) as engines:
+
+        def texts(engine: Engine) -> dict[str, Any]:
+            engine.server.command(policy=engine.arm.policy)
+            answered = [
+                [
+                    answer["output_ids"]
+                    for answer in generate_closed(
+                        engine.server.url, prompts, args.new_tokens, concurrency, ignore_eos=True
+                    )
+                ]
+                for concurrency in CONCURRENCY
+            ]
+            rounds = [Round(*fields) for fields in engine.server.rounds()]
+            widths = Counter(str(each.num_draft_tokens) for each in rounds if each.batch_size)
+            return {"arm": engine.arm.name, "texts": answered, "widths": dict(widths)}
+
+        by_arm = {each["arm"]: each for each in in_parallel(engines, texts)}
+    return {
+        "name": case.name,
+        "texts": agreed_texts(by_arm) if len(by_arm) == len(case.arms()) else {},
+        "widths": {arm: each["widths"] for arm, each in by_arm.items()},
+        "servers": [engine.measured for engine in engines],
+    }
+
+
+def agreed_texts(by_arm: Mapping[str, Raw]) -> dict[str, list[dict[str, Any]]]:
+    """Returns, per arm but `none` and number of requests at once, how far each text agrees."""
+    reference = by_arm["none"]["texts"]
+    return {
+        arm: [
+            {
+                "concurrency": concurrency,
+                "agreed": [agreement(*pair) for pair in zip(mine, theirs, strict=True)],
+            }
+            for concurrency, mine, theirs in zip(CONCURRENCY, each["texts"], reference, strict=True)
+        ]
+        for arm, each in by_arm.items()
+        if arm != "none"
+    }
+
+
+def build_result(origin: Raw, cases: Sequence[Raw]) -> dict[str, Any]:
+    """Returns the result file."""
+    return {
+        "provenance": dict(origin),
+        "identical": {
+            case["name"]: {
+                arm: round(sum(flags) / len(flags), 4)
+                for arm, compared in case["texts"].items()
+                if (flags := same_texts(compared))
+            }
+            for case in cases
+        },
+        "raw": list(cases),
+    }
+
+
+def same_texts(compared: Sequence[Raw]) -> list[bool]:
+    """Returns, per request, whether its text is that of `none`."""
+    return [flag for each in compared for flag in identical(each)]
+
+
+def figures(result: Raw) -> list[Figure]:
+    """Returns what is claimed of every case."""
+    claims = []
+    for case in result["raw"]:
+        if not case["texts"]:
+            claims.append(Figure(f"{case['name']}: served", exact(0.0), 1.0))
+            continue
+        mine, other = (same_texts(case["texts"][arm]) for arm in ("ours", "static-3"))
+        pairs = list(zip(mine, other, strict=True))
+        claim = f"{case['name']}: texts as under none, ours over static-3, {len(pairs)} requests"
+        claims.append(Figure(claim, paired_ratio(pairs), 1.0))
+    return claims
+
+
+def check_backends(result: Raw) -> list[str]:
+    """Returns what is wrong with the shape or the figures of a result."""
+    problems = keys("file", result, {"provenance", "identical", "raw"})
+    if problems:
+        return problems
+    for case in result["raw"]:
+        if case["texts"] and len(case["widths"]["ours"]) < 4:  # else nothing was switched
+            problems.append(f"{case['name']}: ran {case['widths']['ours']} only")
+        late = [each["arm"] for each in case["servers"] if each["captures"]["after_ready"]]
+        problems += [f"{case['name']}: {arm} captured while serving" for arm in late]
+    if result["identical"] != build_result(result["provenance"], result["raw"])["identical"]:
+        problems.append("identical is not what raw gives")
+    return problems
+
+
+def figure_table(result: Raw) -> str:
+    """Returns every claim with its verdict, and the shares behind it."""
+    shares = [
+        (name, *(f"{arms.get(arm, float('nan')):.4f}" for arm in ("static-3", "ours")))
+        for name, arms in result["identical"].items()
+    ]
+    return "\n".join(
+        (
+            table(HEADER, [each.row() for each in figures(result)]),
+            table(("backend", "static-3 as none", "ours as none"), shares),
+        )
+    )
+
+
+def merge(args: argparse.Namespace) -> int:
+    """Writes the result file from run files."""
+    return merge_lists(args, "cases", build_result, figure_table)
+
+
+def main() -> int:
+    """Runs one command."""
+    return run_command(parser(), run, merge)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

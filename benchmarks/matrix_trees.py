@@ -1,0 +1,101 @@
+"""Do trees pay beside chains? The matrix's small batches, with trees in the ladder and without.
+
+Runs are those of matrix.py; acceptance of trees is injected, too: the chain's draws, raised by the
+lift that each shape showed with a real pair (benchmarks/acceptance.py). On the machine with the
+H200, from the project's root, once tree-acceptance.json is there:
+
+    python3 -m benchmarks.matrix run --batches 1,4,8 --arms none,static-3,goodput,goodput-trees \\
+        --git-sha SHA --out $OUT --tag t1
+    python3 -m benchmarks.matrix run --batches 1,4,8 --git-sha SHA --out $OUT --tag t2 \\
+        --arms static-5,static-1-4-5,static-3-4-16,static-5-4-12
+    # then anywhere:
+    python3 -m benchmarks.matrix_trees runs/matrix-t*.json \\
+        --result benchmarks/results/matrix-trees-h200.json
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.acceptance import DEFAULT_NAMES
+from benchmarks.figures import HEADER, Figure, lowest
+from benchmarks.matrix_check import check_cells
+from benchmarks.matrix_summary import best_static, merged
+from benchmarks.matrix_tables import name_of, ratio_of
+from benchmarks.run_files import read_runs, write_result
+from benchmarks.tables import table
+
+BATCH_SIZES = (1, 4, 8)
+CHAINS = ("none", "static-3", "static-5")
+TREES = ("static-1-4-5", "static-3-4-16", "static-5-4-12")
+WITHOUT, WITH = "goodput", "goodput-trees"
+ARMS = (*CHAINS, *TREES, WITHOUT, WITH)
+# Issue 4: nowhere below the ladder without by more than 1 %, 5 % better where a tree should pay.
+LEAST, LEAST_GAIN = 0.99, 1.05
+SHOULD_PAY = ("0.5", "0.7")
+
+Raw = Mapping[str, Any]
+
+
+def figures(result: Raw) -> list[Figure]:
+    """Returns every claim about the ladder with trees."""
+    cells = result["cells"]
+    gains = [(name_of(cell), ratio_of(cell, WITH, WITHOUT)) for cell in cells]
+    pay = [
+        (name_of(cell), ratio_of(cell, WITH, WITHOUT))
+        for cell in cells
+        if cell["acceptance"] in SHOULD_PAY
+    ]
+    return [
+        lowest(f"{WITH} / {WITHOUT}, lowest cell", gains, LEAST),
+        lowest(f"{WITH} / {WITHOUT}, lowest cell at 0.5 and 0.7", pay, LEAST_GAIN),
+    ]
+
+
+def cell_table(result: Raw) -> str:
+    """Returns per cell the best chain and the best tree, and the ladder with trees over both."""
+    rows = []
+    for cell in result["cells"]:
+        rates = cell["tokens_per_s"]
+        chain, tree = best_static(cell, CHAINS), best_static(cell, TREES)
+        rows.append(
+            (
+                name_of(cell),
+                f"{chain} {rates[chain]:.0f}",
+                f"{tree} {rates[tree]:.0f}",
+                f"{rates[tree] / rates[chain]:.3f}",
+                f"{rates[WITH] / rates[WITHOUT]:.3f}",
+                f"{rates[WITH] / max(rates[chain], rates[tree]):.3f}",
+            )
+        )
+    header = ("cell", "best chain", "best tree", "tree / chain", "trees / without", "/ best static")
+    return table(header, rows)
+
+
+def figure_table(result: Raw) -> str:
+    """Returns every target with its verdict, and the cells."""
+    rows = [figure.row() for figure in figures(result)]
+    return "\n".join((table(HEADER, rows), cell_table(result)))
+
+
+def check_matrix_trees(result: Raw) -> list[str]:
+    """Returns what is wrong with the shape or the figures of the result."""
+    return check_cells(result, BATCH_SIZES, DEFAULT_NAMES, ARMS)
+
+
+def main() -> int:
+    """Writes the result file from run files of matrix.py."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--result", type=Path, required=True)
+    args = parser.parse_args()
+    result = merged(read_runs(args.files))
+    write_result(result, args.result)
+    print(figure_table(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Texts per attention backend: what counts as kept, what a result must hold, and a run of it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.backends import (
+    CASES,
+    GPU_CASES,
+    agreed_texts,
+    build_result,
+    check_backends,
+    figure_table,
+    figures,
+)
+from tests.e2e.launches import MODELS, ensure_tiny_models
+from tests.e2e.server import free_port
+from tests.hosts import REPO
+
+PROVENANCE = {"git_sha": "0", "date": "2027-01-01"}
+REFERENCE = [[[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5, 6]]]  # by concurrency, then request
+OTHER = [[[1, 2, 3], [4, 5, 7]], [[1, 2, 3], [4, 5, 7]]]
+WIDTHS = {"none": {"None": 9}, "static-3": {"4": 9}, "ours": {"1": 2, "2": 2, "4": 2, "6": 2}}
+
+
+def case_of(ours: Any, static: Any, **changes: Any) -> dict[str, Any]:
+    texts = {"none": REFERENCE, "static-3": static, "ours": ours}
+    return {
+        "name": "triton",
+        "texts": agreed_texts({arm: {"texts": each} for arm, each in texts.items()}),
+        "widths": WIDTHS,
+        "servers": [{"arm": arm, "captures": {"after_ready": 0}} for arm in texts],
+        **changes,
+    }
+
+
+def result_of(*cases: dict[str, Any]) -> dict[str, Any]:
+    built: dict[str, Any] = json.loads(json.dumps(build_result(PROVENANCE, cases)))
+    return built
+
+
+def test_texts_as_often_those_of_none_as_static_eagles_are_kept() -> None:
+    result = result_of(case_of(REFERENCE, OTHER))
+    assert result["identical"] == {"triton": {"static-3": 0.5, "ours": 1.0}}
+    assert [each.is_met for each in figures(result)] == [True]
+    assert check_backends(result) == []
+    assert "MISSED" not in figure_table(result)
+
+
+def test_texts_that_only_static_eagle_keeps_are_a_miss() -> None:
+    wrong = [[[9, 9, 9]] * 40] * 2
+    right = [[[1, 2, 3]] * 40] * 2
+    reference = {"none": {"texts": right}, "static-3": {"texts": right}, "ours": {"texts": wrong}}
+    result = result_of(case_of(REFERENCE, REFERENCE, texts=agreed_texts(reference)))
+    assert [each.is_met for each in figures(result)] == [False]
+
+
+def test_a_case_that_was_not_served_is_a_miss_and_no_silence() -> None:
+    result = result_of(case_of(REFERENCE, OTHER, texts={}))
+    assert [each.is_met for each in figures(result)] == [False]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"widths": {**WIDTHS, "ours": {"4": 9}}}, "ran {'4': 9} only"),
+        (
+            {"servers": [{"arm": "ours", "captures": {"after_ready": 2}}]},
+            "ours captured while serving",
+        ),
+    ],
+)
+def test_a_run_that_shows_nothing_is_refused(changes: dict[str, Any], problem: str) -> None:
+    (found,) = check_backends(result_of(case_of(REFERENCE, OTHER, **changes)))
+    assert problem in found
+
+
+def test_a_spoilt_share_is_found() -> None:
+    result = result_of(case_of(REFERENCE, OTHER))
+    result["identical"]["triton"]["ours"] = 0.9
+    assert check_backends(result) == ["identical is not what raw gives"]
+
+
+def test_latent_attention_has_trees_where_the_backend_drafts_them() -> None:
+    assert {name: CASES[name].has_trees for name in GPU_CASES if "mla" in name} == {
+        "flashinfer-mla": False,
+        "triton-mla": True,
+        "fa3-mla": True,
+    }
+    assert {arm.name for name in GPU_CASES for arm in CASES[name].arms()} == set(WIDTHS)
+
+
+@pytest.mark.e2e
+def test_on_the_cpu_host_every_text_is_that_of_none(tmp_path: Path) -> None:
+    ensure_tiny_models()
+    command = [sys.executable, "-m", "benchmarks.backends", "run", "--dry-cpu"]
+    command += ["--cases", "intel_amx-mla", "--new-tokens", "32", "--prompt-tokens", "16"]
+    command += ["--target", str(MODELS / "target"), "--draft", str(MODELS / "eagle3")]
+    command += ["--context-length", "1024", "--max-total-tokens", "8192", "--deadline", "800"]
+    command += ["--port", str(free_port()), "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads((tmp_path / "backends-1.json").read_text())
+    result = build_result(record["provenance"], record["cases"])
+    assert check_backends(result) == []
+    assert result["identical"] == {"intel_amx-mla": {"static-3": 1.0, "ours": 1.0}}

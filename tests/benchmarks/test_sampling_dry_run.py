@@ -1,0 +1,83 @@
+"""Sampling end to end on the CPU host: two servers alive, both sampled, texts compared.
+
+Speculation on a CPU is greedy whatever the temperature, so no figure says anything here.
+"""
+
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.sampling_summary import merged
+from benchmarks.sampling_tables import figure_table
+from tests.e2e.launches import MODELS, ensure_tiny_models
+from tests.e2e.server import free_port
+from tests.hosts import REPO
+
+SMALL = ("--context-length", "1024", "--max-total-tokens", "8192", "--samples", "96", "--batch",
+         "8", "--in-flight", "1", "--greedy-tokens", "24", "--concurrency", "4",
+         "--deadline", "800")  # fmt: skip
+PHASES = ("prose", "code", "json", "low")
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of two arms and two cells."""
+    ensure_tiny_models()
+    folder = tmp_path_factory.mktemp("sampling-dry-run")
+    rng = random.Random(1)
+    prompts = {phase: [rng.choices(range(5, 250), k=16) for _ in range(2)] for phase in PHASES}
+    (folder / "prompts.json").write_text(json.dumps(prompts))
+    command = [sys.executable, "-m", "benchmarks.sampling", "run", "--dry-cpu", *SMALL]
+    command += ["--target", str(MODELS / "target"), "--draft", str(MODELS / "eagle3")]
+    command += ["--prompts", str(folder / "prompts.json"), "--arms", "none,ema-alternate"]
+    command += ["--cells", "greedy,t0.8,top_p", "--port", str(free_port())]
+    done = subprocess.run(
+        [*command, "--out", str(folder / "out")],
+        cwd=REPO, capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def result(out: Path) -> dict[str, Any]:
+    """The merged result."""
+    return merged([json.loads((out / "sampling-1.json").read_text())])
+
+
+@pytest.mark.e2e
+def test_every_position_of_every_prompt_has_its_samples(result: dict[str, Any]) -> None:
+    assert [cell["name"] for cell in result["cells"]] == ["t0.8", "top_p"]
+    for cell in result["cells"]:
+        assert cell["num_samples"] == {"none": 96, "ema-alternate": 96}
+        for counts in cell["counts"].values():
+            sizes = Counter(sum(one.values()) for positions in counts for one in positions)
+            assert sizes == {24: 4 * 8}
+    assert "distance found" in figure_table(result)
+
+
+@pytest.mark.e2e
+def test_the_tier_changes_every_round_and_none_has_no_depth(result: dict[str, Any]) -> None:
+    for cell in result["cells"]:
+        assert set(cell["rounds"]["ema-alternate"]) == {"0", "1", "3", "5", "7"}
+        rounds = sum(cell["rounds"]["ema-alternate"].values())
+        assert cell["num_switches"]["ema-alternate"] >= 0.8 * (rounds - 1)
+        assert set(cell["rounds"]["none"]) == {"none"}
+
+
+@pytest.mark.e2e
+def test_greedy_text_is_that_of_no_speculation(result: dict[str, Any]) -> None:
+    (compared,) = result["greedy"]["raw"]["ema-alternate"]
+    assert len(compared["agreed"]) == 8
+    assert result["greedy"]["identical"] == {"ema-alternate": 1.0}
+
+
+@pytest.mark.e2e
+def test_a_run_leaves_two_files(out: Path) -> None:
+    assert sorted(path.name for path in out.iterdir()) == ["sampling-1.json", "sampling-1.log"]
