@@ -7,21 +7,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from examples.smollm2.fetch_target import FOLDER as PAIR_FOLDER
+from sglang_adaptive_spec.policy.tiers import Tier
 from tests.e2e.server import OURS, Launch
 from tests.hosts import CACHE, REPO
-from tools.tiny_models import make_tiny_models
+from tools import tiny_models, tiny_mtp
 
-TIERS = Path(__file__).parent / "configs" / "tiers.json"
+CONFIGS = Path(__file__).parent / "configs"
+TIERS = CONFIGS / "tiers.json"
+ONE_TREE = CONFIGS / "one_tree.json"
+TREES = CONFIGS / "trees.json"  # chains and trees in one ladder
 NUM_STEPS = (0, 1, 3, 5)  # what TIERS may choose
 ALGORITHM = ("--speculative-algorithm", "ADAPTIVE_EAGLE")
 SERVED = ("--max-running-requests", "8", "--constrained-json-disable-any-whitespace")
 
-MAKER = REPO / "tools" / "tiny_models.py"
-MODELS = CACHE / f"tiny-models-{hashlib.sha256(MAKER.read_bytes()).hexdigest()[:12]}"
-TINY = (
-    *("--model-path", str(MODELS / "target"), "--context-length", "1024"),
-    *("--max-total-tokens", "8192", *SERVED),
-)
+MAKERS = b"".join(Path(str(maker.__file__)).read_bytes() for maker in (tiny_models, tiny_mtp))
+MODELS = CACHE / f"tiny-models-{hashlib.sha256(MAKERS).hexdigest()[:12]}"
+TINY_SERVED = ("--context-length", "1024", "--max-total-tokens", "8192", *SERVED)
+TINY = ("--model-path", str(MODELS / "target"), *TINY_SERVED)
+# DeepSeek-V3's shape: latent attention, experts, and a draft inside the target.
+TINY_MTP = ("--model-path", str(MODELS / "mtp"), *TINY_SERVED)
 PAIR = (
     *("--model-path", str(CACHE / PAIR_FOLDER), "--context-length", "2048"),
     *("--max-total-tokens", "8192", *SERVED),
@@ -35,7 +39,8 @@ def ensure_tiny_models() -> None:
         return
     CACHE.mkdir(exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=CACHE, prefix="tiny-models-part-"))
-    make_tiny_models(partial)
+    tiny_models.make_tiny_models(partial)
+    tiny_mtp.make_tiny_mtp(partial)
     try:
         partial.rename(MODELS)
     except OSError:  # another session was faster
@@ -47,16 +52,50 @@ def draft(name: str) -> tuple[str, ...]:
     return ("--speculative-draft-model-path", str(MODELS / name))
 
 
-def adaptive(base: str, *args: str, host: str = "0.5.21", overlap: bool = False) -> Launch:
+def adaptive(
+    base: str, *args: str, host: str = "0.5.21", overlap: bool = False, config: Path = TIERS
+) -> Launch:
     """ADAPTIVE_EAGLE with the tiny models, switching by its own policy."""
-    arguments = (*ALGORITHM, *draft(base), "--speculative-adaptive-config", str(TIERS), *args)
+    arguments = (*ALGORITHM, *draft(base), "--speculative-adaptive-config", str(config), *args)
     return Launch(base, TINY, arguments, host=host, overlap=overlap)
 
 
-def forced(base: str, *mutants: str, host: str = "0.5.21", overlap: bool = False) -> Launch:
+def static(base: str, tier: Tier) -> Launch:
+    """SGLang's own EAGLE with the tiny models, at one shape."""
+    shape = (
+        *("--speculative-algorithm", base.upper(), "--speculative-eagle-topk", str(tier.topk)),
+        *("--speculative-num-steps", str(tier.num_steps)),
+        *("--speculative-num-draft-tokens", str(tier.num_draft_tokens)),
+    )
+    return Launch(f"{base}-static-{tier.label}", TINY, (*shape, *draft(base)), overlap=True)
+
+
+def pinned(base: str, *args: str) -> Launch:
+    """ADAPTIVE_EAGLE at another tier in every round, but for requests named after a depth."""
+    launch = adaptive(base, *args, overlap=True)
+    return replace(launch, name=f"{base}-pinned", plugins=(OURS, "pinned"), strict=True)
+
+
+def forced(
+    base: str, *mutants: str, host: str = "0.5.21", overlap: bool = False, config: Path = TIERS
+) -> Launch:
     """The same, at another tier in every round, under the host's own checks."""
     plugins = (OURS, "forced_switch", *mutants)
-    name = "-".join((base, *(mutants or ("forced",))))
-    launch = adaptive(base, host=host, overlap=overlap)
+    name = "-".join((base, *(mutants or ("forced",)), *([] if config == TIERS else [config.stem])))
+    launch = adaptive(base, host=host, overlap=overlap, config=config)
     # A mutant must be found by its text, not by a check of the host's.
     return replace(launch, name=name, plugins=plugins, strict=not mutants)
+
+
+def forced_parallel(base: str, host: str, overlap: bool) -> Launch:
+    """The same over chains and trees, served by two tensor-parallel ranks."""
+    launch = forced(base, host=host, overlap=overlap, config=TREES)
+    name, args = f"{launch.name}-tp2", (*launch.args, "--tp-size", "2")
+    return replace(launch, name=name, args=args)
+
+
+def forced_mtp(host: str, overlap: bool) -> Launch:
+    """The same over chains and trees, the draft being the target's own MTP layer."""
+    launch = forced("eagle", host=host, overlap=overlap, config=TREES)
+    arguments = (*ALGORITHM, "--speculative-adaptive-config", str(TREES))
+    return replace(launch, name="mtp-forced-trees", target=TINY_MTP, args=arguments)

@@ -26,8 +26,9 @@ OURS = "sglang_adaptive_spec"
 CPU_HOST = "sglang_cpu_host"
 MODULE = ("-m", "sglang.launch_server")
 
-READY_TIMEOUT_S = 240.0  # on a busy machine; 15 to 20 s on an idle one
-REQUEST_TIMEOUT_S = 240.0
+# On a busy machine; a start takes 15 to 20 s on an idle one. A server that ends is noticed at once.
+READY_TIMEOUT_S = 900.0
+REQUEST_TIMEOUT_S = 900.0
 STOP_TIMEOUT_S = 15.0
 PORTS = range(31400, 31500)
 
@@ -50,7 +51,8 @@ STRICT = {
     "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
     "SGLANG_IS_IN_CI": "1",
 }
-
+# One core per rank of a tensor-parallel server, or the host wants a NUMA node for each.
+RANK_CORES = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 
 # Of one test run: measured round times go there, not into the user's own cache.
 _user_cache = tempfile.TemporaryDirectory(prefix="adaptive-spec-e2e-")
@@ -76,6 +78,11 @@ class Launch:
         """Returns the same host and target without speculation."""
         return Launch("none", self.target, host=self.host)
 
+    @property
+    def is_tensor_parallel(self) -> bool:
+        """Whether several processes serve together."""
+        return "--tp-size" in self.args
+
     def environment(self) -> dict[str, str]:
         """Returns the environment of the process: which host, which plugins, which checks."""
         paths = [str(PLUGIN_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -86,6 +93,7 @@ class Launch:
             **ENVIRONMENT,
             "XDG_CACHE_HOME": _user_cache.name,
             **(STRICT if self.strict else {}),
+            **(RANK_CORES if self.is_tensor_parallel else {}),
             "PYTHONPATH": os.pathsep.join(paths),
             "SGLANG_PLUGINS": ",".join((CPU_HOST, *self.plugins)),
             "SGLANG_CPU_HOST_OVERLAP": "1" if self.overlap else "0",
@@ -180,10 +188,10 @@ class Server:
         """Returns the address of an endpoint."""
         return f"http://127.0.0.1:{self.port}{path}"
 
-    def answers(self, path: str) -> bool:
+    def answers(self, path: str, timeout_s: float = 10.0) -> bool:
         """Says whether a GET of ``path`` succeeds."""
         try:
-            urllib.request.urlopen(self.url(path), timeout=10).close()
+            urllib.request.urlopen(self.url(path), timeout=timeout_s).close()
         except OSError:
             return False
         return True

@@ -53,6 +53,7 @@ def test_every_greedy_answer_equals_no_speculation(fleet: Fleet, launch: Launch)
 
 def test_the_tier_changes_every_round_and_all_is_counted(fleet: Fleet, launch: Launch) -> None:
     fleet.ask_once(launch, answers)
+    check_idle_and_whole(fleet.use(launch))  # no round is in flight
     state = fleet.use(launch).internal_state()
     spec = state["adaptive_spec"]
     check_description(spec, launch)

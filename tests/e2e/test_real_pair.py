@@ -81,7 +81,7 @@ def test_the_default_weighs_what_it_measured(fleet: Fleet, launch: Launch) -> No
     assert min(times) > 0
     newest = spec["decisions"]["newest"]
     assert newest["batch_size"] == 1
-    assert newest["runner_up_steps"] != newest["best_steps"]
+    assert newest["runner_up"] != newest["best"]
     # The head fits this target: first drafts hold, as they would not from a broken relay.
     drafting = [steps for steps, count in spec["rounds"].items() if steps != "0" and count]
     num_rounds = sum(spec["num_request_rounds"][steps] for steps in drafting)

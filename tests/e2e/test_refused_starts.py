@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.launches import ALGORITHM, TIERS, TINY, adaptive, draft, ensure_tiny_models
 from tests.e2e.server import OURS, Launch, Server
 
-END_TIMEOUT_S = 240
+END_TIMEOUT_S = 900
 MISSPELT = TIERS.with_name("misspelt.json")
 EAGLE = (*ALGORITHM, *draft("eagle"))
 

@@ -21,7 +21,7 @@ SEED = 300
 NUM_REQUESTS = 300
 NUM_CLIENTS = 12  # more than the server runs at once, so that requests queue as well
 FATES = ("finish", "finish", "finish", "abort", "disconnect")
-MIN_ABORTED = 20
+MIN_ABORTED = 10  # an abort that overtakes its request does nothing
 MIN_ROUNDS = 20  # at every tier
 WORDS = ("alpha ", "beta, ", "gamma\n", "0x1f ", "{}; ", "the end. ")
 

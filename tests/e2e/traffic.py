@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
@@ -31,6 +31,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 IDLE_TIMEOUT_S = 60
+MAX_LOGPROB_DIFFERENCE = 1e-3  # no speculation itself differs by 2e-4 between batch sizes
 
 Answers = dict[str, Any]
 
@@ -87,6 +88,28 @@ def check_not_degenerate(reference: Answers) -> None:
     assert min(distinct.values()) >= MIN_DISTINCT, distinct
 
 
+# -- logprobs --
+
+
+def check_logprobs(got: dict[str, Any], expected: dict[str, Any], names: Sequence[str]) -> None:
+    """Asserts that two replies' logprobs are of the same tokens, and equal but for rounding."""
+    for name in names:
+        ours, theirs = flat(got[name]), flat(expected[name])
+        assert [token for _, token in ours] == [token for _, token in theirs], name
+        pairs = zip(ours, theirs, strict=True)
+        assert max(abs(mine - yours) for (mine, _), (yours, _) in pairs) < MAX_LOGPROB_DIFFERENCE
+
+
+def flat(logprobs: list[Any]) -> list[tuple[float, int]]:
+    """Returns (logprob, token) of every token of a reply, alternatives in their order.
+
+    The first token of a prompt has neither: None is left out.
+    """
+    per_token = [[one] if isinstance(one[1], int) else one for one in logprobs if one is not None]
+    triples = [triple for tokens in per_token for triple in tokens]
+    return [(logprob, token) for logprob, token, _text in triples if logprob is not None]
+
+
 # -- aborting --
 
 
@@ -132,7 +155,8 @@ def check_idle_and_whole(server: Server) -> None:
 
     The host flushes its cache only when idle, and its idle checks end the server on a leak.
     """
-    assert server.answers(f"/flush_cache?timeout={IDLE_TIMEOUT_S}"), "the server is not idle"
+    path = f"/flush_cache?timeout={IDLE_TIMEOUT_S}"
+    assert server.answers(path, IDLE_TIMEOUT_S + 30.0), "the server is not idle"
     time.sleep(0.5)  # some idle rounds, which check the pools
     state = load(server)
     left = {name: state[name] for name in ("num_running_reqs", "num_waiting_reqs")}

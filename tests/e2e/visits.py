@@ -49,7 +49,7 @@ class Comparison:
 
 def run_arm(server: Server, name: str, prompts: tuple[str, ...], num_tokens: int) -> Arm:
     """Sends ``prompts`` as one batch; ``name`` says which script the policy follows."""
-    rids = [f"{name}-{number}" for number in range(len(prompts))]
+    rids = [f"{name}-{number}-of-{len(prompts)}" for number in range(len(prompts))]
     sampling = {"temperature": 0, "max_new_tokens": num_tokens, "ignore_eos": True}
     body = {"text": list(prompts), "rid": rids, "sampling_params": sampling}
     replies = server.post("/generate", body)

@@ -65,6 +65,9 @@ def test_a_server_that_ends_at_its_start_shows_its_log(tmp_path: Path) -> None:
 def test_a_server_that_never_answers_is_stopped(tmp_path: Path) -> None:
     server = python("import os, time; print(os.getpid(), flush=True); time.sleep(600)", tmp_path)
     server.start()
+    deadline = time.monotonic() + 60
+    while not server.log.read_text() and time.monotonic() < deadline:
+        time.sleep(0.05)
     with pytest.raises(ServerError, match="not ready after 1 s"):
         server.wait_ready(timeout_s=1)
     server.stop()

@@ -1,11 +1,12 @@
 """Replaces the policy of a ready scheduler by a seeded walk: another choice in every round.
 
 The walk keeps its own account of what then ran, from what it is told; /server_info shows it as
-``e2e_walk``. A choice to draft while the draft is behind is to run as a zero-step round instead.
+``e2e_walk``, and what every round of a request accepted as ``e2e_rounds``. A choice to draft while
+the draft is behind is to run as a zero-step round instead. A ladder of one tier stays at it.
 """
 
 import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,17 +26,22 @@ class WalkAllTiers:
         self._launched: deque[Any] = deque()  # what was chosen for the rounds in flight
         self._ran: Any = None
         self._behind: set[Any] = set()  # requests whose newest round was a zero-step one
+        # request id: per round [the tier's name, accepted drafts]
+        self.rounds: dict[Any, list[list[Any]]] = defaultdict(list)
         self.account = dict.fromkeys(
             ("rounds", "changes", "plain_chosen", "catch_ups", "needless_catch_ups", "wrong"), 0
         )
 
     def choose(self, _batch: Any) -> Any:
-        self._last = self._random.choice([tier for tier in self._tiers if tier != self._last])
+        others = [tier for tier in self._tiers if tier != self._last]
+        self._last = self._random.choice(others or self._tiers)
         self._launched.append(self._last)
         return self._last
 
     def observe(self, observation: Any) -> None:
         self._policy.observe(observation)
+        for rid, accepted in zip(observation.requests, observation.num_correct_drafts, strict=True):
+            self.rounds[rid].append([observation.tier.label, accepted])
         chosen, ran = self._launched.popleft(), observation.tier
         account, requests = self.account, set(observation.requests)
         account["rounds"] += 1
@@ -79,7 +85,9 @@ def walk_all_tiers(info: dict[str, Any], scheduler: Any, *_args: Any, **_kw: Any
 
 def show_walk(result: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
     """Adds the walk's account to /server_info."""
-    result.internal_state["e2e_walk"] = dict(scheduler.draft_worker.controller.policy.account)
+    walk = scheduler.draft_worker.controller.policy
+    result.internal_state["e2e_walk"] = dict(walk.account)
+    result.internal_state["e2e_rounds"] = dict(walk.rounds)
     return result
 
 

@@ -1,7 +1,9 @@
 """Replaces the policy of a ready scheduler by a script: three steps, and a visit to zero steps.
 
 Only batches with a request whose id begins with ``visit`` pay the visit; the others never leave
-three steps, so one server serves both arms of the comparison. What every round of a request
+three steps, so one server serves both arms of the comparison. A request's id also says of how many
+it is one (``visit-0-of-6``): requests sent together may join over several rounds, and the visit
+shall find them all. What every round of a request
 accepted is shown in /server_info as ``e2e_rounds``, and as ``e2e_relays`` the draft's hidden state
 that each round began with: what the last draft-extend computed from the draft's KV.
 """
@@ -22,7 +24,7 @@ relays: dict[str, list[list[float]]] = defaultdict(list)
 
 
 class VisitZero:
-    """Chooses by the round since the batch started from nothing."""
+    """Chooses by the round since the batch was complete."""
 
     def __init__(self, policy: Any, tiers: Sequence[Any]) -> None:
         self._policy, self._tiers = policy, tiers
@@ -37,7 +39,8 @@ class VisitZero:
         if not requests & self._requests:
             self._num_rounds = 0
         self._requests = requests
-        self._num_rounds += 1
+        if self._num_rounds or len(requests) == _num_together(requests):
+            self._num_rounds += 1
         is_visit = any(rid.startswith("visit") for rid in requests)
         is_away = is_visit and FIRST_ROUND <= self._num_rounds <= LAST_ROUND
         return self._by_steps[0 if is_away else STEPS]
@@ -66,6 +69,11 @@ class VisitZero:
 
 def _rid(request: Any) -> str:
     return str(getattr(request, "rid", request))
+
+
+def _num_together(rids: set[str]) -> int:
+    """Returns how many requests were sent together, as their ids say; 0 where none says it."""
+    return max((int(rid.split("-")[3]) for rid in rids if "-of-" in rid), default=0)
 
 
 def take_over(info: dict[str, Any], scheduler: Any, *_args: Any, **_kw: Any) -> dict[str, Any]:

@@ -1,0 +1,51 @@
+"""A draft inside the target: DeepSeek-V3's MTP layer, on latent attention and with experts.
+
+That switching keeps the text is tested beside the other trees (test_trees.py); here, that what it
+is compared with is right: a CPU host that attends wrongly would do so in both servers.
+"""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.e2e.fleet import Fleet
+from tests.e2e.launches import MODELS, forced_mtp
+from tests.e2e.server import Launch
+from tests.e2e.traffic import PROMPTS, answers
+
+SWITCHING = forced_mtp(host="0.5.21", overlap=True)
+NUM_COMPARED = 48  # tokens of each answer
+
+pytestmark = pytest.mark.e2e
+
+
+def greedy_by_transformers(prompt: str) -> list[int]:
+    """Returns the likeliest tokens, each from the whole text before it."""
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_pretrained(MODELS / "mtp", dtype=torch.float32)
+    ids: list[int] = AutoTokenizer.from_pretrained(MODELS / "mtp")(prompt)["input_ids"]
+    start = len(ids)
+    with torch.no_grad():
+        for _ in range(NUM_COMPARED):
+            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+    return ids[start:]
+
+
+@pytest.mark.parametrize("launch", [SWITCHING], ids=str)
+def test_the_reference_is_what_transformers_computes(fleet: Fleet, launch: Launch) -> None:
+    reference = fleet.ask_once(launch.reference(), answers)
+    for number in (0, 1):
+        expected = greedy_by_transformers(PROMPTS[number])
+        assert reference[f"batch {number}"][:NUM_COMPARED] == expected
+        assert len(set(expected)) > NUM_COMPARED // 4
+
+
+@pytest.mark.parametrize("launch", [SWITCHING], ids=str)
+def test_the_draft_is_the_targets_own_layer(fleet: Fleet, launch: Launch) -> None:
+    fleet.ask_once(launch, answers)
+    state = fleet.use(launch).internal_state()
+    spec = state["adaptive_spec"]
+    assert (spec["mode"], spec["base"]) == ("adaptive", "EAGLE")
+    assert "--speculative-draft-model-path" not in launch.args
+    accepted, rounds = spec["accepted_per_position"]["3"][0], spec["num_request_rounds"]["3"]
+    assert accepted > 0.2 * rounds > 0, "the layer knows the cycle, so it is right now and then"
