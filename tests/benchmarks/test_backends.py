@@ -1,8 +1,6 @@
 """Texts per attention backend: what counts as kept, what a result must hold, and a run of it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,7 @@ from benchmarks.backends import (
     figure_table,
     figures,
 )
-from tests.e2e.launches import MODELS, ensure_tiny_models
-from tests.e2e.server import free_port
-from tests.hosts import REPO
+from tests.benchmarks.dry_run import dry_run
 
 PROVENANCE = {"git_sha": "0", "date": "2027-01-01"}
 REFERENCE = [[[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5, 6]]]  # by concurrency, then request
@@ -96,15 +92,9 @@ def test_latent_attention_has_trees_where_the_backend_drafts_them() -> None:
 
 @pytest.mark.e2e
 def test_on_the_cpu_host_every_text_is_that_of_none(tmp_path: Path) -> None:
-    ensure_tiny_models()
-    command = [sys.executable, "-m", "benchmarks.backends", "run", "--dry-cpu"]
-    command += ["--cases", "intel_amx-mla", "--new-tokens", "32", "--prompt-tokens", "16"]
-    command += ["--target", str(MODELS / "target"), "--draft", str(MODELS / "eagle3")]
-    command += ["--context-length", "1024", "--max-total-tokens", "8192", "--deadline", "800"]
-    command += ["--port", str(free_port()), "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stdout + done.stderr
-    record = json.loads((tmp_path / "backends-1.json").read_text())
+    small = ("--max-total-tokens", "8192", "--new-tokens", "32", "--prompt-tokens", "16")
+    given = ("--cases", "intel_amx-mla", "--deadline", "800")
+    record = dry_run(tmp_path, "backends", "run", *small, *given)
     result = build_result(record["provenance"], record["cases"])
     assert check_backends(result) == []
     assert result["identical"] == {"intel_amx-mla": {"static-3": 1.0, "ours": 1.0}}

@@ -1,17 +1,12 @@
 """The benchmark itself, end to end on the CPU host: real servers, real requests, small batches."""
 
-import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.e2e.launches import MODELS, ensure_tiny_models
-from tests.e2e.server import free_port
-from tests.hosts import REPO
+from tests.benchmarks.dry_run import dry_run
 
-SMALL = ("--repeats", "2", "--prompt-tokens", "16", "--context-length", "1024",
+SMALL = ("--repeats", "2", "--prompt-tokens", "16", "--batches", "3",
          "--new-tokens", "32", "--new-tokens-sim", "64",
          "--settle-tokens", "20", "--settle-tokens-sim", "20")  # fmt: skip
 
@@ -19,15 +14,8 @@ SMALL = ("--repeats", "2", "--prompt-tokens", "16", "--context-length", "1024",
 @pytest.fixture(scope="module")
 def passes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One pass each over the host's own adaptive arm and our forced alternation."""
-    ensure_tiny_models()
     out = tmp_path_factory.mktemp("dry-run")
-    command = [sys.executable, "-m", "benchmarks.slice", "run", "--dry-cpu", *SMALL]
-    command += ["--target", str(MODELS / "target"), "--draft", str(MODELS / "eagle3")]
-    command += ["--arms", "builtin,ema-alternate", "--batches", "3"]
-    command += ["--port", str(free_port()), "--out", str(out)]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stdout + done.stderr
-    record = json.loads((out / "slice-1.json").read_text())
+    record = dry_run(out, "slice", "run", *SMALL, "--arms", "builtin,ema-alternate")
     return {each["arm"]: each for each in record["passes"]}
 
 

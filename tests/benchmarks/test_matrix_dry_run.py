@@ -1,6 +1,5 @@
 """The matrix end to end on the CPU host: two servers alive, windows in turn, drawn verdicts."""
 
-import json
 import subprocess
 import sys
 from typing import Any
@@ -8,11 +7,10 @@ from typing import Any
 import pytest
 
 from benchmarks.matrix_summary import luck, merged
-from tests.e2e.launches import MODELS, ensure_tiny_models
-from tests.e2e.server import free_port
+from tests.benchmarks.dry_run import dry_run
 from tests.hosts import REPO
 
-SMALL = ("--context-length", "1024", "--max-total-tokens", "8192", "--prompt-tokens", "16",
+SMALL = ("--max-total-tokens", "8192", "--prompt-tokens", "16",
          "--window-s", "4", "--windows", "1", "--settle-s", "0.5",
          "--repeats", "2")  # fmt: skip
 
@@ -20,15 +18,9 @@ SMALL = ("--context-length", "1024", "--max-total-tokens", "8192", "--prompt-tok
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A matrix of two arms and two cells."""
-    ensure_tiny_models()
     out = tmp_path_factory.mktemp("matrix-dry-run")
-    command = [sys.executable, "-m", "benchmarks.matrix", "run", "--dry-cpu", *SMALL]
-    command += ["--target", str(MODELS / "target"), "--draft", str(MODELS / "eagle3")]
-    command += ["--arms", "static-3,goodput", "--batches", "4", "--acceptances", "0.7,mixed"]
-    command += ["--port", str(free_port()), "--out", str(out)]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return merged([json.loads((out / "matrix-1.json").read_text())])
+    cells = ("--batches", "4", "--acceptances", "0.7,mixed")
+    return merged([dry_run(out, "matrix", "run", *SMALL, "--arms", "static-3,goodput", *cells)])
 
 
 @pytest.mark.e2e

@@ -1,9 +1,5 @@
 """Overlap end to end on the CPU host: with and without, injected and under a grammar."""
 
-import json
-import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +7,20 @@ import pytest
 
 from benchmarks.matrix_summary import luck
 from benchmarks.overlap_summary import merged
-from tests.e2e.launches import MODELS, ensure_tiny_models
-from tests.e2e.server import free_port
-from tests.hosts import REPO
+from tests.benchmarks.dry_run import dry_run, write_prompts
 
-TINY = ("--dry-cpu", "--context-length", "1024", "--max-total-tokens", "8192", "--batches", "4",
-        "--repeats", "2", "--deadline", "800", "--target", str(MODELS / "target"),
-        "--draft", str(MODELS / "eagle3"))  # fmt: skip
+SMALL = ("--max-total-tokens", "8192", "--batches", "4", "--repeats", "2", "--deadline", "800")
 WINDOWS = ("--prompt-tokens", "16", "--window-s", "4", "--windows", "1", "--settle-s", "0.5")
 ARMS = ("goodput", "goodput-no-overlap")
 
 
 def run(folder: Path, part: str, *arguments: str) -> dict[str, Any]:
     """Runs one part of the benchmark; returns its record."""
-    command = [sys.executable, "-m", "benchmarks.overlap", part, *TINY, *arguments]
-    command += ["--arms", ",".join(ARMS), "--port", str(free_port()), "--out", str(folder)]
-    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return dict(json.loads((folder / "overlap-1.json").read_text()))
+    return dry_run(folder, "overlap", part, *SMALL, "--arms", ",".join(ARMS), *arguments)
 
 
 @pytest.mark.e2e
 def test_each_arm_runs_its_schedule_and_the_injected_acceptance(tmp_path: Path) -> None:
-    ensure_tiny_models()
     record = run(tmp_path, "run", *WINDOWS)
     result = merged([record])
     (cell,) = result["cells"]
@@ -52,11 +39,7 @@ def test_each_arm_runs_its_schedule_and_the_injected_acceptance(tmp_path: Path) 
 
 @pytest.mark.e2e
 def test_a_schema_is_served_in_both_schedules(tmp_path: Path) -> None:
-    ensure_tiny_models()
-    rng = random.Random(1)
-    prompts = {"prose": [rng.choices(range(5, 250), k=16) for _ in range(2)]}
-    (tmp_path / "prompts.json").write_text(json.dumps(prompts))
-    given = ("--prompts", str(tmp_path / "prompts.json"), "--new-tokens", "64")
+    given = (*write_prompts(tmp_path, ["prose"]), "--new-tokens", "64")
     result = merged([run(tmp_path, "grammar", *given)])
     assert [(cell["batch_size"], cell["kind"]) for cell in result["grammar"]] == [
         (4, "free"),

@@ -4,9 +4,6 @@ Speculation on a CPU is greedy whatever the temperature, so no figure says anyth
 """
 
 import json
-import random
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,33 +12,19 @@ import pytest
 
 from benchmarks.sampling_summary import merged
 from benchmarks.sampling_tables import figure_table
-from tests.e2e.launches import MODELS, ensure_tiny_models
-from tests.e2e.server import free_port
-from tests.hosts import REPO
+from tests.benchmarks.dry_run import dry_run, write_prompts
 
-SMALL = ("--context-length", "1024", "--max-total-tokens", "8192", "--samples", "96", "--batch",
-         "8", "--in-flight", "1", "--greedy-tokens", "24", "--concurrency", "4",
-         "--deadline", "800")  # fmt: skip
+SMALL = ("--max-total-tokens", "8192", "--samples", "96", "--batch", "8", "--in-flight", "1",
+         "--greedy-tokens", "24", "--concurrency", "4", "--deadline", "800")  # fmt: skip
 PHASES = ("prose", "code", "json", "low")
 
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of two arms and two cells."""
-    ensure_tiny_models()
     folder = tmp_path_factory.mktemp("sampling-dry-run")
-    rng = random.Random(1)
-    prompts = {phase: [rng.choices(range(5, 250), k=16) for _ in range(2)] for phase in PHASES}
-    (folder / "prompts.json").write_text(json.dumps(prompts))
-    command = [sys.executable, "-m", "benchmarks.sampling", "run", "--dry-cpu", *SMALL]
-    command += ["--target", str(MODELS / "target"), "--draft", str(MODELS / "eagle3")]
-    command += ["--prompts", str(folder / "prompts.json"), "--arms", "none,ema-alternate"]
-    command += ["--cells", "greedy,t0.8,top_p", "--port", str(free_port())]
-    done = subprocess.run(
-        [*command, "--out", str(folder / "out")],
-        cwd=REPO, capture_output=True, text=True, timeout=900,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    given = (*write_prompts(folder, PHASES), "--arms", "none,ema-alternate")
+    dry_run(folder / "out", "sampling", "run", *SMALL, *given, "--cells", "greedy,t0.8,top_p")
     return folder / "out"
 
 
