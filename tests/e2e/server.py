@@ -51,7 +51,7 @@ STRICT = {
     "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
     "SGLANG_IS_IN_CI": "1",
 }
-# One core per rank of a tensor-parallel server, or the host wants a NUMA node for each.
+# One core per rank of a parallel server, or the host wants a NUMA node for each.
 RANK_CORES = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 
 # Of one test run: measured round times go there, not into the user's own cache.
@@ -79,9 +79,9 @@ class Launch:
         return Launch("none", self.target, host=self.host)
 
     @property
-    def is_tensor_parallel(self) -> bool:
-        """Whether several processes serve together."""
-        return "--tp-size" in self.args
+    def has_ranks(self) -> bool:
+        """Whether several schedulers serve together."""
+        return not {"--tp-size", "--dp-size"}.isdisjoint(self.args)
 
     def environment(self) -> dict[str, str]:
         """Returns the environment of the process: which host, which plugins, which checks."""
@@ -93,7 +93,7 @@ class Launch:
             **ENVIRONMENT,
             "XDG_CACHE_HOME": _user_cache.name,
             **(STRICT if self.strict else {}),
-            **(RANK_CORES if self.is_tensor_parallel else {}),
+            **(RANK_CORES if self.has_ranks else {}),
             "PYTHONPATH": os.pathsep.join(paths),
             "SGLANG_PLUGINS": ",".join((CPU_HOST, *self.plugins)),
             "SGLANG_CPU_HOST_OVERLAP": "1" if self.overlap else "0",

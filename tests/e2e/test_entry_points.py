@@ -7,15 +7,12 @@ config's own policy chooses.
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
+from tests.e2e.counters import expected_counters, exported, wait_for_export
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import MODELS, NUM_STEPS, TIERS, adaptive
 from tests.e2e.server import LOGS, Launch, Server
@@ -23,8 +20,6 @@ from tests.e2e.traffic import NUM_TOKENS, PROMPTS, answers, check_identical, che
 
 ENGINE_SCRIPT = Path(__file__).parent / "engine_script.py"
 ENGINE_TIMEOUT_S = 900
-EXPORT_TIMEOUT_S = 60.0  # counters are exported once a second, by a thread
-PREFIX = "sglang:adaptive_spec_"
 
 # Start at 1 step, which is neither the largest tier nor the default.
 SERVE = replace(
@@ -70,50 +65,6 @@ def test_prometheus_shows_the_counters_of_server_info(fleet: Fleet, launch: Laun
     wait_for_export(server, expected)
     assert any(name == "timed_ms" for name, *_ in expected)
     assert exported(server) == pytest.approx(expected, abs=1e-2)  # ms are shown rounded
-
-
-def wait_for_export(server: Server, expected: Mapping[tuple[str, ...], float]) -> None:
-    """Waits until the rounds of an idle server's counters are those ``expected``, or too long."""
-    deadline = time.monotonic() + EXPORT_TIMEOUT_S
-    rounds = {name: total for name, total in expected.items() if name[0] == "rounds"}
-    while time.monotonic() < deadline and not rounds.items() <= exported(server).items():
-        time.sleep(0.2)
-
-
-def exported(server: Server) -> dict[tuple[str, ...], float]:
-    """Returns our counters that are not zero: (name, its labels) -> total."""
-    found: dict[tuple[str, ...], float] = {}
-    for family in text_string_to_metric_families(server.get_text("/metrics")):
-        for sample in family.samples:
-            if not sample.name.startswith(PREFIX) or not sample.name.endswith("_total"):
-                continue
-            ours = ("num_steps", "position", "reason")
-            labels = [sample.labels[name] for name in ours if name in sample.labels]
-            key = (sample.name.removeprefix(PREFIX).removesuffix("_total"), *labels)
-            found[key] = found.get(key, 0) + sample.value
-    return {key: total for key, total in found.items() if total}
-
-
-def expected_counters(spec: dict[str, Any]) -> dict[tuple[str, ...], float]:
-    """Returns the same from /server_info."""
-    expected: dict[tuple[str, ...], float] = {}
-    for steps in spec["rounds"]:
-        expected["rounds", steps] = spec["rounds"][steps]
-        expected["request_rounds", steps] = spec["num_request_rounds"][steps]
-        expected["proposed_drafts", steps] = spec["num_proposed_drafts"][steps]
-        for position, total in enumerate(spec["accepted_per_position"][steps], start=1):
-            expected["accepted_drafts", steps, str(position)] = total
-    for steps, timed in spec["timed_rounds"].items():
-        expected["timed_rounds", steps] = timed["num_rounds"]
-        expected["timed_tokens", steps] = timed["tokens"]
-        expected["timed_ms", steps] = timed["ms"]
-    expected["catch_up_rounds",] = spec["catch_ups"]["num_timed_rounds"]
-    expected["catch_up_ms",] = spec["catch_ups"]["ms"]
-    for reason, total in spec["switches"].items():
-        expected["switches", reason] = total
-    for reason, total in spec["fallbacks"].items():
-        expected["fallbacks", reason] = total
-    return {key: total for key, total in expected.items() if total}
 
 
 def test_the_engine_serves_the_same_text(fleet: Fleet) -> None:

@@ -20,10 +20,10 @@ import psutil
 import pytest
 
 from sglang_adaptive_spec.policy.cost_cache import FORMAT_VERSION
+from tests.e2e.counters import expected_counters, exported, wait_for_export
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import ALGORITHM, TIERS, TINY, adaptive, draft
 from tests.e2e.server import OURS, Launch, Server
-from tests.e2e.test_entry_points import expected_counters, exported, wait_for_export
 from tests.e2e.traffic import PROMPTS, answers, check_identical, check_idle_and_whole, greedy
 
 END_TIMEOUT_S = 120.0

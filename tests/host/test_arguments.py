@@ -3,6 +3,8 @@
 import json
 import logging
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from sglang_adaptive_spec.config import ConfigError
 from sglang_adaptive_spec.host.request import AdaptiveRequest, request_of
+from tests.hosts import REPO
 
 pytestmark = pytest.mark.usefixtures("plugins_loaded")
 
@@ -92,6 +95,16 @@ def test_the_users_steps_and_draft_tokens_are_the_initial_step(
 ) -> None:
     view, request = resolved(arguments(models, **given))
     assert (request.initial_steps, view.speculative_num_steps) == (initial, 10)
+
+
+def test_arguments_resolved_before_plugins_are_loaded_end_in_the_hosts_own_words(
+    models: dict[str, str],
+) -> None:
+    """In a process of its own: in this one the plugins are loaded."""
+    code = f"from tests.host.test_arguments import arguments; arguments({models}).resolve_once()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "Unknown speculative algorithm name: ADAPTIVE_EAGLE" in done.stderr
 
 
 def test_steps_that_are_no_candidate_are_an_error_that_says_so(models: dict[str, str]) -> None:
