@@ -170,16 +170,19 @@ def _slot(source: str, name: str, value: object, policy: PolicyName) -> SlotKeys
 def _check_shape(source: str, place: str, shape: tuple[int, int, int]) -> None:
     """Checks what the three numbers of a tier allow each other; the host's own rules."""
     num_steps, topk, num_draft_tokens = shape
+    # The host writes the whole accepted path, root included, into that many rows of a tree (sglang
+    # 0.5.23 eagle_worker_common.py:_compact_accept_to_front).
+    least = num_steps + 1
     most = 1 + topk + (num_steps - 1) * topk**2
     if topk == 1:
-        is_right = num_draft_tokens == num_steps + 1
-        allowed = f"num_draft_tokens {num_steps + 1} (num_steps + 1) where topk is 1"
+        is_right = num_draft_tokens == least
+        allowed = f"num_draft_tokens {least} (num_steps + 1) where topk is 1"
     else:
-        is_right = 1 <= num_steps <= MAX_TREE_STEPS and 1 < num_draft_tokens <= most
+        is_right = 1 <= num_steps <= MAX_TREE_STEPS and least <= num_draft_tokens <= most
         allowed = (
             f"num_steps from 1 to {MAX_TREE_STEPS} where topk is above 1, and num_draft_tokens "
-            "from 2 to 1 + topk + (num_steps - 1) * topk^2"
-            + (f" = {most}" if num_steps > 0 else "")
+            "from num_steps + 1 to 1 + topk + (num_steps - 1) * topk^2"
+            + (f", {least} to {most}" if num_steps > 0 else "")
         )
     if not is_right:
         raise config_error(

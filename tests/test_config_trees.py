@@ -41,8 +41,8 @@ def test_a_ladder_of_trees_alone_starts_in_its_middle(load):
     ("tiers", "allowed"),
     [
         ("[[3, 1, 5]]", "num_draft_tokens 4 (num_steps + 1) where topk is 1"),
-        ("[[3, 2, 12]]", "(num_steps - 1) * topk^2 = 11"),
-        ("[[3, 2, 1]]", "from 2 to 1 + topk"),
+        ("[[3, 2, 12]]", "(num_steps - 1) * topk^2, 4 to 11"),
+        ("[[3, 2, 3]]", "from num_steps + 1 to 1 + topk + (num_steps - 1) * topk^2, 4 to 11"),
         ("[[0, 2, 2]]", "num_steps from 1 to 64 where topk is above 1"),
         ("[[65, 2, 9]]", "num_steps from 1 to 64 where topk is above 1"),
         ("[[3, 17, 8]]", "topk from 1 to 16"),
