@@ -22,6 +22,10 @@ from sglang_adaptive_spec.controller import AdaptiveController
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, thinned
 
+# FlashInfer cuts its workspace with a class of this name and raises when it is used up
+# (flashinfer 0.6 allocator.h).
+WORKSPACE_ERROR = "AlignedAllocator"
+
 
 class CaptureLists:
     """Knows the graph batch sizes of every tier; usable once the memory pools exist."""
@@ -139,6 +143,13 @@ class OutOfMemoryGuard:
 
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
         # The host wraps it in a bare Exception (sglang 0.5.23 decode_cuda_graph_runner.py).
+        if WORKSPACE_ERROR in str(error):
+            raise RuntimeError(
+                f"ADAPTIVE_EAGLE: FlashInfer's workspace does not hold the plan of tier "
+                f"{self._tier.label} ({self._tier.num_draft_tokens} tokens a request) at its "
+                "largest batch: raise SGLANG_FLASHINFER_WORKSPACE_SIZE (536870912 is 512 MB), or "
+                "name the tier in slots of smaller batches only."
+            ) from error
         if isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower():
             raise RuntimeError(
                 f"ADAPTIVE_EAGLE ran out of memory while capturing tier {self._tier.label}"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_adaptive_spec.policy.tiers import chain_tier
+from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,15 @@ def test_out_of_memory_names_the_tier_and_what_to_change(capture: Any, error: Ex
     ):
         raise error
     assert caught.value.__cause__ is error
+
+
+def test_a_plan_beyond_flashinfers_workspace_names_the_setting(capture: Any) -> None:
+    words = "Buffer overflow when allocating memory for batch_prefill_tmp_v with size 385 in "
+    with (
+        pytest.raises(RuntimeError, match=r"tier 3-4-16 \(16 tokens .*SGLANG_FLASHINFER_WORKSPACE"),
+        capture.OutOfMemoryGuard(Tier(3, 4, 16)),
+    ):
+        raise RuntimeError(words + "AlignedAllocator")
 
 
 def test_another_error_passes_through(capture: Any) -> None:
