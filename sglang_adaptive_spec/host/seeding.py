@@ -95,6 +95,9 @@ def seed_costs(worker: Any, policy: GoodputPolicy, max_batch_size: int) -> Seedi
             policy.costs = seeder.seed(policy.costs)
         except (RuntimeError, ValueError, TypeError, AttributeError, AssertionError):
             # A draft that asks more of a batch than a borrowed one has must not stop the start.
+            # Among several ranks it must: another that did not fail waits for this one.
+            if group.world_size > 1:
+                raise
             logger.exception(
                 "ADAPTIVE_EAGLE could not measure its round times; it learns them while serving."
             )
