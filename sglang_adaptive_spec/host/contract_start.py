@@ -145,7 +145,7 @@ START: tuple[Symbol, ...] = (
     ),
     *of(
         "sglang.srt.mem_cache.allocation_sizing",
-        (CALL, "get_alloc_reserve_per_decode", "borrow what a round may write", ""),
+        (CALL, "get_alloc_reserve_per_decode", "know what a round may write", ""),
     ),
     *of(
         "sglang.srt.runtime_context:RuntimeContext",
@@ -179,6 +179,15 @@ START: tuple[Symbol, ...] = (
             "capture_decode_graph",
             "narrow the list to what the start-up tier needs while the target captures",
             "*, model_runner",
+        ),
+    ),
+    *of(
+        "sglang.srt.mem_cache.allocation_sizing",
+        (
+            HOOK,
+            "get_req_to_token_extra_context_len",
+            "let a row hold a round's reserve past the end of the context",
+            "",
         ),
     ),
     *of(

@@ -17,6 +17,7 @@ LAUNCH = "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes"
 GET_BACKEND = "sglang.srt.model_executor.model_runner.ModelRunner._get_attention_backend"
 FREEZE_GC = "sglang.srt.model_executor.runner.base_cuda_graph_runner.freeze_gc"
 CAPTURE = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup.capture_decode_graph"
+HEADROOM = "sglang.srt.mem_cache.allocation_sizing.get_req_to_token_extra_context_len"
 
 
 def register_sentinel(reason: str) -> None:
@@ -41,10 +42,19 @@ def install_hooks() -> None:
 
 
 def install_build_hooks(
-    *, capture: Callable[..., Any], get_backend: Callable[..., Any], freeze_gc: Callable[..., Any]
+    *,
+    capture: Callable[..., Any],
+    get_backend: Callable[..., Any],
+    freeze_gc: Callable[..., Any],
+    get_headroom: Callable[..., Any],
 ) -> None:
     """Hooks what the host does while tiers are built; only in a process that builds our worker."""
-    hooks = {CAPTURE: capture, GET_BACKEND: get_backend, FREEZE_GC: freeze_gc}
+    hooks = {
+        CAPTURE: capture,
+        GET_BACKEND: get_backend,
+        FREEZE_GC: freeze_gc,
+        HEADROOM: get_headroom,
+    }
     for target, hook in hooks.items():
         HookRegistry.register(target, hook, HookType.AROUND)
     HookRegistry.apply_hooks()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.runtime_context import get_context, get_parallel
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
@@ -60,6 +61,7 @@ def worker_class(host_class: type[Any]) -> type[Any]:
         capture=capture_target_graphs,
         get_backend=get_target_backend,
         freeze_gc=garbage_hold.around_freeze_gc,
+        get_headroom=get_row_headroom,
     )
     return AdaptiveEagleWorker
 
@@ -86,6 +88,16 @@ def get_target_backend(
     if hasattr(model_runner, CAPTURES_ATTRIBUTE):
         kwargs = {**kwargs, "init_new_workspace": False}
     return get_backend(model_runner, *args, **kwargs)
+
+
+def get_row_headroom(get_headroom: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
+    """Wraps ``get_req_to_token_extra_context_len``: a row of slots holds a round's whole reserve.
+
+    The host reserves twice what a round may write, and gives a row that much past the context's
+    end for pages above 1 only. With seven steps or more, or a tree, a request that ends there
+    would write into its neighbour's row (sglang 0.5.23 mem_cache/allocation_sizing.py).
+    """
+    return max(int(get_headroom(*args, **kwargs)), get_alloc_reserve_per_decode())
 
 
 class AdaptiveDraftWorker(EagleDraftWorker):

@@ -22,7 +22,8 @@ SERVED = ("--max-running-requests", "8", "--constrained-json-disable-any-whitesp
 
 MAKERS = b"".join(Path(str(maker.__file__)).read_bytes() for maker in (tiny_models, tiny_mtp))
 MODELS = CACHE / f"tiny-models-{hashlib.sha256(MAKERS).hexdigest()[:12]}"
-TINY_SERVED = ("--context-length", "1024", "--max-total-tokens", "8192", *SERVED)
+CONTEXT_LENGTH = 1024
+TINY_SERVED = ("--context-length", str(CONTEXT_LENGTH), "--max-total-tokens", "8192", *SERVED)
 TINY = ("--model-path", str(MODELS / "target"), *TINY_SERVED)
 # DeepSeek-V3's shape: latent attention, experts, and a draft inside the target.
 TINY_MTP = ("--model-path", str(MODELS / "mtp"), *TINY_SERVED)

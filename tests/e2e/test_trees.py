@@ -5,6 +5,7 @@ from the text before it, so a tree among others must accept, from the same outpu
 it accepts where it is alone; alone it must be the host's own static tree.
 """
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,20 @@ import pytest
 
 from sglang_adaptive_spec.policy.tiers import Tier
 from tests.e2e.fleet import Fleet
-from tests.e2e.launches import ONE_TREE, TREES, forced, forced_mtp, forced_parallel, static
+from tests.e2e.launches import (
+    CONTEXT_LENGTH,
+    ONE_TREE,
+    TREES,
+    forced,
+    forced_mtp,
+    forced_parallel,
+    static,
+)
 from tests.e2e.server import Launch, Server
 from tests.e2e.traffic import (
     NUM_TOKENS,
     PROMPTS,
+    Answers,
     answers,
     check_identical,
     check_idle_and_whole,
@@ -26,6 +36,7 @@ from tests.e2e.traffic import (
 
 CHAINS = {"0", "1", "3", "5"}
 WIDE = {"1-4-4": 3, "2-4-7": 6, "3-2-5": 4, "3-4-8": 7}  # label: drafts a round
+LONG_PROMPT = CONTEXT_LENGTH - 64  # tokens
 STARTUP = "5-4-8"  # holds them all and is no candidate
 MIN_ROUNDS = 20  # at every tier
 
@@ -53,6 +64,22 @@ def test_every_greedy_answer_equals_no_speculation(fleet: Fleet, launch: Launch)
     reference = fleet.ask_once(launch.reference(), answers)
     check_not_degenerate(reference)
     check_identical(fleet.ask_once(launch, answers), reference)
+
+
+@pytest.mark.parametrize("launch", [MIXED], ids=str)
+def test_requests_may_run_into_the_end_of_the_context(fleet: Fleet, launch: Launch) -> None:
+    reference = fleet.ask_once(launch.reference(), to_the_end)
+    assert {len(ids) for ids in reference.values()} == {CONTEXT_LENGTH - 2 - LONG_PROMPT}
+    check_identical(fleet.ask_once(launch, to_the_end), reference)
+
+
+def to_the_end(server: Server) -> Answers:
+    """Asks for as much as the context holds, in one batch: a round reserves past its end."""
+    rng = random.Random(1)
+    prompts = [rng.choices(range(5, 250), k=LONG_PROMPT) for _ in range(4)]
+    sampling = {"temperature": 0, "max_new_tokens": None, "ignore_eos": True}
+    replies = server.post("/generate", {"input_ids": prompts, "sampling_params": sampling})
+    return {f"prompt {number}": reply["output_ids"] for number, reply in enumerate(replies)}
 
 
 @ALL
