@@ -37,16 +37,28 @@ ROUTER_STD, ROUTER_BIAS_STD = 0.3, 0.1
 
 
 class Widths(NamedTuple):
-    """What latent attention distinguishes, per head but for the rank of keys and values."""
+    """What latent attention distinguishes, per head but for the rank of keys and values.
+
+    A hidden state holds the same HIDDEN numbers ``copies`` times over. What is computed from it does
+    not depend on how often: the host's kernels for MTP want wide ones, and the text stays the same.
+    """
 
     kv_rank: int
     nope: int
     rope: int
     value: int
+    copies: int = 1
 
 
 SMALL_WIDTHS = Widths(48, 24, 16, 32)  # no two are equal, so that no shape hides a mistake
-KERNEL_WIDTHS = Widths(512, 128, 64, 128)  # DeepSeek's own: MLA kernels are made for no other
+# DeepSeek's own: MLA kernels are made for no other. And a hidden state of 512: the kernel before
+# the MTP layer takes no narrower one (sglang 0.5.21 kernels/ops/layernorm/fused_eh_norm.py).
+KERNEL_WIDTHS = Widths(512, 128, 64, 128, copies=4)
+
+# By the end of a weight's name: what it does with the hidden state.
+READS_HIDDEN = ("lm_head", "q_a_proj", "kv_a_proj_with_mqa", "gate", "gate_proj", "up_proj")
+WRITES_HIDDEN = ("o_proj", "down_proj")
+HIDDEN_NORMS = ("norm", "enorm", "hnorm", "input_layernorm", "post_attention_layernorm")
 
 
 def make_tiny_mtp(dest: str | Path, widths: Widths = SMALL_WIDTHS) -> Path:
@@ -71,8 +83,26 @@ def make_tiny_mtp(dest: str | Path, widths: Widths = SMALL_WIDTHS) -> Path:
         )
     weights |= _mtp_layer(f"model.layers.{LAYERS}", generator, widths)
     folder = Path(dest) / "mtp"
+    weights = {name: _widened(name, weight, widths.copies) for name, weight in weights.items()}
     write_model(folder, _config(widths), weights)
     return folder
+
+
+def _widened(name: str, weight: Tensor, copies: int) -> Tensor:
+    """Returns the weight that does the same to a hidden state which holds everything repeatedly."""
+    kind = name.removesuffix(".weight").rpartition(".")[2]
+    if kind == "embed_tokens":
+        return weight.repeat(1, copies)
+    if kind in READS_HIDDEN:
+        return weight.repeat(1, copies) / copies
+    if kind in WRITES_HIDDEN:
+        return weight.repeat(copies, 1)
+    if kind in HIDDEN_NORMS:
+        return weight.repeat(copies)
+    if kind == "eh_proj":  # reads an embedding and a hidden state, writes one
+        halves = [half.repeat(copies, copies) / copies for half in weight.chunk(2, dim=1)]
+        return torch.cat(halves, dim=1)
+    return weight
 
 
 def _mtp_layer(prefix: str, generator: Generator, widths: Widths) -> Weights:
@@ -99,7 +129,7 @@ def _layer(
     has_experts: bool,
 ) -> Weights:
     """One random layer of multi-head latent attention; what it adds is as large at any widths."""
-    kv_rank, nope, rope, value = widths
+    kv_rank, nope, rope, value, _ = widths
     narrower = (SMALL_WIDTHS.kv_rank / kv_rank) ** 0.5
     out_std = vo_std * (SMALL_WIDTHS.value / value) ** 0.5
 
@@ -149,6 +179,7 @@ def _config(widths: Widths) -> dict[str, Any]:
     return base_config(
         architectures=["DeepseekV3ForCausalLM"],
         model_type="deepseek_v3",
+        hidden_size=HIDDEN * widths.copies,
         num_hidden_layers=LAYERS,
         num_nextn_predict_layers=1,
         first_k_dense_replace=DENSE_LAYERS,

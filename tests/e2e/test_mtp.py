@@ -4,6 +4,8 @@ That switching keeps the text is tested beside the other trees (test_trees.py); 
 is compared with is right: a CPU host that attends wrongly would do so in both servers.
 """
 
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -12,11 +14,24 @@ from tests.e2e.fleet import Fleet
 from tests.e2e.launches import MODELS, forced_mtp
 from tests.e2e.server import Launch
 from tests.e2e.traffic import PROMPTS, answers
+from tools.tiny_models import HIDDEN
+from tools.tiny_mtp import SMALL_WIDTHS, make_tiny_mtp
 
 SWITCHING = forced_mtp(host="0.5.21", overlap=True)
 NUM_COMPARED = 48  # tokens of each answer
 
 pytestmark = pytest.mark.e2e
+
+
+def test_a_hidden_state_that_holds_all_repeatedly_gives_the_same_logits(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    logits = []
+    for copies in (1, 4):
+        folder = make_tiny_mtp(tmp_path / str(copies), SMALL_WIDTHS._replace(copies=copies))
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        assert model.config.hidden_size == copies * HIDDEN
+        logits.append(model(torch.arange(5, 60)[None]).logits)
+    torch.testing.assert_close(*logits, atol=1e-2, rtol=0)  # of up to 57
 
 
 def greedy_by_transformers(prompt: str) -> list[int]:
