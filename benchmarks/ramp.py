@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import random
+import resource
 import sys
 import tempfile
 import time
@@ -99,6 +100,8 @@ def parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Serves the ramp with one arm after the other; returns 1 if one is missing."""
     deadline = time.monotonic() + args.deadline
+    # Every waiting request holds a connection; past saturation there are thousands.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     args.out.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {"purpose": "ramp", "provenance": provenance(args.git_sha)}
     record["passes"] = passes = []

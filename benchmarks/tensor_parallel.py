@@ -55,6 +55,13 @@ NUM_ROUNDS = 10_000  # issue 4
 LOOPS = ((1, "0.7"), (8, "0.3"), (32, "mixed"), (4, "0.95"), (64, "0.5"), (2, "mixed"))
 REQUESTS_PER_SLOT, NEW_TOKENS = 3, 192
 MAX_TOTAL_TOKENS = 65536
+# Two ranks do not need NVLink multicast, and not every host grants it: NCCL and torch's symmetric
+# memory would ask for it.
+NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "NVSHMEM_DISABLE_NVLS": "1",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+}
 MAX_SHARE_OF_ROUND = 0.01  # of agreeing
 
 Raw = Mapping[str, Any]
@@ -67,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
     run_ = commands.add_parser("run")
     run_.add_argument("--num-rounds", type=int, default=NUM_ROUNDS)
     run_.add_argument("--tp-size", type=int, default=NUM_RANKS)
+    run_.add_argument("--server-args", type=str.split, default=[], help="more of them, in one word")
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
     add_merge(commands)
     return top
@@ -84,12 +92,14 @@ def run(args: argparse.Namespace) -> int:
         plan = fleet_plan(args, Path(scratch))
         plan = replace(
             plan,
-            common=(*plan.common, "--tp-size", str(args.tp_size)),
-            environment={**plan.environment, LOG_ENV: str(logs)},
+            common=(*plan.common, "--tp-size", str(args.tp_size), *args.server_args),
+            environment={**plan.environment, **NO_MULTICAST, LOG_ENV: str(logs)},
         )
-        with serving_arm(ARMS["goodput"], plan) as (server, _):
-            seconds = drive(server, args, deadline)
-        keep_logs([ARMS["goodput"]], Path(scratch), path.with_suffix(".log"))
+        try:
+            with serving_arm(ARMS["goodput"], plan) as (server, _):
+                seconds = drive(server, args, deadline)
+        finally:  # also of a server that hung or ended
+            keep_logs([ARMS["goodput"]], Path(scratch), path.with_suffix(".log"))
         record["ranks"] = ranks_of(logs, args.tp_size)
     record["seconds"] = round(seconds, 3)
     write(record, path)

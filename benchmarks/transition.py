@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
                             one = {"arm": engine.arm.name, **where, "repeat": repeat}
                             passes.append({**one, "phases": phases})
                         order = order[1:] + order[:1]
-                    write(record, path)
+                        write(record, path)
         keep_logs(arms, plan.folder, path.with_suffix(".log"))
     print(transition_summary.pass_table(passes))
     if len(passes) < num_wanted:

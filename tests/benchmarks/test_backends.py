@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import backends
 from benchmarks.backends import (
     CASES,
     GPU_CASES,
@@ -85,9 +86,24 @@ def test_latent_attention_has_trees_where_the_backend_drafts_them() -> None:
     assert {name: CASES[name].has_trees for name in GPU_CASES if "mla" in name} == {
         "flashinfer-mla": False,
         "triton-mla": True,
-        "fa3-mla": True,
     }
     assert {arm.name for name in GPU_CASES for arm in CASES[name].arms()} == set(WIDTHS)
+
+
+def test_a_server_that_ends_costs_no_other_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def compare(case: Any, *_: Any) -> dict[str, Any]:
+        if case.is_mla:
+            return {**case_of(REFERENCE, OTHER), "name": case.name}
+        raise RuntimeError("it ended at its start")
+
+    monkeypatch.setattr(backends, "compare", compare)
+    given = ["run", "--dry-cpu", "--cases", "triton,triton-mla", "--out", str(tmp_path)]
+    assert backends.run(backends.parser().parse_args(given)) == 1
+    assert "triton: it ended at its start" in capsys.readouterr().out
+    record = json.loads((tmp_path / "backends-1.json").read_text())
+    assert [bool(case["texts"]) for case in record["cases"]] == [False, True]
 
 
 @pytest.mark.e2e
