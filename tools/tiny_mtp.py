@@ -39,8 +39,8 @@ ROUTER_STD, ROUTER_BIAS_STD = 0.3, 0.1
 class Widths(NamedTuple):
     """What latent attention distinguishes, per head but for the rank of keys and values.
 
-    A hidden state holds the same HIDDEN numbers ``copies`` times over. What is computed from it does
-    not depend on how often: the host's kernels for MTP want wide ones, and the text stays the same.
+    A hidden state holds the same HIDDEN numbers ``copies`` times over. What is computed from it
+    does not depend on how often: the host's kernels for MTP want wide ones, the text is the same.
     """
 
     kv_rank: int
