@@ -15,8 +15,10 @@ from tests.e2e.launches import NUM_STEPS, forced
 from tests.e2e.server import Launch, Server
 from tests.e2e.traffic import (
     NUM_TOKENS,
+    PROMPTS,
     abort_running,
     answers,
+    batch_answers,
     check_identical,
     check_idle_and_whole,
     check_not_degenerate,
@@ -38,6 +40,7 @@ CASES = [
     ),
 ]
 MIN_ROUNDS = 20  # at every tier
+BATCH = tuple(f"batch {number}" for number in range(len(PROMPTS)))
 
 pytestmark = [
     pytest.mark.e2e,
@@ -138,6 +141,7 @@ def test_aborted_requests_leave_nothing_behind(fleet: Fleet, launch: Launch) -> 
     assert abort_running(server, rid="abort") == "abort"
     disconnect_while_running(server, rid="leave", text="leave me", num_tokens=900)
     check_idle_and_whole(server)
-    check_identical(answers(server), fleet.ask_once(launch.reference(), answers))
+    reference = fleet.ask_once(launch.reference(), answers)
+    check_identical(batch_answers(server), {name: reference[name] for name in BATCH})
     spec = server.internal_state()["adaptive_spec"]
     assert spec["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}

@@ -47,9 +47,7 @@ def answers(server: Server) -> Answers:
     for number, prompt in enumerate(PROMPTS):
         reply = server.post("/generate", {"text": prompt, "sampling_params": greedy()})
         collected[f"serial {number}"] = reply["output_ids"]
-    replies = server.post("/generate", {"text": list(PROMPTS), "sampling_params": greedy()})
-    for number, reply in enumerate(replies):
-        collected[f"batch {number}"] = reply["output_ids"]
+    collected |= batch_answers(server)
     openai = {"model": "tiny", "temperature": 0, "max_tokens": NUM_TOKENS, "ignore_eos": True}
     message = {"role": "user", "content": "hi"}
     chat = server.post("/v1/chat/completions", {**openai, "messages": [message]})
@@ -57,6 +55,12 @@ def answers(server: Server) -> Answers:
     completion = server.post("/v1/completions", {**openai, "prompt": "once upon"})
     collected["completions"] = completion["choices"][0]["text"]
     return collected | json_answers(server)
+
+
+def batch_answers(server: Server) -> Answers:
+    """Asks all prompts in one batch."""
+    replies = server.post("/generate", {"text": list(PROMPTS), "sampling_params": greedy()})
+    return {f"batch {number}": reply["output_ids"] for number, reply in enumerate(replies)}
 
 
 def json_answers(server: Server) -> Answers:
