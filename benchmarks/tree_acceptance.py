@@ -6,9 +6,11 @@ lift: the logits by which a tree's hazard, taken as equal at every depth, lies a
 The policy's first guess (policy/tree_lift.py) and the trees of the matrix take it from here. Time
 is not measured.
 
-On the machine with the H200, or on the CPU host with --dry-cpu (T, P as in transition.py):
+On the machine with the H200, or on the CPU host (T, P as in transition.py; 30 minutes there):
 
     python3 -m benchmarks.tree_acceptance run --target T --prompts P --git-sha SHA --out $OUT
+    python3 -m benchmarks.tree_acceptance run --dry-cpu --alone --target T --prompts P \
+        --num-prompts 8 --new-tokens 96 --deadline 36000 --out $OUT
     python3 -m benchmarks.tree_acceptance merge $OUT/tree-acceptance-1.json \\
         --result benchmarks/results/tree-acceptance.json
 """
