@@ -12,7 +12,8 @@ from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from e2e_plugins.forced_switch import SCHEDULER, WalkAllTiers
+from e2e_plugins.forced_switch import WalkAllTiers
+from e2e_plugins.stand_in import SCHEDULER
 
 WORKER = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2"
 ROUND = f"{WORKER}.forward_batch_generation"

@@ -7,20 +7,19 @@ the draft is behind is to run as a zero-step round instead. A ladder of one tier
 
 import random
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from e2e_plugins.stand_in import StandIn, take_over
 
-SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 SEED = 20
 
 
-class WalkAllTiers:
+class WalkAllTiers(StandIn):
     """Never chooses the same twice, so that each tier follows each other one."""
 
     def __init__(self, policy: Any, tiers: Sequence[Any]) -> None:
-        self._policy, self._tiers = policy, tiers
+        super().__init__(policy, tiers)
         self._random = random.Random(SEED)
         self._last: Any = None
         self._launched: deque[Any] = deque()  # what was chosen for the rounds in flight
@@ -59,38 +58,11 @@ class WalkAllTiers:
             account["wrong"] += was_behind or ran != chosen
             self._behind = set()
 
-    def observe_time(self, round_time: Any) -> None:
-        self._policy.observe_time(round_time)
 
-    def reachable(self, _batch_size: int) -> Sequence[Any]:
-        return self._tiers
-
-    def slot(self, batch_size: int) -> int:
-        return int(self._policy.slot(batch_size))
-
-    def without(self, tiers: Iterable[Any]) -> Any:
-        raise NotImplementedError("only asked before serving")
-
-    def describe(self) -> Mapping[str, Any]:
-        return dict(self._policy.describe())
-
-
-def walk_all_tiers(info: dict[str, Any], scheduler: Any, *_args: Any, **_kw: Any) -> dict[str, Any]:
-    """Takes over once every tier is built, just before the scheduler reports that it is ready."""
-    worker = scheduler.draft_worker
-    tiers = [state.tier for state in worker.pool.states]
-    worker.controller.policy = WalkAllTiers(worker.controller.policy, tiers)
-    return info
-
-
-def show_walk(result: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
-    """Adds the walk's account to /server_info."""
-    walk = scheduler.draft_worker.controller.policy
-    result.internal_state["e2e_walk"] = dict(walk.account)
-    result.internal_state["e2e_rounds"] = dict(walk.rounds)
-    return result
+def shown(walk: WalkAllTiers) -> dict[str, Any]:
+    """What /server_info says of a walk."""
+    return {"e2e_walk": dict(walk.account), "e2e_rounds": dict(walk.rounds)}
 
 
 def register() -> None:
-    HookRegistry.register(f"{SCHEDULER}.get_init_info", walk_all_tiers, HookType.AFTER)
-    HookRegistry.register(f"{SCHEDULER}.get_internal_state", show_walk, HookType.AFTER)
+    take_over(WalkAllTiers, shown)

@@ -7,9 +7,8 @@ there. So one server shows what a depth gives and what switching gives.
 import re
 from typing import Any
 
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-from e2e_plugins.forced_switch import SCHEDULER, WalkAllTiers, show_walk
+from e2e_plugins.forced_switch import WalkAllTiers, shown
+from e2e_plugins.stand_in import take_over
 
 
 class WalkUnlessPinned(WalkAllTiers):
@@ -25,14 +24,5 @@ class WalkUnlessPinned(WalkAllTiers):
         return tier
 
 
-def take_over(info: dict[str, Any], scheduler: Any, *_args: Any, **_kw: Any) -> dict[str, Any]:
-    """Takes over once every tier is built, just before the scheduler reports that it is ready."""
-    worker = scheduler.draft_worker
-    tiers = [state.tier for state in worker.pool.states]
-    worker.controller.policy = WalkUnlessPinned(worker.controller.policy, tiers)
-    return info
-
-
 def register() -> None:
-    HookRegistry.register(f"{SCHEDULER}.get_init_info", take_over, HookType.AFTER)
-    HookRegistry.register(f"{SCHEDULER}.get_internal_state", show_walk, HookType.AFTER)
+    take_over(WalkUnlessPinned, shown)

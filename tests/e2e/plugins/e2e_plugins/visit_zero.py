@@ -3,18 +3,19 @@
 Only batches with a request whose id begins with ``visit`` pay the visit; the others never leave
 three steps, so one server serves both arms of the comparison. A request's id also says of how many
 it is one (``visit-0-of-6``): requests sent together may join over several rounds, and the visit
-shall find them all. What every round of a request
-accepted is shown in /server_info as ``e2e_rounds``, and as ``e2e_relays`` the draft's hidden state
-that each round began with: what the last draft-extend computed from the draft's KV.
+shall find them all. What every round of a request accepted is shown in /server_info as
+``e2e_rounds``, and as ``e2e_relays`` the draft's hidden state that each round began with: what the
+last draft-extend computed from the draft's KV.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+from e2e_plugins.stand_in import StandIn, take_over
+
 ROUND = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.forward_batch_generation"
 STEPS = 3
 FIRST_ROUND, LAST_ROUND = 8, 47  # of the visit: two catch-ups due by then, and one to leave
@@ -23,11 +24,11 @@ NUM_VALUES = 4  # of a hidden state: enough to tell two apart
 relays: dict[str, list[list[float]]] = defaultdict(list)
 
 
-class VisitZero:
+class VisitZero(StandIn):
     """Chooses by the round since the batch was complete."""
 
     def __init__(self, policy: Any, tiers: Sequence[Any]) -> None:
-        self._policy, self._tiers = policy, tiers
+        super().__init__(policy, tiers)
         self._by_steps = {tier.num_steps: tier for tier in tiers}
         self._requests: set[str] = set()
         self._num_rounds = 0
@@ -51,21 +52,6 @@ class VisitZero:
         for request, num_correct, first in rows:
             self.rounds[_rid(request)].append([observation.tier.num_steps, num_correct, first])
 
-    def observe_time(self, round_time: Any) -> None:
-        self._policy.observe_time(round_time)
-
-    def reachable(self, _batch_size: int) -> Sequence[Any]:
-        return self._tiers
-
-    def slot(self, batch_size: int) -> int:
-        return int(self._policy.slot(batch_size))
-
-    def without(self, tiers: Iterable[Any]) -> Any:
-        raise NotImplementedError("only asked before serving")
-
-    def describe(self) -> Mapping[str, Any]:
-        return dict(self._policy.describe())
-
 
 def _rid(request: Any) -> str:
     return str(getattr(request, "rid", request))
@@ -74,14 +60,6 @@ def _rid(request: Any) -> str:
 def _num_together(rids: set[str]) -> int:
     """Returns how many requests were sent together, as their ids say; 0 where none says it."""
     return max((int(rid.split("-")[3]) for rid in rids if "-of-" in rid), default=0)
-
-
-def take_over(info: dict[str, Any], scheduler: Any, *_args: Any, **_kw: Any) -> dict[str, Any]:
-    """Takes over once every tier is built, just before the scheduler reports that it is ready."""
-    worker = scheduler.draft_worker
-    tiers = [state.tier for state in worker.pool.states]
-    worker.controller.policy = VisitZero(worker.controller.policy, tiers)
-    return info
 
 
 def keep_relay(run: Callable[..., Any], worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -93,14 +71,11 @@ def keep_relay(run: Callable[..., Any], worker: Any, batch: Any, *args: Any, **k
     return run(worker, batch, *args, **kwargs)
 
 
-def show_rounds(result: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
-    """Adds what the rounds accepted, and what they began with, to /server_info."""
-    result.internal_state["e2e_rounds"] = dict(scheduler.draft_worker.controller.policy.rounds)
-    result.internal_state["e2e_relays"] = dict(relays)
-    return result
+def shown(visit: VisitZero) -> dict[str, Any]:
+    """What the rounds accepted, and what they began with."""
+    return {"e2e_rounds": dict(visit.rounds), "e2e_relays": dict(relays)}
 
 
 def register() -> None:
-    HookRegistry.register(f"{SCHEDULER}.get_init_info", take_over, HookType.AFTER)
-    HookRegistry.register(f"{SCHEDULER}.get_internal_state", show_rounds, HookType.AFTER)
+    take_over(VisitZero, shown)
     HookRegistry.register(ROUND, keep_relay, HookType.AROUND)

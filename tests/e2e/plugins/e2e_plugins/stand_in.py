@@ -1,0 +1,50 @@
+"""A policy in the place of the server's own, which is still asked for everything but the choice."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+
+
+class StandIn:
+    """What every policy of these tests has in common."""
+
+    def __init__(self, policy: Any, tiers: Sequence[Any]) -> None:
+        self._policy, self._tiers = policy, tiers
+
+    def observe_time(self, round_time: Any) -> None:
+        self._policy.observe_time(round_time)
+
+    def reachable(self, _batch_size: int) -> Sequence[Any]:
+        return self._tiers
+
+    def slot(self, batch_size: int) -> int:
+        return int(self._policy.slot(batch_size))
+
+    def without(self, tiers: Iterable[Any]) -> Any:
+        raise NotImplementedError("only asked before serving")
+
+    def describe(self) -> Mapping[str, Any]:
+        return dict(self._policy.describe())
+
+
+def take_over(make: Callable[..., StandIn], show: Callable[[StandIn], Mapping[str, Any]]) -> None:
+    """Lets the policy that ``make`` returns choose, and adds what ``show`` says to /server_info.
+
+    It takes over once every tier is built, just before the scheduler reports that it is ready.
+    """
+
+    def replace(info: dict[str, Any], scheduler: Any, *_args: Any, **_kw: Any) -> dict[str, Any]:
+        worker = scheduler.draft_worker
+        tiers = [state.tier for state in worker.pool.states]
+        worker.controller.policy = make(worker.controller.policy, tiers)
+        return info
+
+    def add(result: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
+        result.internal_state |= show(scheduler.draft_worker.controller.policy)
+        return result
+
+    HookRegistry.register(f"{SCHEDULER}.get_init_info", replace, HookType.AFTER)
+    HookRegistry.register(f"{SCHEDULER}.get_internal_state", add, HookType.AFTER)
