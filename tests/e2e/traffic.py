@@ -34,6 +34,7 @@ IDLE_TIMEOUT_S = 60
 MAX_LOGPROB_DIFFERENCE = 1e-3  # no speculation itself differs by 2e-4 between batch sizes
 
 Answers = dict[str, Any]
+Alternatives = list[tuple[float, int]]
 
 
 def greedy(num_tokens: int = NUM_TOKENS, **sampling: Any) -> dict[str, Any]:
@@ -98,20 +99,36 @@ def check_not_degenerate(reference: Answers) -> None:
 def check_logprobs(got: dict[str, Any], expected: dict[str, Any], names: Sequence[str]) -> None:
     """Asserts that two replies' logprobs are of the same tokens, and equal but for rounding."""
     for name in names:
-        ours, theirs = flat(got[name]), flat(expected[name])
-        assert [token for _, token in ours] == [token for _, token in theirs], name
-        pairs = zip(ours, theirs, strict=True)
-        assert max(abs(mine - yours) for (mine, _), (yours, _) in pairs) < MAX_LOGPROB_DIFFERENCE
+        for ours, theirs in zip(per_token(got[name]), per_token(expected[name]), strict=True):
+            differences = [
+                abs(mine[0] - yours[0]) for mine, yours in zip(ours, theirs, strict=True)
+            ]
+            assert max(differences, default=0.0) < MAX_LOGPROB_DIFFERENCE, name
+            if "top" in name:
+                check_ranking(ours, theirs)
+            else:
+                assert [token for _, token in ours] == [token for _, token in theirs], name
 
 
-def flat(logprobs: list[Any]) -> list[tuple[float, int]]:
-    """Returns (logprob, token) of every token of a reply, alternatives in their order.
+def check_ranking(ours: Alternatives, theirs: Alternatives) -> None:
+    """Asserts that alternatives are in one order; those within rounding of each other may swap."""
+    logprob_of = {token: logprob for logprob, token in theirs}
+    for (logprob, token), (_, other) in zip(ours, theirs, strict=True):
+        if token != other:  # one that is not among theirs came just after their last
+            theirs_of_it = logprob_of.get(token, theirs[-1][0])
+            assert abs(logprob - theirs_of_it) < MAX_LOGPROB_DIFFERENCE, (ours, theirs)
+
+
+def per_token(logprobs: list[Any]) -> list[Alternatives]:
+    """Returns (logprob, token) of every alternative of every token of a reply, in their order.
 
     The first token of a prompt has neither: None is left out.
     """
-    per_token = [[one] if isinstance(one[1], int) else one for one in logprobs if one is not None]
-    triples = [triple for tokens in per_token for triple in tokens]
-    return [(logprob, token) for logprob, token, _text in triples if logprob is not None]
+    tokens = [[one] if isinstance(one[1], int) else one for one in logprobs if one is not None]
+    return [
+        [(logprob, token) for logprob, token, _text in triples if logprob is not None]
+        for triples in tokens
+    ]
 
 
 # -- aborting --
