@@ -1,4 +1,4 @@
-"""Two data-parallel replicas behind two tokenizer workers: each replica decides for itself."""
+"""Two data-parallel replicas: each decides for itself."""
 
 from collections import Counter
 from dataclasses import replace
@@ -12,8 +12,8 @@ from tests.e2e.server import Launch
 from tests.e2e.traffic import answers, check_identical
 
 ONE = forced("eagle3", host="0.5.23", overlap=True)
-SEVERAL = ("--dp-size", "2", "--tokenizer-worker-num", "2", "--enable-metrics")
-TWO = replace(ONE, name=f"{ONE.name}-dp2", args=(*ONE.args, *SEVERAL))
+REPLICAS = ("--dp-size", "2", "--enable-metrics")
+TWO = replace(ONE, name=f"{ONE.name}-dp2", args=(*ONE.args, *REPLICAS))
 
 pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("launch", [TWO], ids=str)]
 
