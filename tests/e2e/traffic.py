@@ -31,7 +31,9 @@ SCHEMA = {
     "additionalProperties": False,
 }
 IDLE_TIMEOUT_S = 60
-MAX_LOGPROB_DIFFERENCE = 1e-3  # no speculation itself differs by 2e-4 between batch sizes
+# Rounding: verify has other shapes than plain decoding, and which rows share a batch changes with
+# the load. 3e-4 to 9e-4 in eleven answers, 2e-4 between batch sizes of no speculation itself.
+MAX_LOGPROB_DIFFERENCE = 5e-3
 
 Answers = dict[str, Any]
 Alternatives = list[tuple[float, int]]
