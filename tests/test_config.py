@@ -292,7 +292,12 @@ ema_configs = st.builds(
     st.dictionaries(bounds, slot_configs, min_size=1, max_size=4),
     record=records,
 )
-trees = st.builds(Tier, st.integers(1, 64), st.integers(2, 16), st.integers(2, 3))
+trees = st.builds(
+    lambda num_steps, topk, more: Tier(num_steps, topk, num_steps + 1 + more),
+    st.integers(1, 64),
+    st.integers(2, 16),
+    st.integers(0, 1),
+)
 limits = st.builds(
     lambda slot, trees: SlotConfig(slot.candidate_steps, candidate_trees=tuple(sorted(trees))),
     slot_configs,
