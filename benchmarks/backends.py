@@ -28,10 +28,8 @@ from benchmarks.differences import keys
 from benchmarks.figures import HEADER, Figure, exact
 from benchmarks.fleet import Engine, keep_logs, serving_fleet
 from benchmarks.load import Round, generate_closed
-from benchmarks.matrix import write
 from benchmarks.models import ModelPair, prompt_ids
-from benchmarks.provenance import provenance
-from benchmarks.run_files import add_merge, merge_lists, run_command
+from benchmarks.run_files import add_merge, begin_run, merge_lists, run_command, write_run
 from benchmarks.sampling import agreement, in_parallel
 from benchmarks.sampling_summary import identical
 from benchmarks.sampling_tables import paired_ratio
@@ -111,9 +109,7 @@ def parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Compares the texts of every case; returns 1 if a server or case is missing."""
     deadline = time.monotonic() + args.deadline
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / f"backends-{args.tag}.json"
-    record: dict[str, Any] = {"purpose": "backends", "provenance": provenance(args.git_sha)}
+    record, path = begin_run(args, "backends")
     record |= {"cases": []}
     with tempfile.TemporaryDirectory(prefix="backends-bench-") as scratch:
         for number, name in enumerate(args.cases):
@@ -127,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
                 compared = {"name": name, "texts": {}, "widths": {}, "servers": []}
             record["cases"].append(compared)
             keep_logs(case.arms(), folder, path.with_suffix(".log"))
-            write(record, path)
+            write_run(record, path)
     result = build_result(record["provenance"], record["cases"])
     print(figure_table(result))
     return 0 if all(case["texts"] for case in record["cases"]) else 1

@@ -22,7 +22,6 @@ and at the end the servers' last lines beside it. docs/benchmarks.md says how to
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -43,8 +42,14 @@ from benchmarks.fleet import (
 )
 from benchmarks.load import Window, timed_windows
 from benchmarks.models import prompt_ids
-from benchmarks.provenance import provenance
-from benchmarks.run_files import add_merge, read_runs, run_command, write_result
+from benchmarks.run_files import (
+    add_merge,
+    begin_run,
+    read_runs,
+    run_command,
+    write_result,
+    write_run,
+)
 from benchmarks.session import Plan
 from benchmarks.settings import add_fleet_flags, cells_of, fleet_plan, numbers, words
 
@@ -85,10 +90,8 @@ def add_visit_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the arms over the cells; returns 1 if anything is missing."""
     deadline = time.monotonic() + args.deadline
-    args.out.mkdir(parents=True, exist_ok=True)
-    record: dict[str, Any] = {"purpose": "matrix", "provenance": provenance(args.git_sha)}
+    record, path = begin_run(args, "matrix")
     record["servers"], record["windows"] = [], []
-    path = args.out / f"matrix-{args.tag}.json"
     groups = [(name,) for name in args.arms] if args.alone else [args.arms]
     num_missing = 0
     with tempfile.TemporaryDirectory(prefix="matrix-bench-") as scratch:
@@ -98,11 +101,16 @@ def run(args: argparse.Namespace) -> int:
             with serving_fleet(arms, plan, deadline, args.at_once) as engines:
                 num_missing += len(arms) - len(engines)
                 num_missing += visit_cells(
-                    engines, plan, args, deadline, record["windows"], lambda: write(record, path)
+                    engines,
+                    plan,
+                    args,
+                    deadline,
+                    record["windows"],
+                    lambda: write_run(record, path),
                 )
             keep_logs(arms, plan.folder, path.with_suffix(".log"))
             record["servers"] += [engine.measured for engine in engines]
-            write(record, path)
+            write_run(record, path)
     print(matrix_tables.window_table(record["windows"]))
     if num_missing:
         print(f"{num_missing} servers or visits are missing, see above")
@@ -165,11 +173,6 @@ def as_record(engine: Engine, wanted: Visit, place: int, window: Window) -> dict
         "rounds": window.rounds,
         "num_eager_rounds": window.num_eager_rounds,
     }
-
-
-def write(record: dict[str, Any], path: Path) -> None:
-    """Writes a run's record so far."""
-    path.write_text(json.dumps(record) + "\n")
 
 
 def merge(args: argparse.Namespace) -> int:

@@ -24,11 +24,10 @@ from benchmarks.differences import at_least, differences, keys, measured_on
 from benchmarks.figures import HEADER, Figure, Ratio
 from benchmarks.fleet import Visit, keep_logs, new_token_limit, serving_fleet, visit
 from benchmarks.load import Window
-from benchmarks.matrix import MAX_TOTAL_TOKENS, PROMPT_SEED, write
+from benchmarks.matrix import MAX_TOTAL_TOKENS, PROMPT_SEED
 from benchmarks.matrix_summary import relative_stderr
 from benchmarks.models import prompt_ids
-from benchmarks.provenance import provenance
-from benchmarks.run_files import add_merge, merge_lists, run_command
+from benchmarks.run_files import add_merge, begin_run, merge_lists, run_command, write_run
 from benchmarks.settings import add_fleet_flags, cells_of, fleet_plan, numbers, words
 from benchmarks.tables import table
 
@@ -59,10 +58,8 @@ def parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Times every arm in every cell; returns 1 if a server or a visit is missing."""
     deadline = time.monotonic() + args.deadline
-    args.out.mkdir(parents=True, exist_ok=True)
-    record: dict[str, Any] = {"purpose": "overhead", "provenance": provenance(args.git_sha)}
+    record, path = begin_run(args, "overhead")
     record["windows"] = windows = []
-    path = args.out / f"overhead-{args.tag}.json"
     arms = [ARMS[name] for name in args.arms]
     prompts = prompt_ids(max(args.batches), args.prompt_tokens, PROMPT_SEED)
     with tempfile.TemporaryDirectory(prefix="overhead-bench-") as scratch:
@@ -80,11 +77,11 @@ def run(args: argparse.Namespace) -> int:
                         if time.monotonic() < deadline:
                             window, answer = visit(engine, wanted, prompts[:batch_size], limit)
                             windows.append(as_record(engine.arm.name, wanted, window, answer))
-                write(record, path)
+                write_run(record, path)
             answers = [engine.server.command(costs=True) for engine in engines]
         # What the policy had learned by then: true costs for the simulator.
         record["costs"] = next((one["costs"] for one in answers if one.get("costs")), None)
-        write(record, path)
+        write_run(record, path)
         keep_logs(arms, plan.folder, path.with_suffix(".log"))
     print(window_table(windows))
     num_wanted = len(arms) * args.repeats * len(cells_of(args.batches, args.acceptances))

@@ -39,9 +39,15 @@ from benchmarks import matrix_tables, overlap_summary
 from benchmarks.arms import ARMS, Arm
 from benchmarks.fleet import Engine, keep_logs, serving_fleet
 from benchmarks.load import post_generate, steady_window
-from benchmarks.matrix import MAX_TOTAL_TOKENS, add_visit_flags, visit_cells, write
-from benchmarks.provenance import provenance
-from benchmarks.run_files import add_merge, read_runs, run_command, write_result
+from benchmarks.matrix import MAX_TOTAL_TOKENS, add_visit_flags, visit_cells
+from benchmarks.run_files import (
+    add_merge,
+    begin_run,
+    read_runs,
+    run_command,
+    write_result,
+    write_run,
+)
 from benchmarks.session import Plan, as_raw
 from benchmarks.settings import add_fleet_flags, fleet_plan, numbers, words
 from benchmarks.smollm2 import read_prompts
@@ -119,10 +125,8 @@ def parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Runs either part; returns 1 if a server or a visit is missing."""
     deadline = time.monotonic() + args.deadline
-    args.out.mkdir(parents=True, exist_ok=True)
-    record: dict[str, Any] = {"purpose": "overlap", "provenance": provenance(args.git_sha)}
+    record, path = begin_run(args, "overlap")
     record |= {"windows": [], "grammar": [], "refused": {}, "servers": []}
-    path = args.out / f"overlap-{args.tag}.json"
     arms = [OVERLAP_ARMS[name] for name in args.arms]
     is_grammar = args.command == "grammar"
     with tempfile.TemporaryDirectory(prefix="overlap-bench-") as scratch:
@@ -133,12 +137,12 @@ def run(args: argparse.Namespace) -> int:
             plan = with_tokenizer(plan)
         with serving_fleet(arms, plan, deadline, at_once=not args.dry_cpu) as engines:
             record["refused"] = refusals(arms, engines, plan)
-            write(record, path)
+            write_run(record, path)
             visit = grammar_cells if is_grammar else injected_cells
             num_missing = visit(engines, plan, args, deadline, record, path)
         keep_logs(arms, plan.folder, path.with_suffix(".log"))
         record["servers"] = [engine.measured for engine in engines]
-        write(record, path)
+        write_run(record, path)
     if record["windows"]:
         print(matrix_tables.window_table(record["windows"]))
     print(overlap_summary.cell_table(overlap_summary.merged([record])))
@@ -180,7 +184,7 @@ def injected_cells(
 ) -> int:
     """Visits the cells of the matrix; returns how many visits are missing."""
     return visit_cells(
-        engines, plan, args, deadline, record["windows"], lambda: write(record, path)
+        engines, plan, args, deadline, record["windows"], lambda: write_run(record, path)
     )
 
 
@@ -213,7 +217,7 @@ def grammar_cells(
                     if repeat:
                         record["grammar"].append({"arm": engine.arm.name, **where, **window})
                 order = order[1:] + order[:1]
-            write(record, path)
+            write_run(record, path)
     return num_missing
 
 

@@ -29,8 +29,14 @@ from benchmarks import ramp_summary
 from benchmarks.arms import ARMS
 from benchmarks.fleet import keep_logs
 from benchmarks.models import prompt_ids
-from benchmarks.provenance import provenance
-from benchmarks.run_files import add_merge, read_runs, run_command, write_result
+from benchmarks.run_files import (
+    add_merge,
+    begin_run,
+    read_runs,
+    run_command,
+    write_result,
+    write_run,
+)
 from benchmarks.server import Server
 from benchmarks.session import INJECTED, serving_arm
 from benchmarks.settings import CPU_COMMON, add_fleet_flags, plan_with, words
@@ -102,10 +108,8 @@ def run(args: argparse.Namespace) -> int:
     deadline = time.monotonic() + args.deadline
     # Every waiting request holds a connection; past saturation there are thousands.
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    args.out.mkdir(parents=True, exist_ok=True)
-    record: dict[str, Any] = {"purpose": "ramp", "provenance": provenance(args.git_sha)}
+    record, path = begin_run(args, "ramp")
     record["passes"] = passes = []
-    path = args.out / f"ramp-{args.tag}.json"
     with tempfile.TemporaryDirectory(prefix="ramp-bench-") as scratch:
         for name in args.arms:
             if time.monotonic() > deadline:
@@ -124,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
             except (RuntimeError, OSError):  # the other arms are still worth running
                 traceback.print_exc(file=sys.stdout)
             keep_logs([ARMS[name]], Path(scratch), path.with_suffix(".log"))
-            path.write_text(json.dumps(record) + "\n")
+            write_run(record, path)
     print(ramp_summary.pass_table(passes))
     return 1 if len(passes) < len(args.arms) * args.repeats else 0
 

@@ -1,4 +1,4 @@
-"""From the files of several commands to one result file: what every benchmark does alike."""
+"""What every benchmark does alike: a command's record, its file, and one result file of many."""
 
 import argparse
 import json
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.matrix_summary import check_same_code
+from benchmarks.provenance import provenance
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -20,6 +21,18 @@ def add_merge(commands: Any, has_plot: bool = False, has_incomplete: bool = Fals
         merge.add_argument("--plot", type=Path)
     if has_incomplete:
         merge.add_argument("--incomplete", action="store_true", help="keep cells that lack an arm")
+
+
+def begin_run(args: argparse.Namespace, purpose: str) -> tuple[dict[str, Any], Path]:
+    """Returns a command's record, so far its provenance, and its file in ``--out``."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    record = {"purpose": purpose, "provenance": provenance(args.git_sha)}
+    return record, args.out / f"{purpose}-{args.tag}.json"
+
+
+def write_run(record: dict[str, Any], path: Path) -> None:
+    """Writes a command's record so far."""
+    path.write_text(json.dumps(record) + "\n")
 
 
 def read_runs(paths: Sequence[Path]) -> list[dict[str, Any]]:

@@ -44,9 +44,14 @@ from benchmarks import sampling_summary, sampling_tables
 from benchmarks.arms import ALL_TIERS, ARMS, OURS, Arm
 from benchmarks.fleet import Engine, keep_logs, serving_fleet
 from benchmarks.load import Round, generate_closed, post_generate
-from benchmarks.matrix import write
-from benchmarks.provenance import provenance
-from benchmarks.run_files import add_merge, read_runs, run_command, write_result
+from benchmarks.run_files import (
+    add_merge,
+    begin_run,
+    read_runs,
+    run_command,
+    write_result,
+    write_run,
+)
 from benchmarks.sampling_summary import (
     CELLS,
     CONTROL,
@@ -120,10 +125,8 @@ def parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Samples every arm in every cell; returns 1 if anything is missing."""
     deadline = time.monotonic() + args.deadline
-    args.out.mkdir(parents=True, exist_ok=True)
-    record: dict[str, Any] = {"purpose": "sampling", "provenance": provenance(args.git_sha)}
+    record, path = begin_run(args, "sampling")
     record |= {"samples": [], "greedy": [], "servers": []}
-    path = args.out / f"sampling-{args.tag}.json"
     prompts = read_prompts(args.prompts)
     with tempfile.TemporaryDirectory(prefix="sampling-bench-") as scratch:
         plan = replace(fleet_plan(args, Path(scratch)), inject_seed=None)
@@ -135,11 +138,11 @@ def run(args: argparse.Namespace) -> int:
             num_missing = len(arms) - len(engines)
             warm_up(engines, prompts[args.phases[0]][:1])
             num_missing += run_cells(
-                engines, prompts, args, deadline, record, lambda: write(record, path)
+                engines, prompts, args, deadline, record, lambda: write_run(record, path)
             )
         keep_logs(arms, plan.folder, path.with_suffix(".log"))
         record["servers"] = [engine.measured for engine in engines]
-        write(record, path)
+        write_run(record, path)
     result = sampling_summary.merged([record])
     print(sampling_tables.cell_table(result))
     print(sampling_tables.figure_table(result))

@@ -38,12 +38,17 @@ from benchmarks.differences import differences, keys
 from benchmarks.figures import HEADER, Figure, exact
 from benchmarks.fleet import keep_logs
 from benchmarks.load import generate_closed
-from benchmarks.matrix import write
 from benchmarks.matrix_summary import check_same_code
 from benchmarks.models import prompt_ids
-from benchmarks.provenance import provenance
 from benchmarks.rank_log_plugin import BLOCK_ROUNDS, LOG_ENV
-from benchmarks.run_files import add_merge, read_runs, run_command, write_result
+from benchmarks.run_files import (
+    add_merge,
+    begin_run,
+    read_runs,
+    run_command,
+    write_result,
+    write_run,
+)
 from benchmarks.server import Server
 from benchmarks.session import INJECTED, serving_arm
 from benchmarks.settings import add_fleet_flags, fleet_plan
@@ -83,9 +88,7 @@ def parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Serves until enough rounds are over; returns 1 if the ranks differ or rounds lack."""
     deadline = time.monotonic() + args.deadline
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / f"tensor-parallel-{args.tag}.json"
-    record: dict[str, Any] = {"purpose": "tensor-parallel", "provenance": provenance(args.git_sha)}
+    record, path = begin_run(args, "tensor-parallel")
     with tempfile.TemporaryDirectory(prefix="tp-bench-") as scratch:
         logs = Path(scratch) / "ranks"
         logs.mkdir()
@@ -102,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
             keep_logs([ARMS["goodput"]], Path(scratch), path.with_suffix(".log"))
         record["ranks"] = ranks_of(logs, args.tp_size)
     record["seconds"] = round(seconds, 3)
-    write(record, path)
+    write_run(record, path)
     result = build_result(record["provenance"], record)
     print(figure_table(result))
     return 0 if result["are_equal"] and result["num_rounds"] >= args.num_rounds else 1

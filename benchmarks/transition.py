@@ -31,11 +31,17 @@ from benchmarks.acceptance import request_ids
 from benchmarks.arms import ARMS
 from benchmarks.fleet import Engine, keep_logs, serving_fleet
 from benchmarks.load import generate_closed
-from benchmarks.matrix import PROMPT_SEED, write
+from benchmarks.matrix import PROMPT_SEED
 from benchmarks.matrix_summary import ARMS as ALL_ARMS
 from benchmarks.models import prompt_ids
-from benchmarks.provenance import provenance
-from benchmarks.run_files import add_merge, read_runs, run_command, write_result
+from benchmarks.run_files import (
+    add_merge,
+    begin_run,
+    read_runs,
+    run_command,
+    write_result,
+    write_run,
+)
 from benchmarks.session import INJECTED
 from benchmarks.settings import add_fleet_flags, fleet_plan, numbers, words
 from benchmarks.smollm2 import read_prompts
@@ -74,10 +80,8 @@ def parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Runs every arm through every workload; returns 1 if a server or a pass is missing."""
     deadline = time.monotonic() + args.deadline
-    args.out.mkdir(parents=True, exist_ok=True)
-    record: dict[str, Any] = {"purpose": "transition", "provenance": provenance(args.git_sha)}
+    record, path = begin_run(args, "transition")
     record["passes"] = passes = []
-    path = args.out / f"transition-{args.tag}.json"
     arms = [ARMS[name] for name in args.arms]
     prompts = prompts_of(args)
     num_wanted = len(arms) * args.repeats * len(args.concurrency) * len(args.workloads)
@@ -101,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
                             one = {"arm": engine.arm.name, **where, "repeat": repeat}
                             passes.append({**one, "phases": phases})
                         order = order[1:] + order[:1]
-                        write(record, path)
+                        write_run(record, path)
         keep_logs(arms, plan.folder, path.with_suffix(".log"))
     print(transition_summary.pass_table(passes))
     if len(passes) < num_wanted:

@@ -30,10 +30,15 @@ from benchmarks.arms import Arm, static
 from benchmarks.differences import differences, keys
 from benchmarks.fleet import Engine, keep_logs, serving_fleet
 from benchmarks.load import post_generate
-from benchmarks.matrix import write
 from benchmarks.matrix_summary import check_same_code
-from benchmarks.provenance import provenance
-from benchmarks.run_files import add_merge, read_runs, run_command, write_result
+from benchmarks.run_files import (
+    add_merge,
+    begin_run,
+    read_runs,
+    run_command,
+    write_result,
+    write_run,
+)
 from benchmarks.settings import add_fleet_flags, fleet_plan, words
 from benchmarks.smollm2 import SLICE_PHASES, read_prompts
 from benchmarks.tables import table
@@ -78,10 +83,8 @@ def parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Sends every phase to a server of every shape; returns 1 if one is missing."""
     deadline = time.monotonic() + args.deadline
-    args.out.mkdir(parents=True, exist_ok=True)
-    record: dict[str, Any] = {"purpose": "tree-acceptance", "provenance": provenance(args.git_sha)}
+    record, path = begin_run(args, "tree-acceptance")
     record["shapes"] = shapes = {}
-    path = args.out / f"tree-acceptance-{args.tag}.json"
     phases = read_prompts(args.prompts)
     with tempfile.TemporaryDirectory(prefix="tree-bench-") as scratch:
         plan = replace(fleet_plan(args, Path(scratch)), inject_seed=None)
@@ -91,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
             with serving_fleet(arms, plan, deadline, at_once=not args.alone) as engines:
                 for engine in engines:
                     shapes[engine.arm.name] = accepted(engine, phases, args)
-                    write(record, path)
+                    write_run(record, path)
             keep_logs(arms, plan.folder, path.with_suffix(".log"))
     print(shape_table(build_result(record["provenance"], shapes)))
     missing = set(args.shapes) - set(shapes)
