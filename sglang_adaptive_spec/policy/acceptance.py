@@ -1,16 +1,15 @@
-"""How many tokens a batch will get from each depth: pooled hazards and one offset per request.
+"""How many tokens a batch will get from each tier: pooled hazards and one offset per request.
 
 Request r's chance that draft i holds, given the earlier ones did: ``h = sigmoid(theta[i] + b[r])``
 (theta: `policy/hazards.py`). ``S_r(d) = h(1) * .. * h(d)`` never rises with depth, and
 
     expected_tokens[d] = sum over the batch of 1 + S_r(1) + .. + S_r(d)
 
-Offsets: `policy/request_offsets.py`; a tree adds its lift to every logit (`policy/tree_lift.py`).
+Offsets: `policy/request_offsets.py`; a tree adds a lift to every logit (`policy/tree_hazards.py`).
 """
 
 import math
-from collections.abc import Hashable, Sequence
-from operator import itemgetter
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,29 +18,31 @@ from numpy.typing import NDArray
 from sglang_adaptive_spec.policy.hazards import Floats, PooledHazards, sigmoid
 from sglang_adaptive_spec.policy.request_offsets import RequestOffsets, Rows
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier, chain_tier
-from sglang_adaptive_spec.policy.tree_lift import TreeLift
+from sglang_adaptive_spec.policy.tree_hazards import TreeHazards
 
 # Rounds collected before they are worked through, unless a prediction is asked for earlier: the
 # fixed cost of numpy calls, not the batch, is what a round would pay (benchmarks/overhead.py).
 BLOCK_ROUNDS = 16
 FIRST = chain_tier(1)  # what a zero-step round tells is what one step would have been
 # Hazard of censored positions in the most favourable case worth a probe: the highest acceptance
-# of the benchmark matrix (issue 3). A tree's lift: so many standard errors above its estimate.
+# of the benchmark matrix (issue 3). Between chain and tree: so many standard errors of their
+# difference beyond its estimate.
 OPTIMISTIC_HAZARD = 0.95
-LIFT_Z = 2.0
+OPTIMISTIC_Z = 2.0
 
 
 class AcceptanceModel:
-    """Learns from accepted drafts per request; predicts tokens per depth for any batch."""
+    """Learns from accepted drafts per request; predicts tokens per tier for any batch."""
 
-    def __init__(self, max_steps: int) -> None:
+    def __init__(self, max_steps: int, trees: Iterable[Tier] = ()) -> None:
+        """Takes the deepest tier's steps and every tree that will be observed or asked about."""
         if max_steps < 1:
             raise ValueError(f"max_steps is {max_steps}; a model needs at least one draft position")
         self.max_steps = max_steps
-        self.pool = PooledHazards(max_steps)
+        self.trees = frozenset(trees)
+        self.pool = TreeHazards(max_steps, trees) if self.trees else PooledHazards(max_steps)
         self.offsets = RequestOffsets()
         self._depths = np.arange(max_steps + 1)
-        self._lifts: dict[Tier, TreeLift] = {}
         # A block: rounds at one tier that wait to be worked through, by batch.
         self._block: list[tuple[Rows, list[Sequence[int]]]] = []
         self._block_tier = PLAIN_TIER
@@ -83,12 +84,7 @@ class AcceptanceModel:
             [requests[idx] for idx in known], [int(bool(correct[idx])) for idx in known], FIRST
         )
 
-    def expected_tokens(self, requests: Sequence[Hashable]) -> Floats:
-        """Returns the tokens of a round of every chain: [max_steps + 1], index = num_steps."""
-        self._predict(requests)
-        return self._expected
-
-    def expected_tokens_of(self, requests: Sequence[Hashable], tiers: Sequence[Tier]) -> Floats:
+    def expected_tokens(self, requests: Sequence[Hashable], tiers: Sequence[Tier]) -> Floats:
         """Returns the tokens of a round at every one of ``tiers``: [num_tiers]."""
         self._predict(requests)
         tokens = [
@@ -102,13 +98,18 @@ class AcceptanceModel:
 
         Args:
             requests: the batch.
-            tier: the tier.
+            tier: a tier of the kind in force.
             depth: positions that are observed; beyond, OPTIMISTIC_HAZARD is taken.
         """
         self._predict(requests)
-        hazards = self._hazards_at(tier, LIFT_Z)
+        hazards = self._hazards_at(tier)
         hazards[depth:] = OPTIMISTIC_HAZARD
         return float(len(requests) + np.multiply.accumulate(hazards, 0).sum())
+
+    def most_tokens_of_kind(self, requests: Sequence[Hashable], tier: Tier, home: Tier) -> float:
+        """Returns the same of a tree, or beside a tree in force: how unsure a lift is, is known."""
+        tokens = float(self.expected_tokens(requests, [tier])[0])
+        return tokens + OPTIMISTIC_Z * self.gain_noise(requests, tier, home)
 
     def reaching(self, requests: Sequence[Hashable], tier: Tier, depth: int) -> float:
         """Returns how many requests' first ``depth`` drafts hold in a round of ``tier``."""
@@ -122,14 +123,15 @@ class AcceptanceModel:
         self._predict(requests)
         if one == other or not requests:
             return 0.0
-        slope, own = self._slope(one)
-        other_slope, other_own = self._slope(other)
-        slope -= other_slope  # by theta[i]; summed over i: by b[r]
-        by_position = slope @ np.ones(len(requests))
-        by_request = np.add.reduce(slope, 0)
-        variance = by_position**2 @ self.pool.variance()
-        variance += by_request**2 @ self.offsets.variance.take(self._answer_rows)
-        return math.sqrt(variance + own + other_own)
+        return self._noise(one, self._slope(one), other, self._slope(other))
+
+    def noise_beyond(self, requests: Sequence[Hashable], tier: Tier, depth: int) -> float:
+        """Returns the standard error of what ``tier`` accepts deeper than ``depth``."""
+        self._predict(requests)
+        if tier.num_steps <= depth or not requests:
+            return 0.0
+        slope = self._slope(tier, depth)
+        return self._noise(tier, slope, PLAIN_TIER, slope[:0])
 
     def shorten_memory(self) -> None:
         """Lets a batch of new requests outweigh what earlier ones showed."""
@@ -158,12 +160,7 @@ class AcceptanceModel:
                 "num_requests": len(self.offsets),
                 "spread": round(self.offsets.spread2**0.5, 3),
             },
-            "tree_lifts": {
-                tier.label: [round(value, 3) for value in lift.logits.tolist()]
-                for tier, lift in sorted(self._lifts.items(), key=itemgetter(0))
-            }
-            or None,
-            "change_test": self.pool.describe(),
+            **self.pool.describe(),
         }
 
     def flush(self) -> None:
@@ -186,7 +183,7 @@ class AcceptanceModel:
     def _learn(
         self, tier: Tier, groups: Sequence[tuple[Rows, int]], rows: Rows, held: Floats
     ) -> None:
-        """Updates pool and offsets, and the lift of a tree.
+        """Updates pool and offsets.
 
         Args:
             tier: what all rounds of the block ran at.
@@ -198,17 +195,12 @@ class AcceptanceModel:
         num_steps = len(reached)
         ones = np.ones(len(rows))
         offset = self.offsets.offset.take(rows)
-        lift = self._lift(tier)
-        if lift is not None:
-            # First: what a tree not known well shows is its own, not a change of the text.
-            chain = reached * sigmoid(self.pool.theta[:num_steps, None] + offset)
-            lift.observe(reached @ ones, accepted @ ones, chain @ ones)
         hazards = sigmoid(self._pooled_logits(tier)[:, None] + offset)
         predicted = reached * hazards
         expected = predicted @ ones
         predicted *= hazards
         info = expected - predicted @ ones
-        if self.pool.observe(reached @ ones, accepted @ ones, expected, info):
+        if self.pool.observe(tier, reached @ ones, accepted @ ones, expected, info):
             self.offsets.forget()
         # Against the pool as it is now: what moved the pool must not move the offsets as well.
         weights = np.empty((4, num_steps))  # of n, q, v, v
@@ -237,36 +229,19 @@ class AcceptanceModel:
         self._expected = np.add.accumulate(expected)
         self._answer_key = requests
 
-    # -- trees --
-
-    def _lift(self, tier: Tier) -> TreeLift | None:
-        if tier.topk == 1:
-            return None
-        lift = self._lifts.get(tier)
-        if lift is None:
-            lift = self._lifts[tier] = TreeLift(tier)
-        return lift
-
     def _pooled_logits(self, tier: Tier) -> Floats:
         """Returns the logits of an average request at ``tier``: [num_steps]."""
         theta = self.pool.theta[: tier.num_steps]
-        lift = self._lift(tier)
-        return theta if lift is None else theta + lift.logits
+        lift = self.pool.lift(tier)
+        return theta if lift is None else theta + lift
 
-    def _hazards_at(self, tier: Tier, num_errors: float = 0.0) -> Floats:
-        """Returns the hazards of the last batch asked about at ``tier``: [num_steps, requests].
-
-        A tree's lift may be raised by ``num_errors`` standard errors.
-        """
+    def _hazards_at(self, tier: Tier) -> Floats:
+        """Returns the hazards of the last batch asked about: [num_steps, requests]."""
         hazards = self._hazards[: tier.num_steps]
-        lift = self._lift(tier)
+        lift = self.pool.lift(tier)
         if lift is None:
             return hazards.copy()
-        logits = lift.logits
-        if num_errors:
-            pooled = sigmoid(self._pooled_logits(tier))
-            logits = logits + num_errors * np.sqrt(lift.variance(pooled))
-        odds = hazards / (1.0 - hazards) * np.exp(logits)[:, None]
+        odds = hazards / (1.0 - hazards) * np.exp(lift)[:, None]
         raised: Floats = odds / (1.0 + odds)
         return raised
 
@@ -274,24 +249,26 @@ class AcceptanceModel:
         survival = np.multiply.accumulate(self._hazards_at(tier), 0)
         return float(self._expected[0] + survival.sum())
 
-    def _slope(self, tier: Tier) -> tuple[Floats, float]:
-        """Returns how a tier's tokens rise with every request's logits, and its lift's variance.
+    def _slope(self, tier: Tier, depth: int = 0) -> Floats:
+        """Returns how a tier's tokens rise with every request's logits: [num_steps, requests].
 
-        The slope has a row per position of the model: [max_steps, requests].
+        Only the tokens of positions deeper than ``depth`` count.
         """
-        num_steps = tier.num_steps
-        slope = np.zeros_like(self._hazards)
         hazards = self._hazards_at(tier)
         # tail[i, r]: sum of S_r(j) over j >= i: all that draft i carries.
         tail = np.multiply.accumulate(hazards, 0)
+        tail[:depth] = 0.0
         tail = np.add.accumulate(tail[::-1], 0)[::-1]
-        slope[:num_steps] = tail * (1.0 - hazards)
-        lift = self._lift(tier)
-        if lift is None:
-            return slope, 0.0
-        pooled = sigmoid(self._pooled_logits(tier))
-        by_depth = slope[:num_steps] @ np.ones(slope.shape[1])
-        return slope, float(by_depth**2 @ lift.variance(pooled))
+        slope: Floats = tail * (1.0 - hazards)
+        return slope
+
+    def _noise(self, one: Tier, slope: Floats, other: Tier, other_slope: Floats) -> float:
+        """Returns the standard error of a difference of tokens from slopes by logits."""
+        ones = np.ones(slope.shape[1])
+        variance = self.pool.gain_variance(one, slope @ ones, other, other_slope @ ones)
+        by_request = np.add.reduce(slope, 0) - np.add.reduce(other_slope, 0)
+        variance += by_request**2 @ self.offsets.variance.take(self._answer_rows)
+        return math.sqrt(variance)
 
 
 def _held(counts: NDArray[np.int_], depths: NDArray[np.int_]) -> Floats:

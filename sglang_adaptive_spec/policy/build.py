@@ -14,5 +14,6 @@ def build_policy(config: AdaptiveConfig, initial_steps: int) -> Policy:
         return EmaPolicy(config, initial_steps)
     candidates = {bound: slot.tiers for bound, slot in config.slots.items()}
     costs = CostTable.empty(config.tiers)
-    acceptance = AcceptanceModel(max(tier.num_steps for tier in config.tiers))
+    trees = [tier for tier in config.tiers if tier.topk > 1]
+    acceptance = AcceptanceModel(max(tier.num_steps for tier in config.tiers), trees)
     return GoodputPolicy(candidates, costs, acceptance, config.initial_tier(initial_steps))

@@ -12,7 +12,6 @@ batch changed; no clock, no randomness.
 """
 
 import math
-from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from sglang_adaptive_spec.policy.costs import CostTable
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.hazards import SLOW_MEMORY, Floats
 from sglang_adaptive_spec.policy.probing import Prober, probe_rounds
-from sglang_adaptive_spec.policy.sharing import SharedTimes
+from sglang_adaptive_spec.policy.slots import Slots, clip
 from sglang_adaptive_spec.policy.tiers import (
     PLAIN_TIER,
     DecodeBatch,
@@ -74,23 +73,22 @@ class GoodputPolicy:
         acceptance: AcceptanceModel,
         initial: Tier,
     ) -> None:
-        """Takes the tiers allowed per batch-size slot (by its lower bound), ascending.
+        """Takes the tiers allowed per batch-size slot (by its lower bound).
 
         Raises:
-            ValueError: No slot, a slot without tiers, or a tier deeper than the model.
+            ValueError: No slot, a slot without tiers, or a tier that the model does not know.
         """
-        self.candidates = {bound: tuple(sorted(candidates[bound])) for bound in sorted(candidates)}
-        _check(self.candidates, acceptance)
+        self.slots = Slots(candidates)
+        _check(self.slots, acceptance)
         self.costs = costs
         self.acceptance = acceptance
         self.initial = initial
         self.prober = Prober()
-        self.shared_times: SharedTimes | None = None  # of a rank among several
+        self.learns_own_times = True  # else `learn_time` is told what all ranks learn
         self.home = initial  # the tier in force, probes aside
         self.decision: Decision | None = None
         self.results_at_once = RESULTS_AT_ONCE  # 1 until a batch of new requests is decided about
         self.num_switches: dict[str, int] = {"gain": 0, "slot": 0, "fresh": 0}
-        self._bounds = list(self.candidates)
         self._last_of_slot: dict[int, Tier] = {}
         self._num_timed: dict[Tier, int] = {}
         self._round = 0
@@ -101,6 +99,7 @@ class GoodputPolicy:
         self._known_requests: frozenset[Hashable] = frozenset()
         self._num_batch_changes = 0  # since the back-off was last reset
         self._num_changes = acceptance.num_changes
+        self._probed_from = initial  # the tier in force when the probe under way began
         self._has_first = False  # zero-step rounds tell about position 1
         self._home_ms = 0.0
 
@@ -131,11 +130,9 @@ class GoodputPolicy:
             self._decide(self._batch)
 
     def observe_time(self, round_time: RoundTime) -> None:
-        """Takes what an uninterrupted round took."""
-        if self.shared_times is None:
+        """Takes what an uninterrupted round took on this rank."""
+        if self.learns_own_times:
             self.learn_time(round_time)
-        else:
-            self.shared_times.add(round_time)
 
     def learn_time(self, round_time: RoundTime) -> None:
         """Learns what a round took."""
@@ -144,31 +141,22 @@ class GoodputPolicy:
 
     def reachable(self, batch_size: int) -> Sequence[Tier]:
         """Returns the tiers of the slot that serves ``batch_size``, shallowest first."""
-        return self.candidates[self.slot(batch_size)]
+        return self.slots.of(batch_size)
 
     def slot(self, batch_size: int) -> int:
         """Returns the lower bound of the slot that serves ``batch_size``."""
-        # A batch below the first bound belongs to the first slot.
-        return self._bounds[max(0, bisect_right(self._bounds, batch_size) - 1)]
+        return self.slots.bound(batch_size)
 
     def without(self, tiers: Iterable[Tier]) -> "GoodputPolicy":
-        """Returns a fresh policy that never chooses ``tiers``; asked before serving only.
+        """Returns a fresh policy that never chooses ``tiers`` (`Slots.without`).
 
-        A slot left empty gets the deepest remaining tier below its own shallowest one, so that it
-        never drafts deeper than it allows; if there is none, the shallowest remaining tier.
+        Asked before serving only.
 
         Raises:
             ValueError: No tier would be left.
         """
-        withdrawn = set(tiers)
-        remaining = sorted({t for kept in self.candidates.values() for t in kept} - withdrawn)
-        if not remaining:
-            raise ValueError("every candidate tier was withdrawn; at least one must remain")
-        candidates = {}
-        for bound, allowed in self.candidates.items():
-            kept = [tier for tier in allowed if tier not in withdrawn]
-            candidates[bound] = kept or [_clip(allowed[0], remaining)]
-        return GoodputPolicy(candidates, self.costs, self.acceptance, self.initial)
+        slots = self.slots.without(tiers)
+        return GoodputPolicy(slots.tiers, self.costs, self.acceptance, self.initial)
 
     def describe(self) -> dict[str, Any]:
         """Returns slots, last decision, acceptance, costs and probing for /server_info."""
@@ -181,7 +169,7 @@ class GoodputPolicy:
                     "candidate_tiers": [tier.label for tier in tiers],
                     "current_tier": self._last_of_slot.get(bound, self._start(tiers)).label,
                 }
-                for bound, tiers in self.candidates.items()
+                for bound, tiers in self.slots.tiers.items()
             },
             "decision": None if self.decision is None else self.decision.describe(),
             "acceptance": self.acceptance.describe(),
@@ -214,20 +202,20 @@ class GoodputPolicy:
         allowed = self.reachable(size)
         start = self._start(allowed)
         if self.home not in allowed:  # no decision comes before FRESH_ROUNDS
-            self._move(_clip(self.home, allowed), "slot")
+            self._move(clip(self.home, allowed), "slot")
         if size <= FRESH_LOOK_BATCH and self.home.num_steps < start.num_steps:
             self._move(start, "fresh")
         self._due = min(FRESH_ROUNDS, math.ceil(FRESH_EVIDENCE / size))
 
     def _start(self, tiers: Sequence[Tier]) -> Tier:
-        return _clip(self.initial, tiers)
+        return clip(self.initial, tiers)
 
     def _decide(self, batch: DecodeBatch) -> None:
         self.results_at_once = RESULTS_AT_ONCE
         slot = self.slot(batch.size)
-        allowed = self.candidates[slot]
+        allowed = self.slots.tiers[slot]
         if self.home not in allowed:
-            self._move(_clip(self.home, allowed), "slot")
+            self._move(clip(self.home, allowed), "slot")
         probe = self.prober.probe
         if probe is not None and probe.tier not in allowed:
             self.prober.finish(has_paid=False)
@@ -263,7 +251,7 @@ class GoodputPolicy:
 
     def _weigh(self, batch: DecodeBatch, tiers: tuple[Tier, ...]) -> None:
         """Decides between ``tiers``, then about probing beyond them."""
-        tokens = self.acceptance.expected_tokens_of(self._requests, tiers)
+        tokens = self.acceptance.expected_tokens(self._requests, tiers)
         if self._has_acceptance_changed():
             self._num_changes = self.acceptance.num_changes
             self._interval = 0
@@ -304,10 +292,11 @@ class GoodputPolicy:
         costs = self.costs
         noise = SWITCH_Z * math.hypot(costs.relative_noise(best), costs.relative_noise(other))
         noise = min(noise, MAX_COST_NOISE)
+        # What the shallower one does not observe. A deeper tier finds out by itself, so does one
+        # of another kind: for the deeper the acceptance counts once it is well known.
         shallow, deep = sorted((best, other))
-        # A deeper tier finds out by itself: there the acceptance counts once it is well known.
         if best == shallow or self.acceptance.age(deep.num_steps) >= SLOW_MEMORY / 2:
-            drafts = self.acceptance.gain_noise(self._requests, shallow, deep)
+            drafts = self.acceptance.noise_beyond(self._requests, deep, shallow.num_steps)
             noise = math.hypot(noise, SWITCH_Z * drafts / tokens)
         return noise
 
@@ -322,36 +311,57 @@ class GoodputPolicy:
         prober = self.prober
         if prober.probe is not None:
             tier = prober.probe.tier
-            has_paid = self.home == tier or (
-                tier.topk == 1 and self.home.num_steps >= tier.num_steps
-            )
+            # A way deeper than before shows the same as the probe; to a tree only the tree does.
+            is_as_deep = self.home.num_steps >= tier.num_steps > self._probed_from.num_steps
+            has_paid = self.home == tier or (tier.topk == 1 and is_as_deep)
             if has_paid or prober.probe.is_over:
-                prober.finish(has_paid, self._lost_share(tier, decision))
+                is_open = self._is_other_kind(tier) and self._may_win(tier, decision)
+                prober.finish(has_paid, self._lost_share(tier, decision), is_open)
         elif prober.is_ready:
-            depth = self._observed_depth()
-            found = self._promising(depth, decision)
+            found = self._promising(decision)
             if found is not None:
                 tier, ms = found
-                # Deeper tiers show something new where the drafts seen so far all hold.
-                seen = self.home if self.home.num_steps else chain_tier(depth)
-                reaching = self.acceptance.reaching(
-                    self._requests, seen, depth if tier.num_steps > depth else 0
-                )
-                prober.start(tier, probe_rounds(reaching), ms, self._num_catch_up())
+                self._probed_from = self.home
+                prober.start(tier, self._num_probe_rounds(tier), ms, self._num_catch_up())
+
+    def _num_probe_rounds(self, tier: Tier) -> int:
+        """Returns how many rounds at ``tier`` show what those at the tier in force do not."""
+        if self._is_other_kind(tier):
+            return probe_rounds(len(self._requests))
+        depth = self._observed_depth()
+        # Deeper tiers show something new where the drafts seen so far all hold.
+        seen = self.home if self.home.num_steps else chain_tier(depth)
+        return probe_rounds(self.acceptance.reaching(self._requests, seen, depth))
 
     def _observed_depth(self) -> int:
         """Returns the deepest position that the rounds at the home tier observe."""
         return self.home.num_steps or int(self._has_first)
 
-    def _promising(self, depth: int, decision: Decision) -> tuple[Tier, float] | None:
-        """Returns the first tier that might win, deeper than seen or a tree, and its round time."""
-        rates = decision.rates()
-        rate = rates[decision.tiers.index(self.home)]
+    def _promising(self, decision: Decision) -> tuple[Tier, float] | None:
+        """Returns the first tier that might win and shows something new, and its round time."""
+        depth = self._observed_depth()
         for tier, ms in zip(decision.tiers, decision.round_ms, strict=True):
-            is_unsure = tier.num_steps > depth or (tier.topk > 1 and tier != self.home)
-            if is_unsure and self.acceptance.most_tokens(self._requests, tier, depth) / ms > rate:
+            is_new = tier.num_steps > depth or self._is_other_kind(tier)
+            if is_new and self._may_win(tier, decision):
                 return tier, float(ms)
         return None
+
+    def _may_win(self, tier: Tier, decision: Decision) -> bool:
+        """Returns whether it is not ruled out that ``tier`` beats the tier in force."""
+        model = self.acceptance
+        if tier not in decision.tiers:
+            return False
+        if self._is_other_kind(tier):
+            tokens = model.most_tokens_of_kind(self._requests, tier, self.home)
+        else:
+            tokens = model.most_tokens(self._requests, tier, self._observed_depth())
+        rates = decision.rates()
+        ms = decision.round_ms[decision.tiers.index(tier)]
+        return bool(tokens / ms > rates[decision.tiers.index(self.home)])
+
+    def _is_other_kind(self, tier: Tier) -> bool:
+        """Returns whether a lift must be known to compare ``tier`` with the tier in force."""
+        return max(tier.topk, self.home.topk) > 1 and tier not in (self.home, PLAIN_TIER)
 
     def _lost_share(self, tier: Tier, decision: Decision) -> float:
         """Returns the share of the home tier's rate that rounds at ``tier`` forgo."""
@@ -379,18 +389,12 @@ class GoodputPolicy:
             prober.start(nearest, UNTIMED_PROBE_ROUNDS, self._home_ms, self._num_catch_up())
 
 
-def _clip(tier: Tier, allowed: Sequence[Tier]) -> Tier:
-    """Returns the deepest allowed tier no deeper or wider than ``tier``, else the shallowest."""
-    below = [other for other in allowed if other <= tier]
-    return max(below) if below else min(allowed)
-
-
-def _check(candidates: Mapping[int, Sequence[Tier]], acceptance: AcceptanceModel) -> None:
-    if not candidates or not all(candidates.values()):
-        raise ValueError(f"candidates are {dict(candidates)}; every slot needs at least one tier")
-    for tier in (tier for tiers in candidates.values() for tier in tiers):
+def _check(slots: Slots, acceptance: AcceptanceModel) -> None:
+    for tier in (tier for tiers in slots.tiers.values() for tier in tiers):
         if tier.num_steps > acceptance.max_steps:
             raise ValueError(
                 f"candidate {tier} is deeper than {acceptance.max_steps} steps, "
                 "which is what the acceptance model predicts"
             )
+        if tier.topk > 1 and tier not in acceptance.trees:
+            raise ValueError(f"candidate {tier} is a tree that the acceptance model lacks")

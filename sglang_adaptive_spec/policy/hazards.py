@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sglang_adaptive_spec.policy.tiers import Tier
+
 Floats = NDArray[np.float64]
 
 # Request-rounds, from the design: how little is remembered right after a change, and how much at
@@ -58,8 +60,39 @@ def logit(probability: float) -> float:
     return math.log(probability / (1.0 - probability))
 
 
+class ChangeTest:
+    """Owns the scores of a shift of all logits: log-likelihood ratios since it may have begun."""
+
+    def __init__(self) -> None:
+        self.scores = np.zeros(len(CHANGE_SHIFTS))
+
+    def add(self, residual: float, info: float) -> int | None:
+        """Books a block of rounds; returns the index of the shift that it proves, if any.
+
+        Args:
+            residual: accepted drafts beyond those predicted.
+            info: sum of p * (1 - p) over the predicted hazards p.
+        """
+        self.scores += _SHIFTS * residual - (0.5 * info) * _SHIFTS * _SHIFTS
+        np.maximum(self.scores, 0.0, out=self.scores)
+        first = int(self.scores.argmax())
+        return first if self.scores[first] >= CHANGE_THRESHOLD else None
+
+    def reset(self) -> None:
+        """Forgets every suspicion."""
+        self.scores[:] = 0.0
+
+    def describe(self, num_changes: int) -> dict[str, Any]:
+        """Returns how many changes were found and how near the next is, for /server_info."""
+        return {
+            "num_changes": num_changes,
+            "change_score": round(float(self.scores.max()), 2),
+            "change_threshold": CHANGE_THRESHOLD,
+        }
+
+
 class PooledHazards:
-    """Owns the pooled logit of every position and the test for a change of all of them."""
+    """Owns the pooled logit of every position of chains; a change of all of them starts it anew."""
 
     def __init__(self, max_steps: int) -> None:
         self.max_steps = max_steps
@@ -69,16 +102,19 @@ class PooledHazards:
         self._sums = np.zeros((3, max_steps))  # A, N, E: discounted
         self._totals = np.zeros((3, max_steps))  # the same since the last change, undiscounted
         self._marks = np.zeros((len(CHANGE_SHIFTS), 3, max_steps))  # totals where a shift may begin
-        self._cusum = np.zeros(len(CHANGE_SHIFTS))
+        self._test = ChangeTest()
         self._gaps = [0.0] * max_steps
         self.theta = np.zeros(max_steps)
         self._prior_rounds = [FIRST_PRIOR_ROUNDS, *[NEXT_PRIOR_ROUNDS] * (max_steps - 1)]
         self._refresh()
 
-    def observe(self, reached: Floats, accepted: Floats, predicted: Floats, info: Floats) -> bool:
+    def observe(
+        self, tier: Tier, reached: Floats, accepted: Floats, predicted: Floats, info: Floats
+    ) -> bool:
         """Learns from a block of rounds: sums per position over its request-rounds.
 
         Args:
+            tier: the chain that ran.
             reached: [num_steps] request-rounds whose earlier drafts were all accepted.
             accepted: [num_steps] those whose draft at the position was accepted, too.
             predicted: [num_steps] sum of the predicted hazards p over those that reached it.
@@ -87,7 +123,7 @@ class PooledHazards:
         Returns:
             Whether the hazards changed; the offsets that ``predicted`` held are void then.
         """
-        num_steps = len(reached)
+        num_steps = tier.num_steps
         seen = np.maximum(reached, 1e-9)  # nothing reached: predicted is 0, too, and adds nothing
         mean = np.minimum(np.maximum(predicted / seen, 0.002), 0.998)
         block = np.empty((3, num_steps))
@@ -100,9 +136,13 @@ class PooledHazards:
         self._totals[:, :num_steps] += block
         self.memory = min(SLOW_MEMORY, self.memory + float(reached[0]))
         residual = float(np.add.reduce(accepted) - np.add.reduce(predicted))
-        has_changed = self._test(residual, float(np.add.reduce(info)))
+        changed = self._test.add(residual, float(np.add.reduce(info)))
+        if changed is None:
+            self._marks[self._test.scores == 0.0] = self._totals
+        else:
+            self._restart(self._totals - self._marks[changed])
         self._refresh()
-        return has_changed
+        return changed is not None
 
     def recentre(self, shift: float) -> None:
         """Moves every logit up by ``shift``; the caller takes it off every request's offset."""
@@ -119,9 +159,27 @@ class PooledHazards:
             self._sums *= FAST_MEMORY / reached
         self._totals[:] = 0.0
         self._marks[:] = 0.0
-        self._cusum[:] = 0.0
+        self._test.reset()
         self.memory = FAST_MEMORY
         self._refresh()
+
+    def lift(self, tier: Tier) -> Floats | None:
+        """Returns what ``tier`` adds to every logit: nothing, it is a chain."""
+        return None
+
+    def gain_variance(self, one: Tier, slope: Floats, other: Tier, other_slope: Floats) -> float:
+        """Returns the variance of the tokens of ``one`` less those of ``other``.
+
+        Args:
+            one: a chain.
+            slope: [one.num_steps] how its tokens rise with its logits.
+            other: another chain.
+            other_slope: [other.num_steps] the same of its tokens.
+        """
+        gradient = np.zeros(self.max_steps)
+        gradient[: one.num_steps] = slope
+        gradient[: other.num_steps] -= other_slope
+        return float(gradient**2 @ self.variance())
 
     def variance(self) -> Floats:
         """Returns the squared standard error of every logit: [max_steps]."""
@@ -133,21 +191,9 @@ class PooledHazards:
         """Returns memory and change test for /server_info."""
         return {
             "memory_request_rounds": round(self.memory, 1),
-            "num_changes": self.num_changes,
-            "change_score": round(float(self._cusum.max()), 2),
-            "change_threshold": CHANGE_THRESHOLD,
+            "change_test": self._test.describe(self.num_changes),
+            "tree_lifts": None,
         }
-
-    def _test(self, residual: float, info: float) -> bool:
-        cusum = self._cusum
-        cusum += _SHIFTS * residual - (0.5 * info) * _SHIFTS * _SHIFTS
-        np.maximum(cusum, 0.0, out=cusum)
-        first = int(cusum.argmax())
-        if cusum[first] >= CHANGE_THRESHOLD:
-            self._restart(self._totals - self._marks[first])
-            return True
-        self._marks[cusum == 0.0] = self._totals
-        return False
 
     def _restart(self, since: Floats) -> None:
         """Keeps only the rounds since the shift began, and the old profile as the guess."""
@@ -165,7 +211,7 @@ class PooledHazards:
         self._sums[:] = since
         self._totals[:] = 0.0
         self._marks[:] = 0.0
-        self._cusum[:] = 0.0
+        self._test.reset()
         self.memory = max(FAST_MEMORY, min(reached, SLOW_MEMORY))
 
     def _refresh(self) -> None:

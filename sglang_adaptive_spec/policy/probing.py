@@ -112,8 +112,14 @@ class Prober:
         if self.probe is not None and tier == self.probe.tier:
             self.probe.results_left -= 1
 
-    def finish(self, has_paid: bool, lost_share: float = 0.0) -> None:
-        """Ends the probe under way; ``lost_share`` of its tokens the home tier would have added."""
+    def finish(self, has_paid: bool, lost_share: float = 0.0, is_open: bool = False) -> None:
+        """Ends the probe under way.
+
+        Args:
+            has_paid: whether it led to another tier.
+            lost_share: of its tokens, what the tier in force would have added.
+            is_open: whether it was too short to tell; the next one comes as soon as it is paid for.
+        """
         probe = self.probe
         assert probe is not None
         self._credit_ms += probe.rounds_left * probe.round_ms
@@ -123,7 +129,8 @@ class Prober:
             self.reset()
         else:
             self._lost_ms += lost_share * probe.round_ms * probe.num_asked
-            self._distance = min(2 * self._distance, MAX_DISTANCE_ROUNDS)
+            if not is_open:
+                self._distance = min(2 * self._distance, MAX_DISTANCE_ROUNDS)
             self._wait = self._distance
 
     def reset(self) -> None:

@@ -63,6 +63,7 @@ class RequestOffsets:
         """Returns the row of every request; gives one to those never observed."""
         rows = self.rows(requests)
         if not rows.all():
+            self._last_block[rows] = self._block  # none of the batch's own rows is given away
             for idx in np.flatnonzero(rows == POOL_ROW).tolist():
                 request = requests[idx]
                 rows[idx] = self._row_of.get(request) or self._take_row(request)

@@ -4,6 +4,7 @@ A tree lifts the chain's hazards by what its width is worth here; its rounds cos
 """
 
 import json
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from tests.policy.rounds import KnownCosts, constant, draw, true_tokens
 
 NARROW, WIDE = Tier(3, 2, 6), Tier(3, 4, 12)
 TIERS = (PLAIN_TIER, chain(1), chain(3), NARROW, WIDE, chain(5))
-DEPTH = max(tier.num_steps for tier in TIERS)
+DEEP = Tier(5, 4, 16)
+DEEPEST_IS_A_TREE = (PLAIN_TIER, chain(1), chain(3), DEEP)
 
 
 class TierCosts(KnownCosts):
@@ -39,12 +41,22 @@ class TierCosts(KnownCosts):
 class TreeServer:
     """Runs rounds whose acceptance depends on the width, too; results come one round late."""
 
-    def __init__(self, hazard: float, lift: float, ms_per_node: float, batch_size: int = 8) -> None:
+    def __init__(
+        self,
+        hazard: float,
+        lift: float,
+        ms_per_node: float,
+        tiers: Sequence[Tier] = TIERS,
+        seed: int = 0,
+    ) -> None:
+        self.tiers = tiers
         self.costs = TierCosts(ms_per_node)
-        self.policy = GoodputPolicy({1: TIERS}, self.costs, AcceptanceModel(DEPTH), chain(3))
+        depth, trees = max(tier.num_steps for tier in tiers), [t for t in tiers if t.topk > 1]
+        model = AcceptanceModel(depth, trees)
+        self.policy = GoodputPolicy({1: tiers}, self.costs, model, chain(3))
         self.hazard, self.lift = hazard, lift
-        self.requests = tuple(f"r{idx}" for idx in range(batch_size))
-        self.rng = np.random.default_rng(0)
+        self.requests = tuple(f"r{idx}" for idx in range(8))
+        self.rng = np.random.default_rng(seed)
         self.ran: list[Tier] = []
 
     def hazards(self, tier: Tier) -> np.ndarray:
@@ -71,7 +83,7 @@ class TreeServer:
 
     @property
     def best(self) -> Tier:
-        return max(TIERS, key=self.rate)
+        return max(self.tiers, key=self.rate)
 
     def share_of_best(self, last: int) -> float:
         """Returns the mean rate of the last rounds over the best tier's."""
@@ -106,6 +118,36 @@ def test_a_text_that_changes_is_followed_from_a_tree() -> None:
     server.hazard, server.lift = 0.55, 0.9
     server.run(6000)
     assert server.share_of_best(1000) > 0.97
+
+
+@pytest.mark.parametrize("lift", [0.0, 0.4])
+@pytest.mark.parametrize("hazard", [0.35, 0.6, 0.8])
+def test_a_ladder_whose_deepest_tier_is_a_tree_is_learned_from_fresh(
+    hazard: float, lift: float
+) -> None:
+    """Chains are shallower than the tree then: they are looked at all the same."""
+    shares = []
+    for seed in range(4):
+        server = TreeServer(hazard, lift, 0.05, DEEPEST_IS_A_TREE, seed)
+        server.run(3000)
+        shares.append(server.share_of_best(1000))
+    assert np.mean(shares) > 0.97
+    assert min(shares) > 0.9
+
+
+@pytest.mark.parametrize("tiers", [TIERS, DEEPEST_IS_A_TREE])
+def test_acceptance_that_drifts_while_a_tree_runs_is_followed(tiers: Sequence[Tier]) -> None:
+    server = TreeServer(0.6, 0.45, 0.05, tiers)
+    server.run(3000)
+    assert server.policy.home.topk > 1
+    shares = []
+    for logit in (0.4 - 0.8 * (1 - np.cos(np.linspace(0, 4 * np.pi, 40)))).tolist():
+        server.hazard = 1 / (1 + np.exp(-logit))
+        server.run(300)
+        shares.append(server.share_of_best(300))
+    assert np.mean(shares) > 0.97
+    assert min(shares[3:]) > 0.9
+    assert server.policy.prober.describe()["share_of_time"] <= 0.01
 
 
 def test_looks_at_a_width_that_does_not_pay_stay_within_their_budget() -> None:

@@ -5,11 +5,12 @@ import pytest
 
 from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
-from sglang_adaptive_spec.policy.tree_lift import LIFT_PER_DOUBLING, TreeLift, guessed_lift
+from sglang_adaptive_spec.policy.tree_hazards import LIFT_PER_DOUBLING, guessed_lift
 from tests.policy.rounds import MAX_STEPS, constant, draw, true_tokens
 
 CHAIN = chain_tier(3)
 TREE = Tier(3, 4, 8)
+WIDER = Tier(3, 4, 13)
 REQUESTS = tuple(f"r{idx}" for idx in range(16))
 
 
@@ -22,8 +23,12 @@ def serve(
         model.observe(REQUESTS, counts, tier)
 
 
+def model_of_trees() -> AcceptanceModel:
+    return AcceptanceModel(MAX_STEPS, [TREE, WIDER])
+
+
 def tokens(model: AcceptanceModel, tier: Tier) -> float:
-    return float(model.expected_tokens_of(REQUESTS, [tier])[0])
+    return float(model.expected_tokens(REQUESTS, [tier])[0])
 
 
 def truth(hazard: float, num_steps: int = 3) -> float:
@@ -32,16 +37,16 @@ def truth(hazard: float, num_steps: int = 3) -> float:
 
 def test_a_tree_is_guessed_to_hold_more_the_more_nodes_a_depth_has() -> None:
     assert guessed_lift(CHAIN) == 0.0
-    assert guessed_lift(Tier(3, 4, 13)) == pytest.approx(2 * LIFT_PER_DOUBLING)
+    assert guessed_lift(WIDER) == pytest.approx(2 * LIFT_PER_DOUBLING)
     assert guessed_lift(Tier(3, 2, 7)) == pytest.approx(LIFT_PER_DOUBLING)
-    assert 0.0 < guessed_lift(TREE) < guessed_lift(Tier(3, 4, 13))  # 7 nodes for three depths
+    assert 0.0 < guessed_lift(TREE) < guessed_lift(WIDER)  # 7 nodes for three depths
     assert guessed_lift(Tier(5, 4, 4)) == 0.0  # fewer nodes than depths
-    model = AcceptanceModel(MAX_STEPS)
+    model = model_of_trees()
     assert tokens(model, TREE) > tokens(model, CHAIN)
 
 
 def test_both_widths_are_known_after_rounds_of_both() -> None:
-    model = AcceptanceModel(MAX_STEPS)
+    model = model_of_trees()
     for turn in range(8):
         serve(model, CHAIN, 0.5, 20, seed=turn)
         serve(model, TREE, 0.75, 20, seed=turn)
@@ -50,7 +55,7 @@ def test_both_widths_are_known_after_rounds_of_both() -> None:
 
 
 def test_a_tree_worse_than_guessed_is_found_out() -> None:
-    model = AcceptanceModel(MAX_STEPS)
+    model = model_of_trees()
     for turn in range(8):
         serve(model, CHAIN, 0.6, 20, seed=turn)
         serve(model, TREE, 0.6, 20, seed=turn)
@@ -59,7 +64,7 @@ def test_a_tree_worse_than_guessed_is_found_out() -> None:
 
 def test_rounds_of_a_tree_tell_about_the_text_too() -> None:
     """A tree served alone follows a change, and the chain's estimate goes with it."""
-    model = AcceptanceModel(MAX_STEPS)
+    model = model_of_trees()
     serve(model, CHAIN, 0.7, 60)
     serve(model, TREE, 0.85, 60)
     before = tokens(model, CHAIN)
@@ -70,17 +75,67 @@ def test_rounds_of_a_tree_tell_about_the_text_too() -> None:
 
 def test_a_lift_differs_by_depth() -> None:
     """A tree of few nodes is wide at its root and a chain at its end."""
-    lift = TreeLift(TREE)
-    reached, chain = np.array([400.0, 300.0, 200.0]), np.array([200.0, 150.0, 100.0])
-    lift.observe(reached, np.array([300.0, 180.0, 100.0]), chain)
-    first, second, third = lift.logits
-    assert first > second > third
-    assert first == pytest.approx(np.log(3.0), abs=0.1)  # 0.75 against 0.5
-    assert third == pytest.approx(0.0, abs=0.1)
+    model = model_of_trees()
+    rng = np.random.default_rng(0)
+    hazards = np.tile([0.75, 0.6, 0.5], (len(REQUESTS), 1))
+    for turn in range(10):
+        serve(model, CHAIN, 0.5, 40, seed=turn)
+        for _ in range(40):
+            model.observe(REQUESTS, draw(rng, hazards, 3), TREE)
+    model.flush()
+    first, second, third = model.pool.lift(TREE)
+    assert first == pytest.approx(np.log(3.0), abs=0.15)  # 0.75 against 0.5
+    assert second == pytest.approx(np.log(1.5), abs=0.15)
+    assert third == pytest.approx(0.0, abs=0.15)
+
+
+def test_one_look_at_the_chain_puts_right_what_a_tree_alone_could_not_tell() -> None:
+    """Served from the start at a tree that lifts nothing, then two rounds of the chain."""
+    model = model_of_trees()
+    serve(model, TREE, 0.6, 200)
+    assert tokens(model, TREE) == pytest.approx(truth(0.6), rel=0.05)
+    assert tokens(model, CHAIN) < 0.95 * truth(0.6)  # the guess says that a tree lifts
+    serve(model, CHAIN, 0.6, 8, seed=1)
+    assert tokens(model, CHAIN) == pytest.approx(truth(0.6), rel=0.1)
+    assert tokens(model, TREE) == pytest.approx(truth(0.6), rel=0.05)
+
+
+def test_a_text_that_drifts_slowly_moves_the_chain_and_leaves_the_lift() -> None:
+    model = model_of_trees()
+    for turn in range(8):
+        serve(model, CHAIN, 0.5, 20, seed=turn)
+        serve(model, TREE, 0.7, 20, seed=turn)
+    lift = model.pool.lift(TREE).copy()
+    logits = np.log(0.7 / 0.3) + np.linspace(0.0, 2.0, 200)
+    for turn, level in enumerate(logits.tolist()):
+        serve(model, TREE, 1 / (1 + np.exp(-level)), 10, seed=turn)
+    assert model.pool.lift(TREE) == pytest.approx(lift, abs=0.15)
+    assert tokens(model, CHAIN) == pytest.approx(truth(1 / (1 + np.exp(-2.0))), rel=0.05)
+
+
+def test_a_change_of_the_text_leaves_the_lift() -> None:
+    model = model_of_trees()
+    for turn in range(8):
+        serve(model, CHAIN, 0.5, 20, seed=turn)
+        serve(model, TREE, 0.75, 20, seed=turn)
+    lift = model.pool.lift(TREE).copy()
+    serve(model, TREE, 0.25, 40, seed=1)
+    assert 1 <= model.num_changes <= 2  # and what was not known of the tree before was none
+    assert model.pool.lift(TREE) == pytest.approx(lift, abs=0.2)
+    assert tokens(model, CHAIN) == pytest.approx(truth(0.1), rel=0.1)
+
+
+def test_a_lift_that_one_tree_showed_says_nothing_about_another() -> None:
+    model = model_of_trees()
+    serve(model, CHAIN, 0.5, 100)
+    before = tokens(model, WIDER)
+    serve(model, TREE, 0.5, 100)
+    serve(model, CHAIN, 0.5, 100, seed=1)
+    assert tokens(model, WIDER) == pytest.approx(before, rel=0.05)
 
 
 def test_the_gain_over_a_chain_is_less_certain_before_the_tree_ran() -> None:
-    model = AcceptanceModel(MAX_STEPS)
+    model = model_of_trees()
     serve(model, CHAIN, 0.6, 60)
     early = model.gain_noise(REQUESTS, TREE, CHAIN)
     for turn in range(4):
@@ -93,18 +148,17 @@ def test_the_gain_over_a_chain_is_less_certain_before_the_tree_ran() -> None:
 
 
 def test_the_most_favourable_case_is_above_the_estimate_and_comes_down_to_it() -> None:
-    model = AcceptanceModel(MAX_STEPS)
+    model = model_of_trees()
     serve(model, CHAIN, 0.6, 60)
-    assert model.most_tokens(REQUESTS, TREE, 3) > 1.05 * tokens(model, TREE)
+    assert model.most_tokens_of_kind(REQUESTS, TREE, CHAIN) > 1.05 * tokens(model, TREE)
     serve(model, TREE, 0.6, 400)
-    assert model.most_tokens(REQUESTS, TREE, 3) < 1.05 * tokens(model, TREE)
+    assert model.most_tokens_of_kind(REQUESTS, TREE, CHAIN) < 1.1 * tokens(model, TREE)
     assert model.most_tokens(REQUESTS, CHAIN, 3) == pytest.approx(tokens(model, CHAIN))
-    beyond = model.most_tokens(REQUESTS, CHAIN, 1)
-    assert beyond > tokens(model, CHAIN)
+    assert model.most_tokens(REQUESTS, CHAIN, 1) > tokens(model, CHAIN)
 
 
 def test_reaching_is_the_share_that_holds_up_to_a_depth() -> None:
-    model = AcceptanceModel(MAX_STEPS)
+    model = model_of_trees()
     for turn in range(8):
         serve(model, CHAIN, 0.5, 20, seed=turn)
         serve(model, TREE, 0.8, 20, seed=turn)

@@ -1,0 +1,195 @@
+"""How likely drafts hold in chains and trees: one Gaussian belief about both, by position.
+
+A tree keeps several candidates where the chain keeps one, so its draft i holds with
+``sigmoid(theta[i] + lift[i] + b)``: the chain's logit theta, the tree's own lift and the request's
+offset b (`policy/acceptance.py`). theta is the text's and moves with it, alike at all positions and
+in chains and trees; a lift is the models' and hardly moves.
+
+A round of a tree shows theta + lift, a round of a chain shows theta. What a residual says about
+each follows from how uncertain each is, and remains open to correction: a tree that ran alone
+leaves theta and lift unsure of each other, and one look at the chain settles both. That is what a
+joint covariance keeps, so this is a Kalman filter over [theta, lifts of every tree], linearised
+where the block of rounds is most likely (an iterated extended filter; West, Harrison and Migon
+1985 filter binomial counts in the same way).
+
+Ladders of chains alone have `policy/hazards.py`, which is faster and counts its evidence.
+"""
+
+import math
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from sglang_adaptive_spec.policy.hazards import (
+    LOGIT_LIMIT,
+    PRIOR_HAZARD,
+    SLOW_MEMORY,
+    ChangeTest,
+    Floats,
+    logit,
+    sigmoid,
+)
+from sglang_adaptive_spec.policy.tiers import Tier
+
+# Logits that a doubling of the candidates adds, before any evidence. Static trees of the SmolLM2
+# pair on four kinds of text: 0.3 to 0.5 (docs/policy.md).
+LIFT_PER_DOUBLING = 0.4
+# Variances in squared logits. The text's hold for position 1; position i has 1 + TEXT_GAP * (i - 1)
+# times as much and shares it with the positions before: a position without evidence follows them.
+TEXT_PRIOR = 1.5  # before any evidence: what 4 request-rounds at PRIOR_HAZARD tell
+TEXT_GAP = 0.2
+TEXT_CHANGE = 1.0  # of a shift that the change test found
+TEXT_FRESH = 0.15  # of a batch of new requests: what FAST_MEMORY request-rounds tell at 0.7
+# Per request-round; the filter then remembers about SLOW_MEMORY of them: sqrt(TEXT_DRIFT / info)
+# is 1 / (SLOW_MEMORY * info) at 0.2, the information of a request-round at 0.7.
+TEXT_DRIFT = 5.0 / SLOW_MEMORY**2
+LIFT_PRIOR = 0.4  # of a lift nobody has observed, half of it shared by all depths of the tree
+LIFT_DRIFT = 1e-7  # a lift is 0.1 logits unsure again after 100,000 request-rounds elsewhere
+LIFT_CHANGE = 0.01  # another text lifts by a little more or less: 0.3 to 0.5 of SmolLM2's pair
+MAX_ITERATIONS = 4
+CONVERGED = 0.05  # logits
+MEAN_FLOOR = 0.002  # keeps mean hazards off 0 and 1
+
+
+def guessed_lift(tier: Tier) -> float:
+    """Returns the lift of a tree that nobody has observed; a chain has none."""
+    if tier.topk == 1:
+        return 0.0
+    nodes = min(tier.topk, tier.num_drafts / tier.num_steps)
+    return LIFT_PER_DOUBLING * math.log2(max(nodes, 1.0))
+
+
+class TreeHazards:
+    """Owns the belief about every logit of a ladder with trees, and the test for a change."""
+
+    def __init__(self, max_steps: int, trees: Iterable[Tier]) -> None:
+        self.max_steps = max_steps
+        self.num_changes = 0
+        self.evidence = np.zeros(max_steps)  # request-rounds that reached a position, discounted
+        trees = sorted(trees)
+        ends = list(accumulate((tier.num_steps for tier in trees), initial=max_steps))
+        self._lifts = {
+            tier: slice(end, end + tier.num_steps) for tier, end in zip(trees, ends, strict=False)
+        }
+        self._mean = np.zeros(ends[-1])
+        self.theta = self._mean[:max_steps]
+        self.theta[:] = logit(PRIOR_HAZARD)
+        self._text, self._lift = np.zeros((2, ends[-1], ends[-1]))
+        depths = np.arange(max_steps)
+        self._text[:max_steps, :max_steps] = 1.0 + TEXT_GAP * np.minimum.outer(depths, depths)
+        for tier, part in self._lifts.items():
+            self._mean[part] = guessed_lift(tier)
+            self._lift[part, part] = 0.5 + 0.5 * np.eye(tier.num_steps)
+        self._covariance = TEXT_PRIOR * self._text + LIFT_PRIOR * self._lift
+        self._drift = TEXT_DRIFT * self._text + LIFT_DRIFT * self._lift
+        self._test = ChangeTest()
+
+    def lift(self, tier: Tier) -> Floats | None:
+        """Returns what ``tier`` adds to the chain's logits: [num_steps], None for a chain."""
+        part = self._lifts.get(tier)
+        return None if part is None else self._mean[part]
+
+    def observe(
+        self, tier: Tier, reached: Floats, accepted: Floats, predicted: Floats, info: Floats
+    ) -> bool:
+        """Learns from a block of rounds: sums per position over its request-rounds.
+
+        Args:
+            tier: the chain or tree that ran.
+            reached: [num_steps] request-rounds whose earlier drafts were all accepted.
+            accepted: [num_steps] those whose draft at the position was accepted, too.
+            predicted: [num_steps] sum of the predicted hazards p over those that reached it.
+            info: [num_steps] sum of p * (1 - p).
+
+        Returns:
+            Whether the hazards changed; the offsets that ``predicted`` held are void then.
+        """
+        self._covariance += reached[0] * self._drift
+        # The likelihood ratio of what was not foreseen: what the belief leaves open is no change.
+        expected = 1.0 / (1.0 + info * np.diagonal(self._shared(tier)[1]))
+        residual = float(expected @ (accepted - predicted))
+        has_changed = self._test.add(residual, float(expected @ info)) is not None
+        if has_changed:
+            self.num_changes += 1
+            self._test.reset()
+            self._covariance += TEXT_CHANGE * self._text + LIFT_CHANGE * self._lift
+            lift = self.lift(tier)
+            theta = self.theta[: tier.num_steps]
+            predicted = reached * sigmoid(theta if lift is None else theta + lift)
+        self._update(tier, reached, accepted, predicted)
+        evidence = self.evidence[: tier.num_steps]
+        evidence *= np.exp(reached * (-1.0 / SLOW_MEMORY))
+        evidence += reached
+        return has_changed
+
+    def recentre(self, shift: float) -> None:
+        """Moves every logit up by ``shift``; the caller takes it off every request's offset."""
+        self.theta += shift
+
+    def shorten_memory(self) -> None:
+        """Lets what comes count more: it may be of another kind."""
+        self._test.reset()
+        self._covariance += TEXT_FRESH * self._text
+
+    def gain_variance(self, one: Tier, slope: Floats, other: Tier, other_slope: Floats) -> float:
+        """Returns the variance of the tokens of ``one`` less those of ``other``.
+
+        Args:
+            one: a tier.
+            slope: [one.num_steps] how its tokens rise with its logits.
+            other: another tier.
+            other_slope: [other.num_steps] the same of its tokens.
+        """
+        gradient = np.zeros(len(self._mean))
+        for tier, part in ((one, slope), (other, -other_slope)):
+            gradient[: tier.num_steps] += part
+            if tier in self._lifts:
+                gradient[self._lifts[tier]] += part
+        return float(gradient @ self._covariance @ gradient)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the lifts, how unsure they are, and the change test for /server_info."""
+        errors = np.sqrt(np.diagonal(self._covariance))
+        return {
+            "memory_request_rounds": None,  # what is forgotten is in the covariance
+            "change_test": self._test.describe(self.num_changes),
+            "tree_lifts": {
+                tier.label: {
+                    "logits": self._mean[part].round(3).tolist(),
+                    "errors": errors[part].round(3).tolist(),
+                }
+                for tier, part in self._lifts.items()
+            },
+        }
+
+    def _shared(self, tier: Tier) -> tuple[Floats, Floats]:
+        """Returns the covariance of all logits with those a tier shows, and of these alone."""
+        shared = self._covariance[:, : tier.num_steps]
+        part = self._lifts.get(tier)
+        if part is None:
+            return shared, shared[: tier.num_steps]
+        shared = shared + self._covariance[:, part]
+        return shared, shared[: tier.num_steps] + shared[part]
+
+    def _update(self, tier: Tier, reached: Floats, accepted: Floats, predicted: Floats) -> None:
+        """Moves the belief to where prior and block are most likely together."""
+        shared, observed = self._shared(tier)
+        mean = np.clip(predicted / np.maximum(reached, 1e-9), MEAN_FLOOR, 1.0 - MEAN_FLOOR)
+        start = np.log(mean / (1.0 - mean))
+        identity = np.eye(tier.num_steps)
+        moved = np.zeros(tier.num_steps)  # of the logits observed
+        for _ in range(MAX_ITERATIONS):
+            hazard = sigmoid(start + moved)
+            info = reached * hazard * (1.0 - hazard)
+            score = accepted - reached * hazard + info * moved
+            weight = np.linalg.solve(identity + info[:, None] * observed, score)
+            before, moved = moved, np.clip(observed @ weight, -LOGIT_LIMIT, LOGIT_LIMIT)
+            if np.abs(moved - before).max() < CONVERGED:
+                break
+        self._mean += shared @ weight
+        np.clip(self._mean, -LOGIT_LIMIT, LOGIT_LIMIT, out=self._mean)
+        told = np.linalg.solve(identity + info[:, None] * observed, info[:, None] * shared.T)
+        covariance = self._covariance - shared @ told
+        self._covariance = 0.5 * (covariance + covariance.T)
