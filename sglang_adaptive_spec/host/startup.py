@@ -9,7 +9,7 @@ stands there while the server starts and is gone when it serves.
 import contextlib
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sglang.srt.runtime_context import get_parallel
@@ -75,19 +75,27 @@ class TierBuilder:
     def init_states(self, cuda_graph_bs: Any = None) -> None:
         """Builds every other tier that some batch may choose."""
         del cuda_graph_bs  # the host passes the raw command-line list, which is usually None
-        wanted = reachable_tiers(self._captures.reachable, self._captures.max_batch_size)
         memory = MemoryModel(fixed_gb=BACKENDS_PER_TIER * self.backends.gb)
         startup_state = self._pool.states[0]
         memory.learn(self._startup, len(startup_state.graph_batch_sizes), startup_state.build_gb)
         config = self._worker.adaptive_request.config
         budget_gb = config.memory_budget_gb if config.policy == "goodput" else math.inf
-        build_tiers(self._pool, self, wanted, memory, budget_gb)
+        build_tiers(self._pool, self, memory, budget_gb)
 
     # -- TierHost --
+
+    def reachable_by_batch(self) -> list[Sequence[Tier]]:
+        """Returns what batches of 1, 2, ... requests may choose, given the tiers left out."""
+        batches = range(1, self._captures.max_batch_size + 1)
+        return [self._captures.reachable(batch_size) for batch_size in batches]
 
     def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
         """Returns the batch sizes to capture for ``tier``."""
         return self._captures.sizes(tier)
+
+    def vocab_size(self) -> int:
+        """Returns how many logits the target has per token."""
+        return int(self._worker.target_worker.model_runner.model_config.vocab_size)
 
     def free_gb(self) -> float:
         """Returns this rank's free device memory."""

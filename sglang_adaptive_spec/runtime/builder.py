@@ -7,7 +7,7 @@ is the smallest of all ranks and the verdict is rank 0's.
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
@@ -16,16 +16,28 @@ from sglang_adaptive_spec.runtime.pool import RuntimePool, TierState
 
 logger = logging.getLogger(__name__)
 
-# GB that stay free for what serving allocates beside the graphs. The largest of it is sampling:
-# three fp32 copies of the verify logits of 128 requests x 8 tokens x 128k vocabulary are 1.6 GB.
-RESERVED_GB = 2.0
+# What serving allocates beside the graphs. The largest of it is sampling: three fp32 copies of the
+# verify logits, 1.5 GB for 128 requests x 8 tokens x 128k vocabulary and 4.4 GB for 24 tokens.
+MIN_RESERVED_GB = 2.0
+SAMPLING_BYTES_PER_LOGIT = 3 * 4
+
+WHAT_TO_CHANGE = (
+    "Lower --mem-fraction-static or --cuda-graph-max-bs-decode, or raise memory_budget_gb if the "
+    "config has one"
+)
 
 
 class TierHost(Protocol):
     """What building a tier needs from the host."""
 
+    def reachable_by_batch(self) -> Sequence[Sequence[Tier]]:
+        """Returns what batches of 1, 2, ... requests may choose, given the tiers left out."""
+
     def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
         """Returns the batch sizes to capture for ``tier``, given the tiers left out so far."""
+
+    def vocab_size(self) -> int:
+        """Returns how many logits the target has per token."""
 
     def free_gb(self) -> float:
         """Returns this rank's free device memory."""
@@ -44,23 +56,98 @@ class TierHost(Protocol):
 
 
 def build_tiers(
-    pool: RuntimePool,
-    host: TierHost,
-    tiers: Iterable[Tier],
-    memory: MemoryModel,
-    budget_gb: float = math.inf,
+    pool: RuntimePool, host: TierHost, memory: MemoryModel, budget_gb: float = math.inf
 ) -> None:
-    """Plans the ``tiers`` that the pool lacks, then builds those that fit into ``budget_gb``."""
-    left = set(tiers) - {state.tier for state in pool.states}
+    """Plans the tiers that some batch may choose, then builds those that fit into ``budget_gb``."""
+    left = _reachable(host) - _built(pool)
     # A start-up tier that no batch may choose has no graphs, and says nothing about theirs.
     if left and not host.agree(memory.has_learned):
         first = min(left, key=lambda tier: (tier == PLAIN_TIER, tier))
         state = _build(pool, host, first)
         memory.learn(first, len(state.graph_batch_sizes), state.build_gb)
-        left.remove(first)
-    left_gb = budget_gb - sum(state.build_gb for state in pool.states)
-    for tier in plan_tiers(host, left, memory, left_gb):
+        _warn_of_overrun(pool, host, state, budget_gb)
+    for tier in plan_tiers(pool, host, memory, budget_gb):
         _build(pool, host, tier)
+    _warn_of_missing_graphs(pool, host)
+
+
+def plan_tiers(
+    pool: RuntimePool, host: TierHost, memory: MemoryModel, budget_gb: float = math.inf
+) -> list[Tier]:
+    """Returns the tiers to build beside the pool's, shallowest first; leaves the others out.
+
+    Shallow tiers go first: every slot can fall back to one. A slot that does so adds to the
+    graphs of the tier it falls back to, so each refusal starts the plan anew.
+
+    Raises:
+        RuntimeError: A tier that does not fit is all that some batches may choose, and they would
+            have none instead, or run deeper than asked at a tier built for other sizes.
+    """
+    built, left_gb = _built(pool), _left_gb(pool, budget_gb)
+    while True:
+        reachable, planned_gb = _reachable(host), 0.0
+        wanted, admitted, free_gb = sorted(reachable - built), reachable & built, host.min_free_gb()
+        for tier in wanted:
+            admitted.add(tier)  # a wide tier is refused for the room that its own verify takes
+            reserve_gb = _reserve_gb(host, admitted)
+            available_gb = min(free_gb - reserve_gb, left_gb) - planned_gb
+            num_graphs = len(host.graph_batch_sizes(tier))
+            estimate_gb = memory.estimate_gb(tier, num_graphs)
+            if not host.agree(estimate_gb <= available_gb):
+                break
+            planned_gb += estimate_gb
+        else:
+            return wanted
+        lack = (
+            f"its {num_graphs} graph sizes need about {estimate_gb:.2f} GB and "
+            f"{max(available_gb, 0.0):.2f} GB are left for them ({reserve_gb:.2f} GB stay free "
+            "for serving)"
+        )
+        if not _can_leave_out(host, tier, built):
+            raise RuntimeError(
+                f"ADAPTIVE_EAGLE has no room for tier {tier.label}, and without it some batches "
+                f"would draft deeper than the config allows: {lack}. {WHAT_TO_CHANGE}."
+            )
+        host.leave_out(tier)
+        logger.warning(
+            "ADAPTIVE_EAGLE leaves out tier %s: %s. %s, or remove the step from the config.",
+            tier.label,
+            lack,
+            WHAT_TO_CHANGE,
+        )
+
+
+def reserved_gb(rows: int, vocab_size: int) -> float:
+    """Returns the GB that stay free where the largest verify makes ``rows`` rows of logits."""
+    return max(MIN_RESERVED_GB, SAMPLING_BYTES_PER_LOGIT * rows * vocab_size / 2**30)
+
+
+def _reserve_gb(host: TierHost, tiers: Iterable[Tier]) -> float:
+    rows = [max(host.graph_batch_sizes(tier), default=0) * tier.num_draft_tokens for tier in tiers]
+    return reserved_gb(max(rows, default=0), host.vocab_size())
+
+
+def _left_gb(pool: RuntimePool, budget_gb: float) -> float:
+    return budget_gb - sum(state.build_gb for state in pool.states)
+
+
+def _can_leave_out(host: TierHost, tier: Tier, built: set[Tier]) -> bool:
+    """Whether batches that may choose ``tier`` alone fall back to another (`Policy.without`).
+
+    To a shallower one, as asked; or to the shallowest, if that is still to be built for them.
+    """
+    if all(set(tiers) != {tier} for tiers in host.reachable_by_batch()):
+        return True
+    others = _reachable(host) - {tier}
+    return bool(others) and (min(others) < tier or min(others) not in built)
+
+
+def _reachable(host: TierHost) -> set[Tier]:
+    return {tier for tiers in host.reachable_by_batch() for tier in tiers}
+
+
+def _built(pool: RuntimePool) -> set[Tier]:
+    return {state.tier for state in pool.states}
 
 
 def _build(pool: RuntimePool, host: TierHost, tier: Tier) -> TierState:
@@ -73,43 +160,32 @@ def _build(pool: RuntimePool, host: TierHost, tier: Tier) -> TierState:
     return state
 
 
-def plan_tiers(
-    host: TierHost, tiers: Iterable[Tier], memory: MemoryModel, budget_gb: float = math.inf
-) -> list[Tier]:
-    """Returns the ``tiers`` that fit together, shallowest first; leaves the others out.
-
-    Shallow tiers go first: every slot can fall back to one. A slot that does so adds to the
-    graphs of the tier it falls back to, so each refusal starts the plan anew.
-
-    Raises:
-        RuntimeError: Not one of the ``tiers`` fits; slots would run at a depth nobody asked for.
-    """
-    wanted = sorted(tiers)
-    while True:
-        available_gb = min(host.min_free_gb() - RESERVED_GB, budget_gb)
-        for tier in wanted:
-            num_graphs = len(host.graph_batch_sizes(tier))
-            estimate_gb = memory.estimate_gb(tier, num_graphs)
-            if not host.agree(estimate_gb <= available_gb):
-                break
-            available_gb -= estimate_gb
-        else:
-            return wanted
-        if len(wanted) == 1:
-            raise RuntimeError(
-                "ADAPTIVE_EAGLE has no room for any tier beside the start-up tier: tier "
-                f"{tier.label} needs about {estimate_gb:.2f} GB and {max(available_gb, 0):.2f} "
-                "GB are left; lower --mem-fraction-static or --cuda-graph-max-bs-decode."
-            )
-        wanted.remove(tier)
-        host.leave_out(tier)
+def _warn_of_overrun(pool: RuntimePool, host: TierHost, first: TierState, budget_gb: float) -> None:
+    """Tells that a tier, built without an estimate, took more than there was for it."""
+    reserve_gb = _reserve_gb(host, _reachable(host) & _built(pool))
+    over_gb = -min(host.min_free_gb() - reserve_gb, _left_gb(pool, budget_gb))
+    if over_gb > 0:
         logger.warning(
-            "ADAPTIVE_EAGLE leaves out tier %s: its %d graph sizes need about %.2f GB and "
-            "%.2f GB are left for them. Lower --mem-fraction-static or "
-            "--cuda-graph-max-bs-decode, raise memory_budget_gb if the config has one, or remove "
-            "the step from the config.",
-            tier.label,
-            num_graphs,
-            estimate_gb,
-            max(available_gb, 0.0),
+            "ADAPTIVE_EAGLE built tier %s, which tells what the others take, and overran: it took "
+            "%.2f GB, %.2f GB more than there is beside %.2f GB that stay free for serving, or "
+            "than memory_budget_gb allows. %s.",
+            first.tier.label,
+            first.build_gb,
+            over_gb,
+            reserve_gb,
+            WHAT_TO_CHANGE,
         )
+
+
+def _warn_of_missing_graphs(pool: RuntimePool, host: TierHost) -> None:
+    """Tells which batches fell back to a tier that was built before the plan."""
+    for state in pool.states:
+        missing = set(host.graph_batch_sizes(state.tier)) - set(state.graph_batch_sizes)
+        if missing:
+            logger.warning(
+                "ADAPTIVE_EAGLE has no graphs of sizes %s for tier %s, to which batches fell back "
+                "that lost theirs: they run slower. %s.",
+                ", ".join(map(str, sorted(missing))),
+                state.tier.label,
+                WHAT_TO_CHANGE,
+            )

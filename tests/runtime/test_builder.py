@@ -1,29 +1,50 @@
 """Building: estimated before it is captured, decided alike on every rank, withdrawn in time."""
 
 import logging
+import math
+from collections.abc import Sequence
 
 import pytest
 
-from sglang_adaptive_spec.config import load_config
-from sglang_adaptive_spec.policy.ema import EmaPolicy
-from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
-from sglang_adaptive_spec.runtime.builder import RESERVED_GB, build_tiers
-from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, reachable_tiers
+from sglang_adaptive_spec.config import load_config, parse_config
+from sglang_adaptive_spec.policy.build import build_policy
+from sglang_adaptive_spec.policy.tiers import Policy, Tier, chain_tier
+from sglang_adaptive_spec.runtime.builder import MIN_RESERVED_GB, build_tiers, reserved_gb
+from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import RuntimePool, Slot, TierState
 
 SEVEN = chain_tier(7)
 CAPTURED = [1, 2, 4, 8, 16, 32, 64, 128]
+VOCAB = 128_256
+TREE = Tier(3, 4, 24)
+
+
+def ladder(slots: str) -> Policy:
+    """A policy that chooses among all tiers of a slot, named as in a config file."""
+    return build_policy(parse_config("a test", f'{{"policy": "goodput", {slots}}}'.encode()), 3)
 
 
 class FakeHost:
     """A device with so much memory, on which a tier costs what ``cost_gb`` says."""
 
-    def __init__(self, free_gb: float, cost_gb: float, other_rank_free_gb: float = 1e9) -> None:
+    def __init__(
+        self,
+        free_gb: float,
+        cost_gb: float,
+        other_rank_free_gb: float = 1e9,
+        policy: Policy | None = None,
+    ) -> None:
         self.left_gb, self.cost_gb, self.other_rank_free_gb = free_gb, cost_gb, other_rank_free_gb
-        self.policy = EmaPolicy(load_config("host-default"), 3)
+        self.policy = policy or build_policy(load_config("host-default"), 3)
         self.rank0_says: bool | None = None
         self.built: list[Tier] = []
+
+    def reachable_by_batch(self) -> list[Sequence[Tier]]:
+        return [self.policy.reachable(batch_size) for batch_size in range(1, 129)]
+
+    def vocab_size(self) -> int:
+        return VOCAB
 
     def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
         return tuple(graph_batch_sizes(tier, CAPTURED, self.policy.reachable, 128))
@@ -48,10 +69,20 @@ class FakeHost:
 
 def run(host: FakeHost) -> RuntimePool:
     pool = RuntimePool([Slot(host, "slot")], SEVEN)
-    pool.add(TierState(SEVEN, (7,), (1, 2, 4, 8), 1.0, 1.0))
+    sizes = host.graph_batch_sizes(SEVEN)
+    pool.add(TierState(SEVEN, (7,), sizes, 1.0, 1.0))
     memory = MemoryModel(fixed_gb=0.2)
-    memory.learn(SEVEN, 4, 1.0)
-    build_tiers(pool, host, reachable_tiers(host.policy.reachable, 128), memory)
+    memory.learn(SEVEN, len(sizes), 1.0)
+    build_tiers(pool, host, memory)
+    return pool
+
+
+def run_from_no_tier(host: FakeHost, budget_gb: float = math.inf) -> RuntimePool:
+    """The start-up shape holds every tree and chain, is none of them and captured nothing."""
+    startup = Tier(7, 4, 24)
+    pool = RuntimePool([Slot(host, "slot")], startup)
+    pool.add(TierState(startup, (7,), (), 1.0, 0.0))
+    build_tiers(pool, host, MemoryModel(fixed_gb=0.0), budget_gb)
     return pool
 
 
@@ -66,7 +97,7 @@ def test_every_reachable_tier_is_built_once_shallowest_first() -> None:
 def test_a_tier_that_does_not_fit_is_left_out_with_a_warning_that_says_what_to_do(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    host = FakeHost(free_gb=RESERVED_GB + 1.0, cost_gb=0.1)
+    host = FakeHost(free_gb=MIN_RESERVED_GB + 1.0, cost_gb=0.1)
     with caplog.at_level(logging.WARNING):
         run(host)
     assert chain_tier(5) not in host.built
@@ -76,8 +107,8 @@ def test_a_tier_that_does_not_fit_is_left_out_with_a_warning_that_says_what_to_d
 
 
 def test_the_start_stops_where_no_tier_fits() -> None:
-    with pytest.raises(RuntimeError, match="lower --mem-fraction-static"):
-        run(FakeHost(free_gb=RESERVED_GB, cost_gb=1))
+    with pytest.raises(RuntimeError, match="Lower --mem-fraction-static"):
+        run(FakeHost(free_gb=MIN_RESERVED_GB, cost_gb=1))
 
 
 def test_a_tier_whose_build_raises_stops_the_start_with_the_error() -> None:
@@ -85,11 +116,10 @@ def test_a_tier_whose_build_raises_stops_the_start_with_the_error() -> None:
     host = BreaksAtThree(free_gb=40, cost_gb=1)
     pool = RuntimePool([Slot(host, "slot")], SEVEN)
     pool.add(TierState(SEVEN, (7,), (1, 2, 4, 8), 1.0, 1.0))
-    tiers = reachable_tiers(host.policy.reachable, 128)
     memory = MemoryModel(fixed_gb=0.2)
     memory.learn(SEVEN, 4, 1.0)
     with pytest.raises(MemoryError, match="num_steps=3"):
-        build_tiers(pool, host, tiers, memory)
+        build_tiers(pool, host, memory)
     assert [tier.num_steps for tier in host.built] == [0, 1]
     assert [state.tier.num_steps for state in pool.states] == [0, 1, 7]
     assert pool.current == SEVEN
@@ -98,15 +128,100 @@ def test_a_tier_whose_build_raises_stops_the_start_with_the_error() -> None:
 
 def test_without_graphs_of_the_start_up_tier_the_first_tier_teaches_what_the_others_take() -> None:
     """A ladder with trees may start at a shape that is no tier, which nothing is captured for."""
-    host = FakeHost(free_gb=RESERVED_GB + 3.0, cost_gb=1.0)
-    pool = RuntimePool([Slot(host, "slot")], SEVEN)
-    pool.add(TierState(SEVEN, (7,), (), 1.0, 0.0))
-    memory = MemoryModel(fixed_gb=0.0)
-    memory.learn(SEVEN, 0, 0.0)
-    build_tiers(pool, host, reachable_tiers(host.policy.reachable, 128), memory)
+    host = FakeHost(free_gb=MIN_RESERVED_GB + 3.0, cost_gb=1.0)
+    run_from_no_tier(host)
     assert host.built[0] == chain_tier(1)  # drafting, and the shallowest
-    assert memory.has_learned
     assert chain_tier(5) not in host.built  # what it taught ruled the deepest out
+
+
+@pytest.mark.parametrize(
+    ("room_gb", "budget_gb", "says"),
+    [
+        (1.1, math.inf, None),
+        (9.0, 1.1, None),
+        (0.4, math.inf, "0.60 GB more"),
+        (9.0, 0.5, "0.50 GB more"),
+    ],
+)
+def test_a_tier_that_is_built_without_an_estimate_and_overruns_is_told_of(
+    room_gb: float, budget_gb: float, says: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = ladder('"1": {"candidate_steps": [3]}')
+    host = FakeHost(MIN_RESERVED_GB + room_gb, cost_gb=1.0, policy=policy)
+    run_from_no_tier(host, budget_gb)
+    assert host.built == [chain_tier(3)]
+    assert ("built tier 3" in caplog.text) == (says is not None)
+    assert says is None or says in caplog.text
+
+
+def test_the_last_tier_is_left_out_too_where_a_tier_is_there_already(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    policy = ladder('"1": {"candidate_steps": [3, 7]}')
+    host = FakeHost(free_gb=MIN_RESERVED_GB + 1.5, cost_gb=1.0, policy=policy)
+    run_from_no_tier(host)
+    assert host.built == [chain_tier(3)]
+    assert set(host.reachable_by_batch()) == {(chain_tier(3),)}
+    assert "leaves out tier 7" in caplog.text
+    host = FakeHost(free_gb=MIN_RESERVED_GB, cost_gb=1.0, policy=policy)
+    run(host)
+    assert host.built == []
+    assert set(host.reachable_by_batch()) == {(SEVEN,)}
+    assert "leaves out tier 3" in caplog.text
+
+
+def test_the_start_stops_where_batches_would_draft_deeper_than_asked() -> None:
+    only_three_at_large = ladder('"1": {"candidate_steps": [3, 7]}, "8": {"candidate_steps": [3]}')
+    with pytest.raises(RuntimeError, match="no room for tier 3, and without it"):
+        run(FakeHost(free_gb=MIN_RESERVED_GB, cost_gb=1.0, policy=only_three_at_large))
+    plain_at_large = ladder('"1": {"candidate_steps": [3, 5]}, "64": {"candidate_steps": [0]}')
+    host = FakeHost(free_gb=MIN_RESERVED_GB + 1.0, cost_gb=1.0, policy=plain_at_large)
+    with pytest.raises(RuntimeError, match="no room for tier 0, and without it"):
+        run_from_no_tier(host)
+
+
+def test_batches_that_fall_back_to_the_first_tier_are_told_of_its_missing_graphs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    policy = ladder('"1": {"candidate_steps": [3]}, "9": {"candidate_steps": [5]}')
+    host = FakeHost(free_gb=MIN_RESERVED_GB + 1.2, cost_gb=1.0, policy=policy)
+    run_from_no_tier(host)
+    assert host.built == [chain_tier(3)]
+    assert "no graphs of sizes 16, 32, 64, 128 for tier 3" in caplog.text
+
+
+def test_a_tier_that_batches_fall_back_to_is_built_though_its_own_slot_is_out_of_reach() -> None:
+    policy = ladder(
+        '"1": {"candidate_steps": [3, 7]}, "8": {"candidate_steps": [5]}, '
+        '"200": {"candidate_steps": [4]}'
+    )
+    pool = run(FakeHost(free_gb=MIN_RESERVED_GB + 1.55, cost_gb=0.0, policy=policy))
+    assert [state.tier.num_steps for state in pool.states] == [3, 4, 7]
+
+
+def test_what_stays_free_follows_the_widest_verify() -> None:
+    assert reserved_gb(128 * 8, VOCAB) == MIN_RESERVED_GB
+    assert reserved_gb(128 * 24, VOCAB) == pytest.approx(4.4, abs=0.01)
+
+
+def test_a_wide_tree_is_refused_for_the_room_of_its_verify_and_costs_no_other_tier_its_place(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    policy = ladder('"1": {"candidate_steps": [1, 3, 5], "candidate_tiers": [[3, 4, 24]]}')
+    host = FakeHost(free_gb=4.0, cost_gb=0.1, policy=policy)
+    run_from_no_tier(host)
+    assert host.built == [chain_tier(1), chain_tier(3), chain_tier(5)]
+    assert "4.40 GB stay free" in caplog.text
+
+
+def test_a_wide_tree_has_its_place_where_batches_are_small() -> None:
+    policy = ladder(
+        '"1": {"candidate_steps": [1, 3, 5], "candidate_tiers": [[3, 4, 24]]}, '
+        '"9": {"candidate_steps": [1, 3, 5]}'
+    )
+    host = FakeHost(free_gb=4.0, cost_gb=0.1, policy=policy)
+    run_from_no_tier(host)
+    assert host.built == [chain_tier(1), chain_tier(3), TREE, chain_tier(5)]
 
 
 class BreaksAtThree(FakeHost):
@@ -119,7 +234,7 @@ class BreaksAtThree(FakeHost):
 
 
 def test_the_rank_with_the_least_memory_decides() -> None:
-    tight, roomy = RESERVED_GB + 1.0, 40
+    tight, roomy = MIN_RESERVED_GB + 1.0, 40
     alone = FakeHost(free_gb=tight, cost_gb=0)
     run(alone)
     with_neighbour = FakeHost(free_gb=roomy, cost_gb=0, other_rank_free_gb=tight)
@@ -142,7 +257,7 @@ def test_rank_0_has_the_last_word() -> None:
 def test_with_any_room_no_batch_is_left_without_the_graph_of_a_tier_it_may_choose(
     room_gb: float,
 ) -> None:
-    host = FakeHost(free_gb=RESERVED_GB + room_gb, cost_gb=0.0)
+    host = FakeHost(free_gb=MIN_RESERVED_GB + room_gb, cost_gb=0.0)
     pool = run(host)
     kept = {state.tier.num_steps for state in pool.states} - {7}
     assert kept == {step for step in (0, 1, 3, 5) if step <= max(kept)}  # shallow first
