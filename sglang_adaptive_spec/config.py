@@ -7,7 +7,7 @@ speculative/adaptive_spec_params.py:AdaptiveSpeculativeParams). Only the policy 
 keys; `goodput` measures what they guess. Reference: docs/config.md.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +40,12 @@ __all__ = [
 PRESETS = ("goodput", "conservative", "aggressive", "host-default")
 DEFAULT_PRESET = "goodput"
 DEFAULT_MEMORY_BUDGET_GB = 4.0  # what issue 3 grants the tiers; not a measured value
+# The server arguments that name a tier, in the order of its fields.
+TIER_FLAGS = (
+    "--speculative-num-steps",
+    "--speculative-eagle-topk",
+    "--speculative-num-draft-tokens",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,7 @@ class AdaptiveConfig:
     slots: Mapping[int, SlotConfig]  # by lower bound of the batch size, ascending
     memory_budget_gb: float = DEFAULT_MEMORY_BUDGET_GB  # all tiers' graphs and backends; goodput
     record: str | None = None  # path of the trace to write
+    initial: Tier | None = None  # where to start, from the server arguments; no key of a file
 
     @property
     def candidate_steps(self) -> tuple[int, ...]:
@@ -94,26 +101,49 @@ class AdaptiveConfig:
         return Tier(max(num_steps, 1), topk, max(num_draft_tokens, 2))
 
     def initial_tier(self, num_steps: int) -> Tier:
-        """Returns the tier to start at: the chain of ``num_steps``, else the narrowest tree."""
-        return min(tier for tier in self.tiers if tier.num_steps == num_steps)
+        """Returns ``initial`` if it has ``num_steps``, else the narrowest tier that does."""
+        tiers = [tier for tier in self.tiers if tier.num_steps == num_steps]
+        return self.initial if self.initial in tiers else min(tiers)
 
     def initial_steps(self, requested: int | None) -> int:
         """Returns the step count to start at: ``requested``, else the middle candidate.
 
         Raises:
-            ConfigError: ``requested`` is no candidate of any slot.
+            ConfigError: No tier has ``requested`` steps.
         """
-        candidates = self.candidate_steps or tuple(sorted({t.num_steps for t in self.tiers}))
+        depths = tuple(sorted({tier.num_steps for tier in self.tiers}))
         if requested is None:
+            candidates = self.candidate_steps or depths
             return candidates[len(candidates) // 2]
-        if requested not in candidates:
+        if requested not in depths:
             raise config_error(
                 self.source,
-                f"--speculative-num-steps is {requested}, which is no candidate step",
-                ", ".join(map(str, candidates)),
+                f"--speculative-num-steps is {requested}, which no tier has",
+                ", ".join(map(str, depths)),
                 "pass one of them, drop the flag, or add the value to a slot's candidate_steps",
             )
         return requested
+
+    def starting_tier(
+        self, num_steps: int | None, topk: int | None, num_draft_tokens: int | None
+    ) -> Tier:
+        """Returns the tier to start at: the narrowest one with every number that is given.
+
+        A topk alone names no tier; it may stand where all tiers have it, or only one has.
+
+        Raises:
+            ConfigError: No tier has all of them, or a topk alone contradicts the other tiers.
+        """
+        steps = self.initial_steps(num_steps)
+        given = (num_steps, topk, num_draft_tokens)
+        tiers = [tier for tier in self.tiers if _has(tier, given)]
+        if not tiers:
+            raise _no_such_tier(self, given)
+        if num_steps is not None or num_draft_tokens is not None or len(tiers) == 1:
+            return min(tiers, key=lambda tier: (tier.topk, tier.num_draft_tokens, tier.num_steps))
+        if len(tiers) < len(self.tiers):
+            raise _topk_of_some(self, topk)
+        return self.initial_tier(steps)
 
     def without(self, steps: Collection[int]) -> "AdaptiveConfig":
         """Returns this config with ``steps`` withdrawn from every slot.
@@ -227,6 +257,33 @@ def _as_keys(slot: SlotConfig, has_tuning: bool) -> dict[str, object]:
     if not slot.candidate_steps:
         del keys["candidate_steps"]
     return keys
+
+
+def _has(tier: Tier, given: Sequence[int | None]) -> bool:
+    return all(want in (None, has) for want, has in zip(given, tier, strict=True))
+
+
+def _no_such_tier(config: AdaptiveConfig, given: Sequence[int | None]) -> ConfigError:
+    named = zip(TIER_FLAGS, given, strict=True)
+    flags = [f"{flag} {value}" for flag, value in named if value is not None]
+    return config_error(
+        config.source,
+        f"no tier has {' and '.join(flags)}",
+        "the numbers of one tier, [num_steps, topk, num_draft_tokens]: "
+        + ", ".join(str(list(tier)) for tier in config.tiers),
+        "pass those of one of them, drop the flags, or add the tier to a slot",
+    )
+
+
+def _topk_of_some(config: AdaptiveConfig, topk: int | None) -> ConfigError:
+    return config_error(
+        config.source,
+        f"{TIER_FLAGS[1]} is {topk}, and the tiers have topk "
+        + ", ".join(map(str, sorted({tier.topk for tier in config.tiers}))),
+        f"that flag where every tier has its topk, or beside {TIER_FLAGS[0]}: both then name the "
+        "tier to start at",
+        f"drop the flag, add {TIER_FLAGS[0]}, or remove the other tiers from candidate_tiers",
+    )
 
 
 def _given(keys: TuningKeys) -> dict[str, Any]:

@@ -8,7 +8,7 @@ the largest tier.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +21,9 @@ from sglang_adaptive_spec.host.request import ALGORITHM, ATTRIBUTE, AdaptiveRequ
 
 logger = logging.getLogger(__name__)
 
-SPECULATIVE_FIELDS = (
-    "speculative_algorithm",
-    "speculative_num_steps",
-    "speculative_eagle_topk",
-    "speculative_num_draft_tokens",
-)
+# In the order of a tier's fields.
+TIER_FIELDS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
+SPECULATIVE_FIELDS = ("speculative_algorithm", *TIER_FIELDS)
 TREES_REFUSED = "candidate_tiers lists trees (topk above 1), and {}; or list chains only."
 
 
@@ -49,9 +46,8 @@ def resolve_adaptive(resolve: Callable[[], Any], server_args: Any) -> Any:
         reason = unsupported.resolved_reason(server_args)
         if reason is None:
             _check_trees(server_args, request)
-            # Only now: steps that are no candidate do not matter to a server that cannot switch.
-            initial = request.config.initial_steps(request.initial_steps)
-            setattr(server_args, ATTRIBUTE, replace(request, initial_steps=initial))
+            # Only now: what names no tier does not matter to a server that cannot switch.
+            setattr(server_args, ATTRIBUTE, _with_initial(request, user_values))
             _warn_about_request_cap(server_args)
             return result
         # The raw fields are sealed while the host resolves, so putting the bookkeeping and our own
@@ -105,10 +101,7 @@ def read_request(server_args: Any) -> AdaptiveRequest:
     config = load_config(server_args.speculative_adaptive_config)
     base = config.base or _infer_base(server_args)
     reason = unsupported.raw_reason(server_args)
-    steps = server_args.speculative_num_steps
-    if steps is None and server_args.speculative_num_draft_tokens is not None:
-        steps = server_args.speculative_num_draft_tokens - 1
-    return AdaptiveRequest(config, base, steps, reason)
+    return AdaptiveRequest(config, base, server_args.speculative_num_steps, reason)
 
 
 def draft_config(server_args: Any) -> Any:
@@ -123,6 +116,17 @@ def _infer_base(server_args: Any) -> str:
         return "EAGLE"
     architectures = getattr(draft_config(server_args), "architectures", None) or []
     return "EAGLE3" if any("Eagle3" in name for name in architectures) else "EAGLE"
+
+
+def _with_initial(request: AdaptiveRequest, user_values: Mapping[str, Any]) -> AdaptiveRequest:
+    """Adds the tier to start at, which the user's own numbers may name.
+
+    Raises:
+        ConfigError: They name none of the config's tiers.
+    """
+    initial = request.config.starting_tier(*(user_values[name] for name in TIER_FIELDS))
+    config = replace(request.config, initial=initial)
+    return replace(request, config=config, initial_steps=initial.num_steps)
 
 
 def _write_tier(server_args: Any, request: AdaptiveRequest) -> None:

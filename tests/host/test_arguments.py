@@ -13,6 +13,8 @@ import pytest
 
 from sglang_adaptive_spec.config import ConfigError
 from sglang_adaptive_spec.host.request import AdaptiveRequest, request_of
+from sglang_adaptive_spec.policy.build import build_policy
+from sglang_adaptive_spec.policy.tiers import DecodeBatch, Tier, chain_tier
 from tests.hosts import REPO
 
 pytestmark = pytest.mark.usefixtures("plugins_loaded")
@@ -88,6 +90,8 @@ def test_zero_steps_alone_still_start_the_host_at_one(
         ({"speculative_num_steps": 7}, 7),
         ({"speculative_num_steps": 1, "speculative_num_draft_tokens": 2}, 1),
         ({"speculative_num_draft_tokens": 2}, 1),
+        ({"speculative_eagle_topk": 1}, 3),
+        ({"speculative_num_steps": 7, "speculative_eagle_topk": 1}, 7),
     ],
 )
 def test_the_users_steps_and_draft_tokens_are_the_initial_step(
@@ -95,6 +99,7 @@ def test_the_users_steps_and_draft_tokens_are_the_initial_step(
 ) -> None:
     view, request = resolved(arguments(models, **given))
     assert (request.initial_steps, view.speculative_num_steps) == (initial, 10)
+    assert request.config.initial == chain_tier(initial)
 
 
 def test_arguments_resolved_before_plugins_are_loaded_end_in_the_hosts_own_words(
@@ -110,6 +115,15 @@ def test_arguments_resolved_before_plugins_are_loaded_end_in_the_hosts_own_words
 def test_steps_that_are_no_candidate_are_an_error_that_says_so(models: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"--speculative-num-steps.*4.*0, 1, 2, 3, 5, 7, 10"):
         arguments(models, speculative_num_steps=4).resolve_once()
+
+
+def test_draft_tokens_that_contradict_the_steps_are_an_error_that_says_so(
+    models: dict[str, str],
+) -> None:
+    given = {"speculative_num_steps": 3, "speculative_eagle_topk": 1}
+    server_args = arguments(models, speculative_num_draft_tokens=8, **given)
+    with pytest.raises(ConfigError, match=r"no tier has .*draft-tokens 8; .*\[3, 1, 4\].*drop"):
+        server_args.resolve_once()
 
 
 def test_two_controllers_at_once_are_an_error_that_says_which_to_drop(
@@ -135,6 +149,40 @@ def test_trees_are_switched_and_resolution_runs_at_the_shape_that_holds_all(
         view.speculative_num_draft_tokens,
     )
     assert shape == (5, 4, 8) == tuple(request.startup_tier)
+
+
+@pytest.mark.parametrize(
+    ("given", "initial"),
+    [
+        ({}, (5, 1, 6)),
+        ({"speculative_num_steps": 3}, (3, 4, 8)),  # no chain has 3 steps
+        ({"speculative_num_draft_tokens": 8}, (3, 4, 8)),
+        ({"speculative_num_steps": 5, "speculative_eagle_topk": 1}, (5, 1, 6)),
+    ],
+)
+def test_numbers_that_name_a_tier_beside_trees_are_the_tier_to_start_at(
+    models: dict[str, str], tmp_path: Path, given: dict[str, int], initial: tuple[int, int, int]
+) -> None:
+    config = tmp_path / "trees.json"
+    config.write_text(json.dumps(TREES))
+    server_args = arguments(models, speculative_adaptive_config=str(config), **given)
+    _, request = resolved(server_args)
+    assert request.initial_steps == initial[0]
+    carried = pickle.loads(pickle.dumps(request))
+    policy = build_policy(carried.config, carried.initial_steps)
+    assert policy.choose(DecodeBatch(1, ["a"])) == Tier(*initial)
+
+
+def test_topk_1_beside_trees_is_an_error_that_says_so(
+    models: dict[str, str], tmp_path: Path
+) -> None:
+    config = tmp_path / "trees.json"
+    config.write_text(json.dumps(TREES))
+    named = {"speculative_adaptive_config": str(config), "speculative_eagle_topk": 1}
+    with pytest.raises(ConfigError, match=r"eagle-topk is 1, and .* topk 1, 4; .* drop the flag"):
+        arguments(models, **named).resolve_once()
+    with pytest.raises(ConfigError, match=r"no tier has --speculative-num-steps 3 and .*topk 1"):
+        arguments(models, speculative_num_steps=3, **named).resolve_once()
 
 
 @pytest.mark.parametrize(
