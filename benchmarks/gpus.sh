@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# Runs the benchmarks on the GPUs of one machine, several at once, within a time limit.
+#
+#   OUT=folder SHA=commit benchmarks/gpus.sh 0=transition-i 1=transition-j 2=ramp 3=trees-1
+#   OUT=folder SHA=commit PAIR=folder benchmarks/gpus.sh 0=trees-2:330+backends 1=sampling
+#
+# An argument is GPUS=STREAM[:SECONDS][+STREAM[:SECONDS]...]: its streams, of the table below, run
+# one after the other on its GPUs (0,1 for two), all arguments at the same time. SECONDS is the most
+# that a stream may take; without it, all that is left of LIMIT_S (590), the whole script's limit.
+# Deadlines follow from both; what does not fit is left out and said. PAIR is what
+# benchmarks/pack_pair.py unpacked: PAIR/target and PAIR/prompts.json. Each benchmark writes to OUT
+# as it goes; an argument's output goes to OUT/STREAM_STREAM.txt.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+
+least_s=100  # servers started in 46 to 70 s (matrix-h200.json), four beside each other
+copying_s=25 # left to whoever takes OUT off the machine
+usage="GPUS=STREAM[:SECONDS][+STREAM[:SECONDS]...], GPUS as 0 or 0,1, SECONDS from $least_s to 9999"
+
+# A transition of 2 x 192 tokens a slot and phase fits the limit, the host's 4 x 256 does not.
+phases="--concurrency 64,16,2 --waves 2 --new-tokens 192 --repeats 3"
+injected="--workloads injected --max-total-tokens 32768 $phases"
+real="PAIR --arms none,static-1,static-3,static-5,static-7,builtin,goodput $phases"
+trees="--at-once --batches 1,4,8 --max-total-tokens 32768"
+
+# Stream, first port, command; PAIR stands for the SmolLM2 pair's arguments. Ports of a fleet follow
+# its first; from 32768 on the system gives them to anybody.
+declare -A ports=() commands=()
+while read -r name port command; do
+  ports[$name]=$port
+  commands[$name]=$command
+done <<TABLE
+matrix-a               20300 matrix run --at-once --arms builtin,goodput,static-3,none --tag a1
+matrix-b               20900 matrix run --at-once --arms ema,static-7,static-5,static-1 --tag b1
+trees-1                21500 matrix run $trees --arms none,static-3,goodput,goodput-trees --tag t1
+trees-2                22100 matrix run $trees --tag t2 \
+  --arms static-5,static-1-4-5,static-3-4-16,static-5-4-12
+transition-i           22700 transition run $injected --arms none,static-7,builtin,goodput --tag i
+transition-j           23300 transition run $injected --arms static-1,static-3,static-5 --tag j
+transition-real        23900 transition run $real --workloads mixed-text --tag s
+transition-alternating 24500 transition run $real --workloads alternating --tag a
+ramp                   25100 ramp run --seconds 50 --tag 1
+overhead               25700 overhead run --arms goodput --tag o1
+overlap-1              26300 overlap run --tag 1
+overlap-2              26900 overlap run --tag 2 \
+  --arms static-3-triton,static-3-triton-plan-stream,goodput-triton
+overlap-3              27500 overlap grammar PAIR --tag 3
+sampling               28100 sampling run PAIR --tag 1
+backends               28700 backends run PAIR --new-tokens 64 --tag 1 \
+  --cases flashinfer,flashinfer-mla,triton-mla,triton
+tensor-parallel        29300 tensor_parallel run --tag 1
+TABLE
+
+fail() {
+  echo "$0: $*" >&2
+  exit 2
+}
+
+# check_argument ARGUMENT: ends the script unless it can run beside those before.
+declare -A taken=()
+check_argument() {
+  local item='[a-z0-9-]+(:[1-9][0-9]{2,3})?' gpus streams each
+  [[ $1 =~ ^[0-9](,[0-9])*=$item(\+$item)*$ ]] || fail "argument '$1': allowed is $usage."
+  IFS=, read -ra gpus <<<"${1%%=*}"
+  IFS=+ read -ra streams <<<"${1#*=}"
+  for each in "${gpus[@]}" "${streams[@]%:*}"; do
+    [ -z "${taken[$each]-}" ] ||
+      fail "argument '$1': $each is given twice, allowed is once; streams of a GPU are joined by +."
+    taken[$each]=yes
+  done
+  for each in "${streams[@]%:*}"; do
+    check_stream "$each" "${#gpus[@]}"
+  done
+}
+
+# check_stream STREAM NUM_GPUS
+check_stream() {
+  [ -n "${ports[$1]-}" ] || fail "there is no stream '$1', allowed are: $(streams_by_name)."
+  [[ $1 != tensor-parallel || $2 -ge 2 ]] || fail "$1 has $2 GPU, allowed are two or more: 0,1=$1."
+  [[ " ${commands[$1]} " != *" PAIR "* || -d ${PAIR-}/target && -f $PAIR/prompts.json ]] ||
+    fail "$1: PAIR is '${PAIR-}', allowed is a folder that holds target and prompts.json."
+}
+
+streams_by_name() { printf '%s\n' "${!ports[@]}" | sort | paste -sd ' '; }
+
+# run_stream GPUS STREAM[:SECONDS]
+run_stream() {
+  local stream=${2%:*} words=() word
+  local command_s=$((limit_s - copying_s - SECONDS))
+  if [[ $2 == *:* ]] && ((${2#*:} < command_s)); then
+    command_s=${2#*:}
+  fi
+  if ((command_s < least_s)); then
+    echo "$stream: left out for want of time, $command_s s of at least $least_s"
+    return
+  fi
+  for word in ${commands[$stream]}; do
+    case $word in
+      PAIR) words+=(--target "$PAIR/target" --prompts "$PAIR/prompts.json") ;;
+      *) words+=("$word") ;;
+    esac
+  done
+  # INT unwinds, so that servers end and logs are kept; a server left over would keep its memory.
+  CUDA_VISIBLE_DEVICES=$1 timeout -s INT -k 20 "$command_s" \
+    python3 -m "benchmarks.${words[0]}" "${words[@]:1}" --port "${ports[$stream]}" \
+    --deadline $((command_s - 45)) --git-sha "$SHA" --out "$OUT" ||
+    echo "$stream: ended with status $?"
+}
+
+# run_argument ARGUMENT
+run_argument() {
+  local streams stream
+  IFS=+ read -ra streams <<<"${1#*=}"
+  for stream in "${streams[@]}"; do
+    run_stream "${1%%=*}" "$stream"
+  done
+}
+
+limit_s=${LIMIT_S:-590}
+[[ $limit_s =~ ^[1-9][0-9]{0,3}$ ]] || fail "LIMIT_S is '$limit_s', allowed is 1 to 9999, seconds."
+[ -n "${OUT-}" ] || fail "OUT is '', allowed is a folder for the results."
+[ -n "${SHA-}" ] || fail "SHA is '', allowed is the commit that is measured."
+[ $# -gt 0 ] || fail "no argument, allowed is one or more of $usage."
+for argument; do
+  check_argument "$argument"
+done
+
+ulimit -n "$(ulimit -Hn)"
+mkdir -p "$OUT"
+logs=()
+for argument; do
+  names=$(sed -E 's/:[0-9]+//g; y/+/_/' <<<"${argument#*=}")
+  logs+=("$OUT/$names.txt")
+  run_argument "$argument" >"$OUT/$names.txt" 2>&1 &
+done
+wait
+tail -v -n 30 "${logs[@]}"
