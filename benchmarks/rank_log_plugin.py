@@ -1,23 +1,61 @@
-"""Logs every rank's decisions and what agreeing costs it; the other ranks' clocks run askew.
+"""Logs every rank's decisions and what agreeing costs it; the other ranks' times are askew.
 
 A bench-only plugin, silent unless BENCH_RANK_LOG names a folder. Each rank writes a line per decode
 round to `decisions-RANK.log` (batch size, tier, catch-up) and at the end of each block of rounds
-the microseconds of its sharing to `ticks-RANK.log`. What the policy is told as the time comes from
-a clock that runs 1.5 times as fast on every rank but the first, and started an hour earlier.
+the microseconds of its sharing to `ticks-RANK.log`.
+
+All that a rank measures by itself is askew on every rank but the first, so that ranks which believe
+it part: a round time, of the start-up or of a served round, grows with every draft step and has a
+jitter (the plugin gives these ranks a timer: only the first has one), and the time that a batch
+bears comes from a clock 1.5 times as fast that started an hour earlier.
 """
 
 import os
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from sglang_adaptive_spec.policy.tiers import RoundTime, Tier
+from sglang_adaptive_spec.runtime.timing import Clock, RoundTimer
+
 LOG_ENV = "BENCH_RANK_LOG"
 DECIDE = "sglang_adaptive_spec.controller.AdaptiveController.before_decode"
 SHARE = "sglang_adaptive_spec.policy.sharing.SharedTimes.tick"
+SEED = "sglang_adaptive_spec.host.seeding.Seeder._round_ms"
 BLOCK_ROUNDS = 500
 CLOCK_RATE, CLOCK_OFFSET_S = 1.5, 3600.0
+# Of a round time: one factor for all tiers would leave the choice as it is.
+RATE_PER_STEP, JITTER = 1.2, 0.2
+
+
+class Skew:
+    """What a rank's times are multiplied with."""
+
+    def __init__(self) -> None:
+        self._random = random.Random(1)
+
+    def of(self, tier: Tier) -> float:
+        """Returns the factor on a time of ``tier``; another one each time."""
+        jitter = self._random.uniform(1.0 - JITTER, 1.0 + JITTER)
+        return float(jitter * RATE_PER_STEP**tier.num_steps)
+
+
+class SkewedTimer(RoundTimer):
+    """Times the rounds of a rank other than the first, askew."""
+
+    def __init__(self, device: str, clock: Clock | None = None) -> None:
+        super().__init__(device, clock)
+        self._skew = Skew()
+
+    def poll(self) -> RoundTime | None:
+        """Returns a period as the timer knows it, but for its length."""
+        found = super().poll()
+        if found is None:
+            return None
+        return found._replace(ms=found.ms * self._skew.of(found.tier))
 
 
 class RankLog:
@@ -53,21 +91,20 @@ class Logger:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._log: RankLog | None = None
+        self._skew = Skew()
 
     @property
     def log(self) -> RankLog:
         """The log of this rank."""
         if self._log is None:
-            from sglang.srt.runtime_context import get_parallel
-
-            rank = int(get_parallel().tp_rank)
-            self._log = RankLog(self._folder, rank)
-            if rank > 0:
-                skew_clock()
+            self._log = RankLog(self._folder, tp_rank())
         return self._log
 
     def around_decide(self, decide: Callable[..., Any], controller: Any, batch: Any) -> Any:
         """Logs what was decided."""
+        if self._log is None and tp_rank() > 0:
+            skew_clock()
+            controller.clock = SkewedTimer(device())
         log = self.log
         launch = decide(controller, batch)
         log.decided(batch.size, launch.tier.label, launch.is_catch_up)
@@ -79,6 +116,27 @@ class Logger:
         result = share(times)
         self.log.ticked((time.perf_counter_ns() - start_ns) / 1e3)
         return result
+
+    def around_seed(
+        self, round_ms: Callable[..., float], seeder: Any, tier: Tier, *args: Any
+    ) -> float:
+        """Puts a round time of the start-up askew."""
+        ms = round_ms(seeder, tier, *args)
+        return ms * self._skew.of(tier) if tp_rank() > 0 else ms
+
+
+def tp_rank() -> int:
+    """Returns which rank this process is."""
+    from sglang.srt.runtime_context import get_parallel
+
+    return int(get_parallel().tp_rank)
+
+
+def device() -> str:
+    """Returns where this process runs its rounds."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def skew_clock() -> None:
@@ -99,3 +157,4 @@ def register() -> None:
     logger = Logger(Path(folder))
     HookRegistry.register(DECIDE, logger.around_decide, HookType.AROUND)
     HookRegistry.register(SHARE, logger.around_share, HookType.AROUND)
+    HookRegistry.register(SEED, logger.around_seed, HookType.AROUND)

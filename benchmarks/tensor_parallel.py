@@ -2,8 +2,8 @@
 
 ADAPTIVE_EAGLE without a config on two GPUs, Llama-8B shapes with dummy weights, injected
 acceptance, closed loops of changing size and kind until NUM_ROUNDS decode rounds are over. Every
-rank logs its decisions; the clock of the second runs askew (rank_log_plugin.py), which must not
-matter: round times are those of the first. Equal means byte by byte.
+rank logs its decisions; what the second measures is askew (rank_log_plugin.py), such that it would
+decide otherwise alone: round times are those of the first. Equal means byte by byte.
 
 On a machine with two H200s, from the project's root (about 150 s):
 

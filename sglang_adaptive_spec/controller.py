@@ -19,6 +19,7 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Protocol
 
 from sglang_adaptive_spec.counters import RoundCounters
+from sglang_adaptive_spec.policy.sharing import SharedTimes
 from sglang_adaptive_spec.policy.tiers import (
     PLAIN_TIER,
     DecodeBatch,
@@ -107,6 +108,7 @@ class AdaptiveController:
         self.startup_tier = startup_tier
         self.clock = clock
         self.draft_schedule = draft_schedule  # None: every zero-step round extends the draft
+        self.shared_times: SharedTimes | None = None  # of a rank among several
         self.counters = RoundCounters()
         self.decode_tier = startup_tier  # the tier of the newest decode round
         self._batch_size = 0  # of the newest decode round
@@ -128,6 +130,8 @@ class AdaptiveController:
 
     def before_decode(self, batch: DecodeBatch) -> Launch:
         """Chooses and activates the tier of the decode round that is about to launch."""
+        if self.shared_times is not None:  # before all that a policy has a part in
+            self._learn_shared(self.shared_times)
         has_changed = batch.requests != self._requests
         if has_changed:
             self._requests = tuple(batch.requests)
@@ -177,6 +181,8 @@ class AdaptiveController:
         self.counters.count_round(launch.tier, num_correct_drafts)
         firsts = launch.first_drafts.read() if launch.first_drafts is not None else None
         round_time = self.clock.poll() if self.clock is not None else None  # once per result
+        if round_time is not None and self.shared_times is not None:
+            self.shared_times.add(round_time)
         try:
             self.policy.observe(
                 Observation(launch.tier, batch_size, launch.requests, num_correct_drafts, firsts)
@@ -185,6 +191,13 @@ class AdaptiveController:
                 self.policy.observe_time(round_time)
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("observe")
+
+    def _learn_shared(self, times: SharedTimes) -> None:
+        for round_time in times.tick():  # a message among the ranks: its failure ends the server
+            try:
+                times.learn(round_time)
+            except Exception:  # noqa: BLE001 - any policy must leave serving alive
+                self._count_policy_error("learn_time")
 
     def _with_draft_caught_up(self, tier: Tier, requests: Sequence[Hashable]) -> tuple[Tier, bool]:
         """Returns the tier to run and whether the round ends with a catch-up of the draft."""

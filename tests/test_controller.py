@@ -1,12 +1,14 @@
 """The loop's promises, on fakes: who gets which result, when tiers change, what survives."""
 
 import logging
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_adaptive_spec.controller import AdaptiveController
+from sglang_adaptive_spec.policy.sharing import SHARE_ROUNDS, SharedTimes
 from sglang_adaptive_spec.policy.tiers import (
     PLAIN_TIER,
     DecodeBatch,
@@ -204,6 +206,65 @@ def test_a_failing_policy_keeps_the_last_tier_is_counted_and_logged_once(
     assert controller.counters.num_policy_errors == 3
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert f"{call.removesuffix('_time')}()" in caplog.text
+
+
+# -- times that several ranks learn together --
+
+
+def run_sharing(controller: AdaptiveController, learn: Callable[[RoundTime], None]) -> list[int]:
+    """Runs two sharings' rounds, results at once; returns how many had started at each message."""
+    controller.clock = clock = FakeClock()
+    num_started: list[int] = []
+
+    def broadcast(times: Sequence[RoundTime]) -> Sequence[RoundTime]:
+        num_started.append(len(clock.calls))
+        return times
+
+    controller.shared_times = SharedTimes(learn, broadcast)
+    for _ in range(2 * SHARE_ROUNDS):
+        decode(controller)
+        controller.observe([1], 1)
+    return num_started
+
+
+@pytest.mark.parametrize("call", ["", "choose", "observe", "observe_time"])
+def test_a_rank_shares_its_times_at_the_same_rounds_whatever_its_policy_does(call: str) -> None:
+    controller, policy, _ = make(3)
+    policy.failing = call
+    learned: list[RoundTime] = []
+    assert run_sharing(controller, learned.append) == [SHARE_ROUNDS - 1, 2 * SHARE_ROUNDS - 1]
+    # The head of the round before a message ended the last period known then.
+    assert [one.ms for one in learned] == list(range(1, 2 * SHARE_ROUNDS - 1))
+    assert (controller.counters.num_policy_errors > 0) == bool(call)
+
+
+def test_a_policy_that_fails_to_learn_shared_times_is_counted_and_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    controller, _, pool = make(3)
+
+    def learn(_time: RoundTime) -> None:
+        raise ZeroDivisionError("scripted")
+
+    assert len(run_sharing(controller, learn)) == 2
+    assert controller.counters.num_policy_errors == 2 * SHARE_ROUNDS - 2  # every time
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "learn_time()" in caplog.text
+    assert pool.current == chain_tier(3)
+
+
+def test_a_message_that_fails_ends_the_rank() -> None:
+    """One that went on alone would wait for the others for ever."""
+    controller, _, _ = make(3)
+
+    def broadcast(_times: Sequence[RoundTime]) -> Sequence[RoundTime]:
+        raise RuntimeError("a rank is gone")
+
+    controller.shared_times = SharedTimes(lambda _time: None, broadcast)
+    for _ in range(SHARE_ROUNDS - 1):
+        decode(controller)
+    with pytest.raises(RuntimeError, match="a rank is gone"):
+        decode(controller)
 
 
 # -- results that wait for one another --

@@ -12,7 +12,8 @@ import copy
 import logging
 import platform
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -102,12 +103,28 @@ def seed_costs(worker: Any, policy: GoodputPolicy, max_batch_size: int) -> Seedi
                 "ADAPTIVE_EAGLE could not measure its round times; it learns them while serving."
             )
             policy.costs, source = _empty_table(policy, sizes), "none"
-        if get_parallel().tp_rank == 0 and seeder.is_complete:  # half a table is measured anew
-            save(key, policy.costs, folder)
+        if get_parallel().tp_rank == 0:
+            if seeder.is_complete:  # half a table is measured anew
+                save(key, policy.costs, folder)
+            elif source == "measured":
+                _warn_of(seeder.missing)
     if plain is not None:
         policy.costs.catch_up_rounds = plain.width
     seconds = time.perf_counter() - start_s - seeder.warm_up_s
     return Seeding(source, seconds, seeder.num_points, seeder.warm_up_s)
+
+
+def _warn_of(missing: Iterable[tuple[Tier, int]]) -> None:
+    sizes = defaultdict(list)
+    for tier, size in sorted(missing):
+        sizes[tier].append(str(size))
+    logger.warning(
+        "ADAPTIVE_EAGLE did not measure the round times of %s; it had %.0f s and free KV slots. "
+        "It learns them while serving and keeps no round times; the next start measures again. "
+        "If this repeats, list fewer tiers in the config or give the server a larger KV pool.",
+        "; ".join(f"tier {tier.label} at batch {','.join(of)}" for tier, of in sizes.items()),
+        LIMIT_S,
+    )
 
 
 def _empty_table(policy: GoodputPolicy, sizes: Collection[int]) -> CostTable:
@@ -145,6 +162,7 @@ class Seeder:
         self._startup = worker.controller.startup_tier
         self.num_points = 0
         self.warm_up_s = 0.0
+        self.missing: set[tuple[Tier, int]] = set()  # planned and not measured
         self.is_complete = False
 
     def seed(self, costs: CostTable) -> CostTable:
@@ -153,12 +171,14 @@ class Seeder:
         try:
             self._warm_up()
             deadline_s = time.perf_counter() + LIMIT_S
-            for tier, size, has_long in self._plan():
+            plan = list(self._plan())
+            self.missing = {(tier, size) for tier, size, _ in plan}
+            for tier, size, has_long in plan:
                 if not worker.tier_builder.agree(time.perf_counter() < deadline_s):
                     break
-                self._measure(costs, tier, size, has_long)
-            else:
-                self.is_complete = True
+                if self._measure(costs, tier, size, has_long):
+                    self.missing.remove((tier, size))
+            self.is_complete = not self.missing
         finally:
             worker.pool.activate(self._startup)
             worker.draft_worker.draft_runner.shared_read_done_event = None
@@ -193,11 +213,14 @@ class Seeder:
         sizes = [min(size, limit) for size in state.graph_batch_sizes or CPU_SIZES]
         return spaced([size for size in sizes if state.tier in reachable(size)], MAX_SIZES)
 
-    def _measure(self, costs: CostTable, tier: Tier, size: int, has_long: bool) -> None:
+    def _measure(self, costs: CostTable, tier: Tier, size: int, has_long: bool) -> bool:
+        """Times ``tier`` at every context length; returns whether the pool could hold all."""
         self._worker.pool.activate(tier)
+        is_whole = True
         for context_len in self._contexts(size, has_long):
             with BorrowedBatch(self._worker, size, context_len) as batch:
                 if batch is None:  # the pool is too small for it
+                    is_whole = False
                     continue
                 kinds = (False, True) if self._has_catch_up(tier) else (False,)
                 for is_catch_up in kinds:
@@ -205,6 +228,7 @@ class Seeder:
                     for padded in self._padding_up_to(tier, size):
                         costs.seed(tier, padded, padded * context_len, ms, is_catch_up)
                     self.num_points += 1
+        return is_whole
 
     def _contexts(self, size: int, has_long: bool) -> list[int]:
         """Returns the tokens per request to measure at, as many as pool and request rows hold."""

@@ -94,7 +94,7 @@ def get_row_headroom(get_headroom: Callable[..., Any], *args: Any, **kwargs: Any
     """Wraps ``get_req_to_token_extra_context_len``: a row of slots holds a round's whole reserve.
 
     The host reserves twice what a round may write, and gives a row that much past the context's
-    end for pages above 1 only. With seven steps or more, or a tree, a request that ends there
+    end for pages above 1 only. With eight steps or more, or a tree, a request that ends there
     would write into its neighbour's row (sglang 0.5.23 mem_cache/allocation_sizing.py).
     """
     return max(int(get_headroom(*args, **kwargs)), get_alloc_reserve_per_decode())
@@ -173,7 +173,6 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self._built_values: tuple[object, ...] = ()
         self.plain_rounds: PlainRounds | None = None
         self._is_target_last_to_read = False
-        self.shared_times: SharedTimes | None = None  # with several ranks
         self.seeding: Seeding | None = None  # how the costs were measured, if the policy has any
 
     def init_attention_backends(self, *args: Any, **kwargs: Any) -> None:
@@ -194,7 +193,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             self.seeding = seed_costs(self, policy, self.tier_builder.max_graph_batch_size())
             group = get_parallel().tp_group
             if group.world_size > 1:
-                self.shared_times = policy.shared_times = SharedTimes(
+                policy.learns_own_times = False
+                self.controller.shared_times = SharedTimes(
                     policy.learn_time, lambda times: group.broadcast_object(times, src=0)
                 )
         self.telemetry = Telemetry(self)
@@ -209,8 +209,6 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         if mode.is_extend() or batch.is_extend_in_batch:
             self._before_extend(mode)
         elif not mode.is_idle():
-            if self.shared_times is not None:
-                self.shared_times.tick()
             launch = self.controller.before_decode(self._decode_batch(batch))
             if self.plain_rounds is not None and launch.tier == PLAIN_TIER:
                 return self._plain_round(launch, batch, on_publish, *args, **kwargs)

@@ -2,7 +2,8 @@
 
 A policy is a function of what it is told. Batches and accepted drafts are the same on every rank of
 a tensor-parallel group, round times are not: so the first rank's are told to all, by all at the
-same decode round, in the same order. Between two such rounds nobody has learned any.
+same decode round, in the same order. Between two such rounds nobody has learned any. The controller
+owns them, as a rank that leaves out one message ends the server: policies may fail, it goes on.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ class SharedTimes:
 
     def __init__(self, learn: Callable[[RoundTime], None], broadcast: Broadcast) -> None:
         """Takes what learns a round time, and what returns the first rank's argument on all."""
-        self._learn, self._broadcast = learn, broadcast
+        self.learn, self._broadcast = learn, broadcast
         self._waiting: list[RoundTime] = []
         self._num_rounds = 0
 
@@ -29,10 +30,10 @@ class SharedTimes:
         """Keeps a round time of this rank; only the first rank's will be learned."""
         self._waiting.append(round_time)
 
-    def tick(self) -> None:
-        """Counts a decode round; called once for each, by every rank."""
+    def tick(self) -> Sequence[RoundTime]:
+        """Counts a decode round, once for each on every rank; returns what all are to learn now."""
         self._num_rounds += 1
-        if self._num_rounds % SHARE_ROUNDS == 0:
-            waiting, self._waiting = self._waiting, []
-            for round_time in self._broadcast(waiting):
-                self._learn(round_time)
+        if self._num_rounds % SHARE_ROUNDS:
+            return ()
+        waiting, self._waiting = self._waiting, []
+        return self._broadcast(waiting)

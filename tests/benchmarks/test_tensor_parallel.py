@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.rank_log_plugin import BLOCK_ROUNDS, Logger, RankLog
+from benchmarks import rank_log_plugin
+from benchmarks.rank_log_plugin import (
+    BLOCK_ROUNDS,
+    JITTER,
+    RATE_PER_STEP,
+    Logger,
+    RankLog,
+    SkewedTimer,
+)
 from benchmarks.tensor_parallel import (
     build_result,
     check_tensor_parallel,
@@ -73,3 +81,31 @@ def test_a_round_is_logged_as_it_was_decided(
         logger.around_share(lambda _times: None, None)
     lines = (tmp_path / "decisions-0.log").read_text().splitlines()
     assert lines == ["5 3 1"] * BLOCK_ROUNDS
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_all_that_another_rank_than_the_first_measures_is_askew(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that believe it part, and those that share do not: tests/policy/test_sharing.py."""
+    skewed_clocks = []
+    monkeypatch.setattr(rank_log_plugin, "tp_rank", lambda: rank)
+    monkeypatch.setattr(rank_log_plugin, "device", lambda: "cpu")
+    monkeypatch.setattr(rank_log_plugin, "skew_clock", lambda: skewed_clocks.append(rank))
+    logger, deep = Logger(tmp_path), chain_tier(3)
+    launch = SimpleNamespace(tier=deep, is_catch_up=False)
+    controller, clocks = SimpleNamespace(clock=None), []
+    for _ in range(2):
+        logger.around_decide(lambda *_: launch, controller, SimpleNamespace(size=1))
+        clocks.append(controller.clock)
+    assert isinstance(clocks[0], SkewedTimer) == (rank > 0)
+    assert clocks[1] is clocks[0]
+    assert skewed_clocks == [1] * rank
+    seeds = [logger.around_seed(lambda *_: 10.0, None, deep, None, False) for _ in range(50)]
+    middle = 10.0 * RATE_PER_STEP**deep.num_steps
+    if rank == 0:
+        assert set(seeds) == {10.0}
+    else:
+        assert min(seeds) >= middle * (1 - JITTER) > 10.0
+        assert max(seeds) <= middle * (1 + JITTER)
+        assert len(set(seeds)) == 50

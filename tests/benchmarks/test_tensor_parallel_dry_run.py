@@ -1,4 +1,4 @@
-"""Two ranks on the CPU host: askew clocks, measured round times, one and the same decision each."""
+"""Two ranks on the CPU host: round times askew on the second, the same decisions."""
 
 from pathlib import Path
 

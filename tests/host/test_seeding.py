@@ -1,6 +1,9 @@
-"""Which batch sizes and contexts are measured at start-up, and in which order."""
+"""Which batch sizes and contexts are measured at start-up, in which order, and what is kept."""
 
+import logging
+import pkgutil
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.rank_log_plugin import SEED
+from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
+from sglang_adaptive_spec.policy.cost_cache import CostKey
 from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
 
 DEEP = chain_tier(3)
@@ -106,10 +113,11 @@ def test_half_a_table_is_not_complete_and_compiling_is_no_part_of_the_limit(
     def pass_time(seconds: float) -> None:
         clock.now_s += seconds
 
-    def measure(_self: Any, costs: Any, tier: Tier, size: int, _has_long: bool) -> None:
+    def measure(_self: Any, costs: Any, tier: Tier, size: int, _has_long: bool) -> bool:
         measured.append((tier, size))
         costs.seed(tier, size, 100, 1.0)
         pass_time(1.0)
+        return True
 
     monkeypatch.setattr(seeding, "time", SimpleNamespace(perf_counter=lambda: clock.now_s))
     monkeypatch.setattr(seeding, "LIMIT_S", limit_s)
@@ -122,6 +130,8 @@ def test_half_a_table_is_not_complete_and_compiling_is_no_part_of_the_limit(
     seeder.seed(CostTable.empty([DEEP, chain_tier(1)], SIZES))
     assert len(measured) == min(int(limit_s), 2 * len(SIZES))
     assert seeder.is_complete is is_complete
+    planned = {(tier, size) for tier in (DEEP, chain_tier(1)) for size in SIZES}
+    assert seeder.missing == planned - set(measured)
 
 
 def test_every_timed_round_finds_the_draft_input_that_the_first_one_found(seeding: Any) -> None:
@@ -137,3 +147,76 @@ def test_every_timed_round_finds_the_draft_input_that_the_first_one_found(seedin
     assert seeding.Seeder(worker, 32)._round_ms(DEEP, batch, False) >= 0
     assert len(found) > 2
     assert set(found) == {4}
+
+
+class FakeBatch:
+    """A borrowed batch as far as its size goes: there is one if the pool can hold it."""
+
+    def __init__(self, worker: Any, size: int, context_len: int) -> None:
+        from sglang_adaptive_spec.host.seeding import longest_context
+
+        self._fits = context_len <= longest_context(worker, size)
+
+    def __enter__(self) -> Any:
+        return self if self._fits else None
+
+    def __exit__(self, *_: Any) -> None:
+        """Has nothing to give back."""
+
+
+@pytest.fixture
+def start(seeding: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Starts a server with so many free KV slots and seconds; returns how it came by its costs."""
+    group = SimpleNamespace(world_size=1, broadcast_object=lambda each, src: each)
+    tiers = (chain_tier(1), DEEP)
+    fields = ("gpu", "model", "draft", "dtype", "attention_backend", "host_version")
+    key = CostKey(tp_size=1, plugin_version="0", tiers=tiers, **dict.fromkeys(fields, "x"))
+    monkeypatch.setattr(seeding, "BorrowedBatch", FakeBatch)
+    monkeypatch.setattr(seeding.Seeder, "_round_ms", lambda *_: 5.0)
+    monkeypatch.setattr(seeding.Seeder, "_warm_up", lambda _self: None)
+    monkeypatch.setattr(seeding, "_cost_key", lambda *_: key)
+    monkeypatch.setattr(seeding, "default_folder", lambda: tmp_path)
+    parallel = SimpleNamespace(tp_rank=0, tp_group=group)
+    monkeypatch.setattr(seeding, "get_parallel", lambda: parallel)
+
+    def seed(free: int, limit_s: float = 60.0, rank: int = 0) -> Any:
+        monkeypatch.setattr(seeding, "LIMIT_S", limit_s)
+        parallel.tp_rank = rank
+        costs = CostTable.empty(tiers, SIZES)
+        policy = GoodputPolicy({1: tiers}, costs, AcceptanceModel(DEEP.num_steps), DEEP)
+        return seeding.seed_costs(worker_of(free, row=10**5), policy, max(SIZES))
+
+    return seed
+
+
+def test_a_whole_table_is_kept_for_the_next_start(start: Any, caplog: Any) -> None:
+    assert [start(10**6).source, start(10**6).source] == ["measured", "cache"]
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.parametrize(
+    ("free", "limit_s", "named"),
+    [
+        (300, 60.0, "round times of tier 1 at batch 32; tier 3 at batch 32; "),
+        (10**6, 0.0, "tier 3 at batch 1,2,4,8,16,32; "),
+    ],
+)
+def test_a_table_that_lacks_a_planned_size_is_named_and_measured_again(
+    start: Any, caplog: Any, tmp_path: Path, free: int, limit_s: float, named: str
+) -> None:
+    assert start(free, limit_s).source == "measured"
+    (warning,) = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert named in warning
+    assert list(tmp_path.iterdir()) == []
+    assert start(10**6).source == "measured"
+
+
+def test_only_the_first_rank_tells_and_keeps(start: Any, caplog: Any, tmp_path: Path) -> None:
+    for free in (300, 10**6):
+        start(free, rank=1)
+    assert caplog.records == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_benchmark_of_ranks_hooks_the_measuring(seeding: Any) -> None:
+    assert pkgutil.resolve_name(SEED) is seeding.Seeder._round_ms

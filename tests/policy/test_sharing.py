@@ -1,34 +1,59 @@
 """Ranks that share the first one's round times decide alike, whatever their own clocks say."""
 
 import json
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
+from benchmarks.rank_log_plugin import SkewedTimer
+from sglang_adaptive_spec.controller import AdaptiveController
 from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.costs import CostTable
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.sharing import SHARE_ROUNDS, SharedTimes
-from sglang_adaptive_spec.policy.tiers import DecodeBatch, Observation, RoundTime, chain_tier
+from sglang_adaptive_spec.policy.tiers import DecodeBatch, RoundTime, chain_tier
+from sglang_adaptive_spec.runtime.timing import RING_SIZE, RoundTimer
+from tests.controller_fakes import FakePool
 from tests.policy.rounds import MAX_STEPS, TIERS, constant, draw, round_ms
 
 NUM_ROUNDS = 10_000
 PHASE_ROUNDS = 700  # then the text, and what shares the GPU, change
-CLOCK_SKEWS = (1.0, 1.3)  # of the ranks' clocks
+TIMERS = (RoundTimer, SkewedTimer)  # of the ranks
+CLOCK_SKEWS = (1.0, 1.3)  # of the time that a batch bears
+
+
+class FakeClock:
+    """Places marks at a time that the test moves on."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self._marks_ms = [0.0] * RING_SIZE
+
+    def mark(self, idx: int) -> None:
+        self._marks_ms[idx] = self.now_ms
+
+    def elapsed_ms(self, begin_idx: int, end_idx: int) -> float:
+        return self._marks_ms[end_idx] - self._marks_ms[begin_idx]
 
 
 class Ranks:
-    """Two ranks of one server: the same batches and drafts, clocks of their own."""
+    """Two ranks of one server: the same batches and drafts, timers of their own."""
 
     def __init__(self, is_sharing: bool) -> None:
-        self.policies = [self._policy() for _ in CLOCK_SKEWS]
-        self.logs: list[list[str]] = [[] for _ in CLOCK_SKEWS]
-        self.sent: list[tuple[RoundTime, ...]] = []
-        self.shared = [SharedTimes(policy.learn_time, self._broadcast) for policy in self.policies]
-        self.is_sharing = is_sharing
+        self.policies = [self._policy() for _ in TIMERS]
+        self.clocks = [FakeClock() for _ in TIMERS]
+        self.controllers = [
+            AdaptiveController(policy, FakePool(), chain_tier(7), clock=timer("cpu", clock))
+            for policy, timer, clock in zip(self.policies, TIMERS, self.clocks, strict=True)
+        ]
+        self.logs: list[list[str]] = [[] for _ in TIMERS]
+        self.sent: list[Sequence[RoundTime]] = []
         if is_sharing:
-            for policy, shared in zip(self.policies, self.shared, strict=True):
-                policy.shared_times = shared
+            for rank, policy in enumerate(self.policies):
+                policy.learns_own_times = False
+                broadcast = self._receive if rank else self._send
+                self.controllers[rank].shared_times = SharedTimes(policy.learn_time, broadcast)
         self.rng = np.random.default_rng(5)
 
     def _policy(self) -> GoodputPolicy:
@@ -39,10 +64,13 @@ class Ranks:
         costs.fit()
         return GoodputPolicy({1: TIERS}, costs, AcceptanceModel(MAX_STEPS), chain_tier(3))
 
-    def _broadcast(self, times: list[RoundTime]) -> tuple[RoundTime, ...]:
-        """The first rank comes first; the other gets what that one sent."""
-        if self.is_first:
-            self.sent.append(tuple(times))
+    def _send(self, times: Sequence[RoundTime]) -> Sequence[RoundTime]:
+        """The first rank comes first."""
+        self.sent.append(tuple(times))
+        return self.sent[-1]
+
+    def _receive(self, times: Sequence[RoundTime]) -> Sequence[RoundTime]:
+        assert len(times) == len(self.sent[-1])  # the other timed as many, and nobody learns them
         return self.sent[-1]
 
     def run(self, num_rounds: int) -> None:
@@ -51,29 +79,22 @@ class Ranks:
             size = (4, 8, 16)[phase % 3]
             requests = tuple(f"{phase}-{row}" for row in range(size))
             hazards = constant((0.3, 0.9, 0.6, 0.02)[phase % 4], size)
-            slower = 1.6 if phase % 5 == 4 else 1.0
-            chosen = [
-                self._choose(rank, DecodeBatch(size, requests, now_s=number * skew))
-                for rank, skew in enumerate(CLOCK_SKEWS)
-            ]
             counts = draw(self.rng, hazards, MAX_STEPS)
-            for rank, tier in enumerate(chosen):
-                held = [min(count, tier.num_steps) for count in counts]
-                self.policies[rank].observe(Observation(tier, size, requests, held))
-                ms = round_ms(tier.num_steps, size) * slower * CLOCK_SKEWS[rank]
-                ms *= 1 + 0.05 * float(self.rng.standard_normal())
-                if rank == 0 or not self.is_sharing:
-                    self.policies[rank].observe_time(RoundTime(tier, size, 0, ms))
+            slower = 1.6 if phase % 5 == 4 else 1.0
+            noise = 1 + 0.05 * float(self.rng.standard_normal())
+            for rank in range(len(TIMERS)):
+                batch = DecodeBatch(size, requests, now_s=number * CLOCK_SKEWS[rank])
+                num_steps = self._decide(rank, batch)
+                self.clocks[rank].now_ms += round_ms(num_steps, size) * slower * noise
+                held = [min(count, num_steps) for count in counts]
+                self.controllers[rank].observe(held, size)
 
-    def _choose(self, rank: int, batch: DecodeBatch) -> object:
-        self.is_first = rank == 0
-        if self.is_sharing:
-            self.shared[rank].tick()
-        tier = self.policies[rank].choose(batch)
+    def _decide(self, rank: int, batch: DecodeBatch) -> int:
+        tier = self.controllers[rank].before_decode(batch).tier
         decision = self.policies[rank].decision
         described = None if decision is None else decision.describe()
         self.logs[rank].append(json.dumps([tier, described]))
-        return tier
+        return tier.num_steps
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +119,13 @@ def test_what_the_first_rank_measured_is_known_to_both(sharing: Ranks) -> None:
 
 def test_one_message_goes_every_few_rounds(sharing: Ranks) -> None:
     assert len(sharing.sent) == NUM_ROUNDS // SHARE_ROUNDS
-    assert max(map(len, sharing.sent)) <= SHARE_ROUNDS
+    assert 0 < max(map(len, sharing.sent)) <= SHARE_ROUNDS + RING_SIZE
 
 
-def test_ranks_that_believe_their_own_clocks_part() -> None:
-    """So the test above can fail."""
+def test_ranks_that_believe_their_own_timers_part() -> None:
+    """So the test above can fail; and the plugin of benchmarks/tensor_parallel.py can find out."""
     ranks = Ranks(is_sharing=False)
     ranks.run(2000)
-    assert ranks.logs[0] != ranks.logs[1]
+    tiers = [[json.loads(line)[0] for line in log] for log in ranks.logs]
+    num_different = sum(one != other for one, other in zip(*tiers, strict=True))
+    assert num_different > 200, "tiers, not only what is expected of them"
