@@ -35,7 +35,8 @@ PORTS = range(31400, 31500)
 COMMON_ARGS = (
     *("--device", "cpu", "--attention-backend", "intel_amx", "--dtype", "float32"),
     *("--mem-fraction-static", "0.5", "--disable-cuda-graph", "--skip-server-warmup"),
-    *("--random-seed", "1"),
+    # Several servers stay up for the tests of their host: one that waits must not take a core.
+    *("--random-seed", "1", "--sleep-on-idle"),
 )
 ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
