@@ -127,13 +127,19 @@ class Check(NamedTuple):
 CHECKS = {
     "backends-h200.json": Check(backends.check_backends, backends.figure_table),
     "slice-h200.json": Check(check_slice, target_table),
-    "matrix-h200.json": Check(check_matrix, matrix_tables.figure_table),
+    **dict.fromkeys(
+        ("matrix-h200.json", "matrix-h200-shared.json"),
+        Check(check_matrix, matrix_tables.figure_table),
+    ),
     "matrix-trees-h200.json": Check(matrix_trees.check_matrix_trees, matrix_trees.figure_table),
     "transition-h200.json": Check(
         transition_summary.check_transition, transition_summary.figure_table
     ),
     "ramp-h200.json": Check(ramp_summary.check_ramp, ramp_summary.arm_table),
-    "overhead.json": Check(overhead.check_overhead, overhead.figure_table),
+    **dict.fromkeys(
+        ("overhead.json", "overhead-shared.json"),
+        Check(overhead.check_overhead, overhead.figure_table),
+    ),
     "overlap-h200.json": Check(overlap_summary.check_overlap, overlap_summary.figure_table),
     "sampling-h200.json": Check(check_sampling, sampling_tables.figure_table),
     "simulator.json": Check(simulator.check_simulator, simulator.figure_table),
