@@ -21,6 +21,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -47,6 +48,9 @@ PROMPT_TOKENS = (64, 512)
 NEW_TOKENS = (64, 384)
 CHANCES = (0.3, 0.5, 0.7, 0.85, 0.95)
 TIMEOUT_S = 240.0
+# SGLang's radix tree in Rust mistakes the type of a tensor where torch is not the release that
+# SGLang pins ("insert value must be an int64 tensor, got Int16": 0.5.21 with torch 2.11).
+PYTHON_TREE = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
 
 
 class Arrival(NamedTuple):
@@ -117,6 +121,7 @@ def run(args: argparse.Namespace) -> int:
                 continue
             common = CPU_COMMON if args.dry_cpu else GPU_DEFAULTS
             plan = plan_with(args, Path(scratch) / name, common)
+            plan = replace(plan, environment={**plan.environment, **PYTHON_TREE})
             try:
                 with serving_arm(ARMS[name], plan) as (server, measured):
                     warm = arrivals(2.0, args.peak / 8, args.peak / 8, 0, args.longest)

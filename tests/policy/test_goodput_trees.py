@@ -150,6 +150,44 @@ def test_acceptance_that_drifts_while_a_tree_runs_is_followed(tiers: Sequence[Ti
     assert server.policy.prober.describe()["share_of_time"] <= 0.01
 
 
+# The matrix with trees on an H200 (benchmarks/arms.py): round times at batch 1 to 8, and the lifts
+# that were injected there.
+MATRIX_MS = {
+    PLAIN_TIER: 4.8,
+    chain(1): 7.4,
+    chain(3): 7.7,
+    chain(5): 8.5,
+    chain(7): 9.4,
+    chain(10): 11.0,
+    Tier(1, 4, 5): 7.8,
+    Tier(3, 4, 16): 9.0,
+    Tier(5, 4, 12): 9.5,
+}
+MATRIX_LIFTS = {Tier(1, 4, 5): 0.85, Tier(3, 4, 16): 0.64, Tier(5, 4, 12): 0.45}
+
+
+class MatrixServer(TreeServer):
+    """Serves a cell of the matrix with trees."""
+
+    def __init__(self, hazard: float, seed: int) -> None:
+        super().__init__(hazard, 0.0, 0.0, tuple(MATRIX_MS), seed)
+        self.costs.of = lambda tier, batch_size: MATRIX_MS[tier]  # type: ignore[method-assign]
+
+    def hazards(self, tier: Tier) -> np.ndarray:
+        odds = self.hazard / (1 - self.hazard) * np.exp(MATRIX_LIFTS.get(tier, 0.0))
+        return np.full((len(self.requests), tier.num_steps), odds / (1 + odds))
+
+
+@pytest.mark.parametrize("hazard", [0.3, 0.5, 0.7, 0.85, 0.95])
+def test_a_cell_of_the_matrix_is_settled_within_its_visit(hazard: float) -> None:
+    shares = []
+    for seed in range(6):
+        server = MatrixServer(hazard, seed)
+        server.run(310)
+        shares.append(server.share_of_best(60))
+    assert np.mean(shares) > 0.96
+
+
 def test_looks_at_a_width_that_does_not_pay_stay_within_their_budget() -> None:
     server = TreeServer(0.7, 0.0, 0.3)
     server.run(12_000)
