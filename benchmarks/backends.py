@@ -6,9 +6,11 @@ Llama shapes are those of the SmolLM2 pair; latent attention is a DeepSeek-V3 in
 MTP layer and seeded random weights (tools/tiny_mtp.py), with the widths that MLA kernels know.
 Trees take part where the backend drafts them. Speed is not measured.
 
-On the machine with the H200, from the project's root (T, P as in benchmarks/transition.py; 250 s):
+On the machine with the H200, from the project's root (T, P as in benchmarks/transition.py; 250 s,
+twice that beside other benchmarks); with two GPUs also the case of two tensor-parallel ranks:
 
     python3 -m benchmarks.backends run --target T --prompts P --git-sha SHA --out $OUT --tag 1
+    python3 -m benchmarks.backends run --cases triton-mla-tp2 --git-sha SHA --out $OUT --tag 2
     python3 -m benchmarks.backends merge runs/backends-*.json \\
         --result benchmarks/results/backends-h200.json
 """
@@ -34,7 +36,7 @@ from benchmarks.sampling import agreement, in_parallel
 from benchmarks.sampling_summary import identical
 from benchmarks.sampling_tables import paired_ratio
 from benchmarks.session import Plan
-from benchmarks.settings import DUMMY_WEIGHTS, add_fleet_flags, fleet_plan, words
+from benchmarks.settings import DUMMY_WEIGHTS, NO_MULTICAST, add_fleet_flags, fleet_plan, words
 from benchmarks.smollm2 import read_prompts
 from benchmarks.tables import table
 from sglang_adaptive_spec.policy.tiers import chain_tier
@@ -44,6 +46,8 @@ TREE_CONFIG = {
     "policy": "goodput",
     "1": {"candidate_steps": [0, 1, 3, 5], "candidate_tiers": [[2, 4, 7], [3, 2, 5], [3, 4, 8]]},
 }
+# A hidden state of 512 is none that FlashInfer fuses with an all-reduce.
+WITHOUT_FUSION = ("--enforce-disable-flashinfer-allreduce-fusion",)
 CONCURRENCY = (1, 8)
 NUM_PROMPTS = 24  # where no file has them
 MAX_TOTAL_TOKENS = 16384
@@ -52,27 +56,32 @@ Raw = Mapping[str, Any]
 
 
 class Case(NamedTuple):
-    """One backend with one kind of attention."""
+    """One backend with one kind of attention, on one rank or several."""
 
     backend: str
     is_mla: bool
     has_trees: bool
+    tp_size: int = 1
 
     @property
     def name(self) -> str:
         """As the tables show it."""
-        return f"{self.backend}{'-mla' * self.is_mla}"
+        ranks = "" if self.tp_size == 1 else f"-tp{self.tp_size}"
+        return f"{self.backend}{'-mla' * self.is_mla}{ranks}"
 
     def arms(self) -> list[Arm]:
         """Returns the three arms of the comparison."""
         base = "EAGLE" if self.is_mla else "EAGLE3"
-        backend = ("--attention-backend", self.backend)
+        extra: tuple[str, ...] = ("--attention-backend", self.backend)
+        if self.tp_size > 1:
+            extra += ("--tp-size", str(self.tp_size), *WITHOUT_FUSION)
         config = TREE_CONFIG if self.has_trees else CHAIN_CONFIG
-        return [
-            Arm("none", extra=backend),
-            replace(static(chain_tier(3), base), extra=backend),
-            Arm("ours", OURS, config, policy="alternate", extra=backend),
+        arms = [
+            Arm("none"),
+            static(chain_tier(3), base),
+            Arm("ours", OURS, config, policy="alternate"),
         ]
+        return [replace(arm, extra=extra, environment=NO_MULTICAST) for arm in arms]
 
 
 CASES = {
@@ -83,6 +92,7 @@ CASES = {
         Case("triton", is_mla=False, has_trees=True),
         Case("flashinfer", is_mla=True, has_trees=False),
         Case("triton", is_mla=True, has_trees=True),
+        Case("triton", is_mla=True, has_trees=True, tp_size=2),
         Case("fa3", is_mla=True, has_trees=True),
         Case("intel_amx", is_mla=False, has_trees=True),  # the CPU host
         Case("intel_amx", is_mla=True, has_trees=True),

@@ -49,6 +49,7 @@ sampling               28100 sampling run PAIR --tag 1
 backends               28700 backends run PAIR --new-tokens 64 --tag 1 \
   --cases flashinfer,flashinfer-mla,triton-mla,triton
 tensor-parallel        29300 tensor_parallel run --tag 1
+backends-tp            29900 backends run --new-tokens 64 --tag 2 --cases triton-mla-tp2
 TABLE
 
 fail() {
@@ -76,7 +77,7 @@ check_argument() {
 # check_stream STREAM NUM_GPUS
 check_stream() {
   [ -n "${ports[$1]-}" ] || fail "there is no stream '$1', allowed are: $(streams_by_name)."
-  [[ $1 != tensor-parallel || $2 -ge 2 ]] || fail "$1 has $2 GPU, allowed are two or more: 0,1=$1."
+  [[ $1 != tensor-parallel && $1 != *-tp || $2 -ge 2 ]] || fail "$1 has $2 GPU, allowed are two or more: 0,1=$1."
   [[ " ${commands[$1]} " != *" PAIR "* || -d ${PAIR-}/target && -f $PAIR/prompts.json ]] ||
     fail "$1: PAIR is '${PAIR-}', allowed is a folder that holds target and prompts.json."
 }

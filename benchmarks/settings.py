@@ -31,6 +31,13 @@ EAGLE3_HEAD = Path("examples/smollm2/eagle3-head")
 # One server of several: it sleeps when idle, and every request is prefilled anew, so that no
 # eviction of an earlier batch falls into a window.
 FLEET_COMMON = ("--sleep-on-idle", "--disable-radix-cache")
+# Two ranks do not need NVLink multicast, and not every host grants it: NCCL and torch's symmetric
+# memory would ask for it.
+NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "NVSHMEM_DISABLE_NVLS": "1",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+}
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ from benchmarks.run_files import (
 )
 from benchmarks.server import Server
 from benchmarks.session import INJECTED, serving_arm
-from benchmarks.settings import add_fleet_flags, fleet_plan
+from benchmarks.settings import NO_MULTICAST, add_fleet_flags, fleet_plan
 from benchmarks.tables import table
 
 NUM_RANKS = 2
@@ -60,13 +60,6 @@ NUM_ROUNDS = 10_000  # issue 4
 LOOPS = ((1, "0.7"), (8, "0.3"), (32, "mixed"), (4, "0.95"), (64, "0.5"), (2, "mixed"))
 REQUESTS_PER_SLOT, NEW_TOKENS = 3, 192
 MAX_TOTAL_TOKENS = 65536
-# Two ranks do not need NVLink multicast, and not every host grants it: NCCL and torch's symmetric
-# memory would ask for it.
-NO_MULTICAST = {
-    "NCCL_NVLS_ENABLE": "0",
-    "NVSHMEM_DISABLE_NVLS": "1",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-}
 MAX_SHARE_OF_ROUND = 0.01  # of agreeing
 
 Raw = Mapping[str, Any]

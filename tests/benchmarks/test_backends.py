@@ -56,6 +56,13 @@ def test_texts_that_only_static_eagle_keeps_are_a_miss() -> None:
     assert [each.is_met for each in figures(result)] == [False]
 
 
+def test_two_ranks_are_asked_of_every_arm() -> None:
+    one, two = CASES["triton-mla"], CASES["triton-mla-tp2"]
+    assert all("--tp-size" not in arm.extra for arm in one.arms())
+    for arm in two.arms():
+        assert arm.extra[arm.extra.index("--tp-size") + 1] == "2"
+
+
 def test_a_case_that_was_not_served_is_a_miss_and_no_silence() -> None:
     result = result_of(case_of(REFERENCE, OTHER, texts={}))
     assert [each.is_met for each in figures(result)] == [False]

@@ -32,7 +32,8 @@ sys.exit(9)
 STREAMS = (
     *("matrix-a", "matrix-b", "trees-1", "trees-2", "transition-i", "transition-j"),
     *("transition-real", "transition-alternating", "ramp", "overhead"),
-    *("overlap-1", "overlap-2", "overlap-3", "sampling", "backends", "tensor-parallel"),
+    *("overlap-1", "overlap-2", "overlap-3", "sampling"),
+    *("backends", "backends-tp", "tensor-parallel"),
 )
 FIRST_EPHEMERAL_PORT = 32768
 PORTS_APART = 300
@@ -216,6 +217,7 @@ FORM = "GPUS=STREAM[:SECONDS][+STREAM[:SECONDS]...]"
         (["0,0=tensor-parallel"], "0 is given twice", "once"),
         (["0=ramp", "1=overhead+ramp"], "ramp is given twice", "once"),
         (["1=tensor-parallel"], "tensor-parallel has 1 GPU", "two or more"),
+        (["1=backends-tp"], "backends-tp has 1 GPU", "two or more"),
     ],
 )
 def test_a_wrong_argument_is_refused_before_anything_starts(
