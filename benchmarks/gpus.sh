@@ -9,11 +9,11 @@
 # that a stream may take; without it, all that is left of LIMIT_S (590), the whole script's limit.
 # Deadlines follow from both; what does not fit is left out and said. PAIR is what
 # benchmarks/pack_pair.py unpacked: PAIR/target and PAIR/prompts.json. Each benchmark writes to OUT
-# as it goes; an argument's output goes to OUT/STREAM_STREAM.txt.
+# as it goes; an argument's output goes to OUT/STREAM_STREAM.txt. Exits with 1 if a stream failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-least_s=100  # servers started in 46 to 70 s (matrix-h200.json), four beside each other
+least_s=140  # 45 to unwind; servers started in 46 to 70 s (matrix-h200.json), four at once; windows
 copying_s=25 # left to whoever takes OUT off the machine
 usage="GPUS=STREAM[:SECONDS][+STREAM[:SECONDS]...], GPUS as 0 or 0,1, SECONDS from $least_s to 9999"
 
@@ -60,7 +60,7 @@ fail() {
 # check_argument ARGUMENT: ends the script unless it can run beside those before.
 declare -A taken=()
 check_argument() {
-  local item='[a-z0-9-]+(:[1-9][0-9]{2,3})?' gpus streams each
+  local item='[a-z0-9-]+(:[1-9][0-9]{1,3})?' gpus streams each
   [[ $1 =~ ^[0-9](,[0-9])*=$item(\+$item)*$ ]] || fail "argument '$1': allowed is $usage."
   IFS=, read -ra gpus <<<"${1%%=*}"
   IFS=+ read -ra streams <<<"${1#*=}"
@@ -69,8 +69,9 @@ check_argument() {
       fail "argument '$1': $each is given twice, allowed is once; streams of a GPU are joined by +."
     taken[$each]=yes
   done
-  for each in "${streams[@]%:*}"; do
-    check_stream "$each" "${#gpus[@]}"
+  for each in "${streams[@]}"; do
+    [[ $each != *:* ]] || ((${each#*:} >= least_s)) || fail "argument '$1': allowed is $usage."
+    check_stream "${each%:*}" "${#gpus[@]}"
   done
 }
 
@@ -93,7 +94,7 @@ run_stream() {
   fi
   if ((command_s < least_s)); then
     echo "$stream: left out for want of time, $command_s s of at least $least_s"
-    return
+    return 1
   fi
   for word in ${commands[$stream]}; do
     case $word in
@@ -104,17 +105,19 @@ run_stream() {
   # INT unwinds, so that servers end and logs are kept; a server left over would keep its memory.
   CUDA_VISIBLE_DEVICES=$1 timeout -s INT -k 20 "$command_s" \
     python3 -m "benchmarks.${words[0]}" "${words[@]:1}" --port "${ports[$stream]}" \
-    --deadline $((command_s - 45)) --git-sha "$SHA" --out "$OUT" ||
-    echo "$stream: ended with status $?"
+    --deadline $((command_s - 45)) --git-sha "$SHA" --out "$OUT" && return
+  echo "$stream: ended with status $?"
+  return 1
 }
 
-# run_argument ARGUMENT
+# run_argument ARGUMENT: all its streams, whatever the one before did.
 run_argument() {
-  local streams stream
+  local streams stream failed=0
   IFS=+ read -ra streams <<<"${1#*=}"
   for stream in "${streams[@]}"; do
-    run_stream "${1%%=*}" "$stream"
+    run_stream "${1%%=*}" "$stream" || failed=1
   done
+  return $failed
 }
 
 limit_s=${LIMIT_S:-590}
@@ -128,11 +131,15 @@ done
 
 ulimit -n "$(ulimit -Hn)"
 mkdir -p "$OUT"
-logs=()
+logs=() runs=() failed=0
 for argument; do
   names=$(sed -E 's/:[0-9]+//g; y/+/_/' <<<"${argument#*=}")
   logs+=("$OUT/$names.txt")
   run_argument "$argument" >"$OUT/$names.txt" 2>&1 &
+  runs+=($!)
 done
-wait
+for each in "${runs[@]}"; do
+  wait "$each" || failed=1
+done
 tail -v -n 30 "${logs[@]}"
+exit $failed
