@@ -13,7 +13,7 @@ import logging
 import platform
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -44,7 +44,11 @@ MAX_LONG_TOKENS = 262144  # of all requests: the slope is one per token, and tim
 LONG_SIZES = 3
 WARM_UP_ROUNDS = 2
 TIMED_ROUNDS = 4  # on a GPU, between two events
-LIMIT_S = 8.0  # what is not measured by then is interpolated
+# What is not measured by then is interpolated. On an H200 7 chains took 5.4 s (0.77 s a tier), and
+# 7 chains with 4 trees got to 90 of 122 points in 8.07 s, so about 1.0 s a tier
+# (benchmarks/results/matrix-trees-h200.json, by benchmarks/matrix.py).
+LIMIT_S = 8.0  # or TIER_LIMIT_S for each tier, where that is more
+TIER_LIMIT_S = 1.2
 MAX_POOL_SHARE = 0.8  # of the free KV slots
 CPU_SIZES = (1, 4)
 CPU_CONTEXT_LEN = 64
@@ -103,27 +107,32 @@ def seed_costs(worker: Any, policy: GoodputPolicy, max_batch_size: int) -> Seedi
                 "ADAPTIVE_EAGLE could not measure its round times; it learns them while serving."
             )
             policy.costs, source = _empty_table(policy, sizes), "none"
-        if get_parallel().tp_rank == 0:
+        if source == "measured" and get_parallel().tp_rank == 0:
             if seeder.is_complete:  # half a table is measured anew
                 save(key, policy.costs, folder)
-            elif source == "measured":
-                _warn_of(seeder.missing)
+            else:
+                late = f"its limit of {seeder.limit_s:g} s was over"
+                _warn_of(seeder.out_of_time, late, "list fewer tiers in the config")
+                full = "the KV pool has too few slots"
+                _warn_of(seeder.out_of_room, full, "give the server a larger KV pool")
     if plain is not None:
         policy.costs.catch_up_rounds = plain.width
     seconds = time.perf_counter() - start_s - seeder.warm_up_s
     return Seeding(source, seconds, seeder.num_points, seeder.warm_up_s)
 
 
-def _warn_of(missing: Iterable[tuple[Tier, int]]) -> None:
+def _warn_of(missing: Collection[tuple[Tier, int]], why: str, remedy: str) -> None:
+    if not missing:
+        return
     sizes = defaultdict(list)
     for tier, size in sorted(missing):
         sizes[tier].append(str(size))
     logger.warning(
-        "ADAPTIVE_EAGLE did not measure the round times of %s; it had %.0f s and free KV slots. "
-        "It learns them while serving and keeps no round times; the next start measures again. "
-        "If this repeats, list fewer tiers in the config or give the server a larger KV pool.",
+        "ADAPTIVE_EAGLE did not measure the round times of %s: %s. It learns them while serving "
+        "and keeps no round times; the next start measures again. If this repeats, %s.",
         "; ".join(f"tier {tier.label} at batch {','.join(of)}" for tier, of in sizes.items()),
-        LIMIT_S,
+        why,
+        remedy,
     )
 
 
@@ -162,7 +171,9 @@ class Seeder:
         self._startup = worker.controller.startup_tier
         self.num_points = 0
         self.warm_up_s = 0.0
-        self.missing: set[tuple[Tier, int]] = set()  # planned and not measured
+        self.limit_s = max(LIMIT_S, TIER_LIMIT_S * len(worker.pool.states))
+        self.out_of_time: set[tuple[Tier, int]] = set()  # planned and not begun
+        self.out_of_room: set[tuple[Tier, int]] = set()  # the pool could not hold it
         self.is_complete = False
 
     def seed(self, costs: CostTable) -> CostTable:
@@ -170,15 +181,15 @@ class Seeder:
         worker = self._worker
         try:
             self._warm_up()
-            deadline_s = time.perf_counter() + LIMIT_S
+            deadline_s = time.perf_counter() + self.limit_s
             plan = list(self._plan())
-            self.missing = {(tier, size) for tier, size, _ in plan}
+            self.out_of_time = {(tier, size) for tier, size, _ in plan}
             for tier, size, has_long in plan:
                 if not worker.tier_builder.agree(time.perf_counter() < deadline_s):
                     break
-                if self._measure(costs, tier, size, has_long):
-                    self.missing.remove((tier, size))
-            self.is_complete = not self.missing
+                if not self._measure(costs, tier, size, has_long):
+                    self.out_of_room.add((tier, size))
+                self.out_of_time.remove((tier, size))
         finally:
             worker.pool.activate(self._startup)
             worker.draft_worker.draft_runner.shared_read_done_event = None
@@ -186,6 +197,7 @@ class Seeder:
         group = get_parallel().tp_group
         if group.world_size > 1:
             costs = CostTable.from_dict(group.broadcast_object(costs.to_dict(), src=0))
+        self.is_complete = not (self.out_of_time or self.out_of_room)  # last: nothing failed
         return costs
 
     def _warm_up(self) -> None:

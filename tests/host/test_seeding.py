@@ -2,7 +2,7 @@
 
 import logging
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,8 @@ from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
 DEEP = chain_tier(3)
 RESERVE = 2 * DEEP.num_draft_tokens
 SIZES = [1, 2, 4, 8, 16, 32]
+NO_TIME = (" s was over", "list fewer tiers")
+NO_ROOM = ("too few slots", "a larger KV pool")
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +105,15 @@ def test_a_long_context_is_measured_at_the_first_sizes_alone(seeding: Any) -> No
     assert seeder._contexts(1, False) == [seeding.CONTEXT_LEN]
 
 
+@pytest.mark.parametrize(("num_tiers", "limit_s"), [(1, 8.0), (4, 8.0), (7, 8.4), (11, 13.2)])
+def test_many_tiers_get_more_time_and_four_stay_within_ten_seconds(
+    seeding: Any, num_tiers: int, limit_s: float
+) -> None:
+    worker = worker_of(free=10**6, row=10**5)
+    worker.pool.states = worker.pool.states[:1] * num_tiers
+    assert seeding.Seeder(worker, 256).limit_s == pytest.approx(limit_s)
+
+
 @pytest.mark.parametrize(("limit_s", "is_complete"), [(60.0, True), (5.0, False)])
 def test_half_a_table_is_not_complete_and_compiling_is_no_part_of_the_limit(
     seeding: Any, monkeypatch: pytest.MonkeyPatch, limit_s: float, is_complete: bool
@@ -131,7 +142,8 @@ def test_half_a_table_is_not_complete_and_compiling_is_no_part_of_the_limit(
     assert len(measured) == min(int(limit_s), 2 * len(SIZES))
     assert seeder.is_complete is is_complete
     planned = {(tier, size) for tier in (DEEP, chain_tier(1)) for size in SIZES}
-    assert seeder.missing == planned - set(measured)
+    assert seeder.out_of_time == planned - set(measured)
+    assert seeder.out_of_room == set()
 
 
 def test_every_timed_round_finds_the_draft_input_that_the_first_one_found(seeding: Any) -> None:
@@ -179,12 +191,21 @@ def start(seeding: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     parallel = SimpleNamespace(tp_rank=0, tp_group=group)
     monkeypatch.setattr(seeding, "get_parallel", lambda: parallel)
 
-    def seed(free: int, limit_s: float = 60.0, rank: int = 0) -> Any:
+    def seed(
+        free: int,
+        limit_s: float = 60.0,
+        rank: int = 0,
+        agree: Callable[[bool], bool] = bool,
+        activate: Callable[[Tier], None] = lambda _tier: None,
+    ) -> Any:
         monkeypatch.setattr(seeding, "LIMIT_S", limit_s)
+        monkeypatch.setattr(seeding, "TIER_LIMIT_S", 0.0)
         parallel.tp_rank = rank
         costs = CostTable.empty(tiers, SIZES)
         policy = GoodputPolicy({1: tiers}, costs, AcceptanceModel(DEEP.num_steps), DEEP)
-        return seeding.seed_costs(worker_of(free, row=10**5), policy, max(SIZES))
+        worker = worker_of(free, row=10**5)
+        worker.tier_builder.agree, worker.pool.activate = agree, activate
+        return seeding.seed_costs(worker, policy, max(SIZES))
 
     return seed
 
@@ -197,16 +218,58 @@ def test_a_whole_table_is_kept_for_the_next_start(start: Any, caplog: Any) -> No
 @pytest.mark.parametrize(
     ("free", "limit_s", "named"),
     [
-        (300, 60.0, "round times of tier 1 at batch 32; tier 3 at batch 32; "),
-        (10**6, 0.0, "tier 3 at batch 1,2,4,8,16,32; "),
+        (300, 60.0, ("round times of tier 1 at batch 32; tier 3 at batch 32: ", *NO_ROOM)),
+        (10**6, 0.0, ("tier 3 at batch 1,2,4,8,16,32: ", *NO_TIME)),
     ],
 )
 def test_a_table_that_lacks_a_planned_size_is_named_and_measured_again(
-    start: Any, caplog: Any, tmp_path: Path, free: int, limit_s: float, named: str
+    start: Any, caplog: Any, tmp_path: Path, free: int, limit_s: float, named: tuple[str, ...]
 ) -> None:
     assert start(free, limit_s).source == "measured"
     (warning,) = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    assert named in warning
+    assert [part for part in named if part not in warning] == []
+    assert sum(remedy in warning for remedy in ("fewer tiers", "larger KV pool")) == 1
+    assert list(tmp_path.iterdir()) == []
+    assert start(10**6).source == "measured"
+
+
+def test_sizes_out_of_time_and_out_of_room_are_told_apart(
+    seeding: Any, monkeypatch: pytest.MonkeyPatch, start: Any, caplog: Any
+) -> None:
+    answers = iter([True, True, False])
+    monkeypatch.setattr(seeding.Seeder, "_measure", lambda *_: False)
+    start(300, agree=lambda _answer: next(answers))
+    late, full = (record.getMessage() for record in caplog.records)
+    assert "tier 1 at batch 2,4,8,16,32; tier 3 at batch 2,4,8,16,32: " in late
+    assert "tier 1 at batch 1; tier 3 at batch 1: " in full
+    assert all(part in late and part not in full for part in NO_TIME)
+    assert all(part in full and part not in late for part in NO_ROOM)
+
+
+@pytest.mark.parametrize("step", ["measure", "activate", "fit"])
+def test_a_seeding_that_fails_at_any_step_keeps_no_table(
+    seeding: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    start: Any,
+    caplog: Any,
+    tmp_path: Path,
+    step: str,
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError
+
+    def measure(_self: Any, costs: Any, *_: Any) -> bool:
+        if step == "measure":
+            fail()
+        if step == "fit":
+            costs.fit = fail
+        return True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(seeding.Seeder, "_measure", measure)
+        activate = fail if step == "activate" else lambda _tier: None
+        assert start(10**6, activate=activate).source == "none"
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert list(tmp_path.iterdir()) == []
     assert start(10**6).source == "measured"
 
