@@ -89,6 +89,12 @@ class TierBuilder:
         batches = range(1, self._captures.max_batch_size + 1)
         return [self._captures.reachable(batch_size) for batch_size in batches]
 
+    def reachable_without(self, tier: Tier) -> list[Sequence[Tier]]:
+        """Returns `reachable_by_batch` as it would be with ``tier`` left out, too."""
+        policy = self._worker.controller.policy.without([tier])
+        batches = range(1, self._captures.max_batch_size + 1)
+        return [policy.reachable(batch_size) for batch_size in batches]
+
     def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
         """Returns the batch sizes to capture for ``tier``."""
         return self._captures.sizes(tier)

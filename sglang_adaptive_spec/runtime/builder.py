@@ -7,7 +7,8 @@ is the smallest of all ranks and the verdict is rank 0's.
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from operator import le
 from typing import Protocol
 
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
@@ -18,12 +19,13 @@ logger = logging.getLogger(__name__)
 
 # What serving allocates beside the graphs. The largest of it is sampling: three fp32 copies of the
 # verify logits, 1.5 GB for 128 requests x 8 tokens x 128k vocabulary and 4.4 GB for 24 tokens.
-MIN_RESERVED_GB = 2.0
 SAMPLING_BYTES_PER_LOGIT = 3 * 4
+# A choice, not a measurement: it was enough in every start on an H200 with 8 tokens a request.
+MIN_RESERVED_GB = 2.0
 
 WHAT_TO_CHANGE = (
-    "Lower --mem-fraction-static or --cuda-graph-max-bs-decode, or raise memory_budget_gb if the "
-    "config has one"
+    "Lower --mem-fraction-static, --cuda-graph-max-bs-decode or --max-running-requests, or raise "
+    "memory_budget_gb if the config has one"
 )
 
 
@@ -32,6 +34,9 @@ class TierHost(Protocol):
 
     def reachable_by_batch(self) -> Sequence[Sequence[Tier]]:
         """Returns what batches of 1, 2, ... requests may choose, given the tiers left out."""
+
+    def reachable_without(self, tier: Tier) -> Sequence[Sequence[Tier]]:
+        """Returns `reachable_by_batch` as it would be with ``tier`` left out, too."""
 
     def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
         """Returns the batch sizes to capture for ``tier``, given the tiers left out so far."""
@@ -62,7 +67,7 @@ def build_tiers(
     left = _reachable(host) - _built(pool)
     # A start-up tier that no batch may choose has no graphs, and says nothing about theirs.
     if left and not host.agree(memory.has_learned):
-        first = min(left, key=lambda tier: (tier == PLAIN_TIER, tier))
+        first = min(left, key=lambda tier: (tier == PLAIN_TIER, _chains_first(tier)))
         state = _build(pool, host, first)
         memory.learn(first, len(state.graph_batch_sizes), state.build_gb)
         _warn_of_overrun(pool, host, state, budget_gb)
@@ -74,39 +79,27 @@ def build_tiers(
 def plan_tiers(
     pool: RuntimePool, host: TierHost, memory: MemoryModel, budget_gb: float = math.inf
 ) -> list[Tier]:
-    """Returns the tiers to build beside the pool's, shallowest first; leaves the others out.
+    """Returns the tiers to build beside the pool's, in order; leaves the others out.
 
-    Shallow tiers go first: every slot can fall back to one. A slot that does so adds to the
-    graphs of the tier it falls back to, so each refusal starts the plan anew.
+    Chains go before trees, so that a wide verify costs no chain its place, and shallow tiers before
+    deep ones: every slot can fall back to one. A slot that does so adds to the graphs of the tier
+    it falls back to, so each refusal starts the plan anew.
 
     Raises:
-        RuntimeError: A tier that does not fit is all that some batches may choose, and they would
-            have none instead, or run deeper than asked at a tier built for other sizes.
+        RuntimeError: A tier that does not fit is all that some batches may choose, and without it
+            they would run deeper or wider than asked at a tier built for other sizes.
     """
     built, left_gb = _built(pool), _left_gb(pool, budget_gb)
     while True:
-        reachable, planned_gb = _reachable(host), 0.0
-        wanted, admitted, free_gb = sorted(reachable - built), reachable & built, host.min_free_gb()
-        for tier in wanted:
-            admitted.add(tier)  # a wide tier is refused for the room that its own verify takes
-            reserve_gb = _reserve_gb(host, admitted)
-            available_gb = min(free_gb - reserve_gb, left_gb) - planned_gb
-            num_graphs = len(host.graph_batch_sizes(tier))
-            estimate_gb = memory.estimate_gb(tier, num_graphs)
-            if not host.agree(estimate_gb <= available_gb):
-                break
-            planned_gb += estimate_gb
-        else:
+        wanted = sorted(_reachable(host) - built, key=_chains_first)
+        misfit = _first_misfit(host, memory, wanted, built, left_gb)
+        if misfit is None:
             return wanted
-        lack = (
-            f"its {num_graphs} graph sizes need about {estimate_gb:.2f} GB and "
-            f"{max(available_gb, 0.0):.2f} GB are left for them ({reserve_gb:.2f} GB stay free "
-            "for serving)"
-        )
+        tier, lack = misfit
         if not _can_leave_out(host, tier, built):
             raise RuntimeError(
                 f"ADAPTIVE_EAGLE has no room for tier {tier.label}, and without it some batches "
-                f"would draft deeper than the config allows: {lack}. {WHAT_TO_CHANGE}."
+                f"would draft deeper or wider than the config allows: {lack}. {WHAT_TO_CHANGE}."
             )
         host.leave_out(tier)
         logger.warning(
@@ -122,9 +115,39 @@ def reserved_gb(rows: int, vocab_size: int) -> float:
     return max(MIN_RESERVED_GB, SAMPLING_BYTES_PER_LOGIT * rows * vocab_size / 2**30)
 
 
-def _reserve_gb(host: TierHost, tiers: Iterable[Tier]) -> float:
-    rows = [max(host.graph_batch_sizes(tier), default=0) * tier.num_draft_tokens for tier in tiers]
-    return reserved_gb(max(rows, default=0), host.vocab_size())
+def _chains_first(tier: Tier) -> tuple[bool, Tier]:
+    return tier.topk > 1, tier
+
+
+def _first_misfit(
+    host: TierHost, memory: MemoryModel, wanted: Sequence[Tier], built: set[Tier], left_gb: float
+) -> tuple[Tier, str] | None:
+    """Returns the first tier without room beside those before it, and what it lacks."""
+    admitted, planned_gb, free_gb = _reachable(host) & built, 0.0, host.min_free_gb()
+    for tier in wanted:
+        admitted.add(tier)  # a wide tier is refused for the room that its own verify takes
+        reserve_gb = _reserve_gb(host, admitted)
+        available_gb = min(free_gb - reserve_gb, left_gb) - planned_gb
+        num_graphs = len(host.graph_batch_sizes(tier))
+        estimate_gb = memory.estimate_gb(tier, num_graphs)
+        if not host.agree(estimate_gb <= available_gb):
+            return tier, (
+                f"its {num_graphs} graph sizes need about {estimate_gb:.2f} GB and "
+                f"{max(available_gb, 0.0):.2f} GB are left for them ({reserve_gb:.2f} GB stay free "
+                "for serving)"
+            )
+        planned_gb += estimate_gb
+    return None
+
+
+def _reserve_gb(host: TierHost, tiers: set[Tier]) -> float:
+    """Counts the largest batch of each tier: an eager verify is larger than any graph's."""
+    rows = max(
+        batch_size * tier.num_draft_tokens
+        for batch_size, reachable in enumerate(host.reachable_by_batch(), start=1)
+        for tier in tiers.intersection(reachable)
+    )
+    return reserved_gb(rows, host.vocab_size())
 
 
 def _left_gb(pool: RuntimePool, budget_gb: float) -> float:
@@ -132,14 +155,13 @@ def _left_gb(pool: RuntimePool, budget_gb: float) -> float:
 
 
 def _can_leave_out(host: TierHost, tier: Tier, built: set[Tier]) -> bool:
-    """Whether batches that may choose ``tier`` alone fall back to another (`Policy.without`).
+    """Whether no batch falls back to a deeper or wider tier without graphs of its size.
 
-    To a shallower one, as asked; or to the shallowest, if that is still to be built for them.
+    A tier that is not built yet gets them.
     """
-    if all(set(tiers) != {tier} for tiers in host.reachable_by_batch()):
-        return True
-    others = _reachable(host) - {tier}
-    return bool(others) and (min(others) < tier or min(others) not in built)
+    by_batch = zip(host.reachable_by_batch(), host.reachable_without(tier), strict=True)
+    fallbacks = {other for before, after in by_batch for other in set(after) - set(before)}
+    return all(other not in built or all(map(le, other, tier)) for other in fallbacks)
 
 
 def _reachable(host: TierHost) -> set[Tier]:

@@ -22,7 +22,8 @@ TREE = Tier(3, 4, 24)
 
 def ladder(slots: str) -> Policy:
     """A policy that chooses among all tiers of a slot, named as in a config file."""
-    return build_policy(parse_config("a test", f'{{"policy": "goodput", {slots}}}'.encode()), 3)
+    config = parse_config("a test", f'{{"policy": "goodput", {slots}}}'.encode())
+    return build_policy(config, max(config.tiers).num_steps)
 
 
 class FakeHost:
@@ -34,20 +35,26 @@ class FakeHost:
         cost_gb: float,
         other_rank_free_gb: float = 1e9,
         policy: Policy | None = None,
+        captured: Sequence[int] = CAPTURED,
     ) -> None:
         self.left_gb, self.cost_gb, self.other_rank_free_gb = free_gb, cost_gb, other_rank_free_gb
         self.policy = policy or build_policy(load_config("host-default"), 3)
+        self.captured = captured
         self.rank0_says: bool | None = None
         self.built: list[Tier] = []
 
     def reachable_by_batch(self) -> list[Sequence[Tier]]:
         return [self.policy.reachable(batch_size) for batch_size in range(1, 129)]
 
+    def reachable_without(self, tier: Tier) -> list[Sequence[Tier]]:
+        policy = self.policy.without([tier])
+        return [policy.reachable(batch_size) for batch_size in range(1, 129)]
+
     def vocab_size(self) -> int:
         return VOCAB
 
     def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
-        return tuple(graph_batch_sizes(tier, CAPTURED, self.policy.reachable, 128))
+        return tuple(graph_batch_sizes(tier, self.captured, self.policy.reachable, 128))
 
     def free_gb(self) -> float:
         return self.left_gb
@@ -180,6 +187,40 @@ def test_the_start_stops_where_batches_would_draft_deeper_than_asked() -> None:
         run_from_no_tier(host)
 
 
+@pytest.mark.parametrize(
+    ("at_large", "misfit"),
+    [('{"candidate_steps": [3]}', "1-8-9"), ('{"candidate_tiers": [[3, 2, 4]]}', "3-2-4")],
+)
+def test_the_start_stops_where_batches_would_draft_deeper_or_wider_without_graphs(
+    at_large: str, misfit: str
+) -> None:
+    """A chain is no way out for a shallower tree, nor a bushy tree for a slim one."""
+    policy = ladder(f'"1": {{"candidate_tiers": [[1, 8, 9]]}}, "9": {at_large}')
+    host = FakeHost(free_gb=MIN_RESERVED_GB + 1.2, cost_gb=1.0, policy=policy)
+    with pytest.raises(RuntimeError, match=f"no room for tier {misfit}, and without it"):
+        run_from_no_tier(host)
+
+
+def test_a_tier_is_left_out_where_its_batches_fall_back_to_a_slot_out_of_reach() -> None:
+    policy = ladder(
+        '"1": {"candidate_steps": [7]}, "8": {"candidate_steps": [5]}, '
+        '"200": {"candidate_steps": [4]}'
+    )
+    pool = run(FakeHost(free_gb=MIN_RESERVED_GB + 0.9, cost_gb=0.0, policy=policy))
+    assert [state.tier.num_steps for state in pool.states] == [4, 7]
+
+
+def test_a_tier_yet_to_be_built_is_captured_for_the_batches_that_fall_back_to_it() -> None:
+    """Though it is wider than what they lost: here nothing else is left."""
+    policy = ladder(
+        '"1": {"candidate_steps": [7]}, "5": {"candidate_tiers": [[1, 8, 9]]}, '
+        '"9": {"candidate_steps": [3]}'
+    )
+    pool = run(FakeHost(free_gb=MIN_RESERVED_GB + 0.7, cost_gb=0.0, policy=policy))
+    graphs = {state.tier.label: state.graph_batch_sizes for state in pool.states}
+    assert graphs == {"1-8-9": (8, 16, 32, 64, 128), "7": (1, 2, 4)}
+
+
 def test_batches_that_fall_back_to_the_first_tier_are_told_of_its_missing_graphs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -221,7 +262,24 @@ def test_a_wide_tree_has_its_place_where_batches_are_small() -> None:
     )
     host = FakeHost(free_gb=4.0, cost_gb=0.1, policy=policy)
     run_from_no_tier(host)
-    assert host.built == [chain_tier(1), chain_tier(3), TREE, chain_tier(5)]
+    assert host.built == [chain_tier(1), chain_tier(3), chain_tier(5), TREE]
+
+
+def test_a_wide_shallow_tree_costs_no_deeper_chain_its_place() -> None:
+    policy = ladder(
+        '"1": {"candidate_steps": [1, 3, 5, 7], "candidate_tiers": [[1, 16, 17], [2, 8, 24]]}'
+    )
+    host = FakeHost(free_gb=4.9, cost_gb=0.1, policy=policy)
+    run_from_no_tier(host)
+    chains = [chain_tier(step) for step in (1, 3, 5, 7)]
+    assert host.built == [*chains, Tier(1, 16, 17)]
+
+
+def test_what_stays_free_covers_batches_that_no_graph_serves() -> None:
+    policy = ladder('"1": {"candidate_steps": [1, 3], "candidate_tiers": [[3, 4, 24]]}')
+    host = FakeHost(free_gb=4.0, cost_gb=0.1, policy=policy, captured=[1, 2, 4, 8])
+    run_from_no_tier(host)
+    assert host.built == [chain_tier(1), chain_tier(3)]
 
 
 class BreaksAtThree(FakeHost):
