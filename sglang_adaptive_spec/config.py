@@ -33,6 +33,7 @@ __all__ = [
     "ConfigError",
     "SlotConfig",
     "load_config",
+    "named_flags",
     "parse_config",
     "preset_path",
 ]
@@ -123,6 +124,10 @@ class AdaptiveConfig:
                 "pass one of them, drop the flag, or add the value to a slot's candidate_steps",
             )
         return requested
+
+    def has_tier(self, given: Sequence[int | None]) -> bool:
+        """Says whether any tier has every number that is given, in the order of its fields."""
+        return any(_has(tier, given) for tier in self.tiers)
 
     def starting_tier(
         self, num_steps: int | None, topk: int | None, num_draft_tokens: int | None
@@ -217,6 +222,12 @@ def parse_config(source: str, text: bytes) -> AdaptiveConfig:
     )
 
 
+def named_flags(given: Sequence[int | None]) -> str:
+    """Returns the server arguments that name a tier as given, in the order of its fields."""
+    named = zip(TIER_FLAGS, given, strict=True)
+    return " and ".join(f"{flag} {value}" for flag, value in named if value is not None)
+
+
 def preset_path(name: str) -> Path:
     """Returns the file of a preset."""
     return Path(__file__).parent / "presets" / f"{name}.json"
@@ -264,11 +275,9 @@ def _has(tier: Tier, given: Sequence[int | None]) -> bool:
 
 
 def _no_such_tier(config: AdaptiveConfig, given: Sequence[int | None]) -> ConfigError:
-    named = zip(TIER_FLAGS, given, strict=True)
-    flags = [f"{flag} {value}" for flag, value in named if value is not None]
     return config_error(
         config.source,
-        f"no tier has {' and '.join(flags)}",
+        f"no tier has {named_flags(given)}",
         "the numbers of one tier, [num_steps, topk, num_draft_tokens]: "
         + ", ".join(str(list(tier)) for tier in config.tiers),
         "pass those of one of them, drop the flags, or add the tier to a slot",

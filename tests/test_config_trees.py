@@ -94,6 +94,8 @@ TREES = '{"policy": "goodput", "1": {"candidate_tiers": [[1, 4, 4], [3, 4, 8]]}}
         (CHAINS, (None, None, 1), Tier(0, 1, 1)),
         (CHAINS, (5, 1, 6), Tier(5, 1, 6)),
         (TREES, (None, 4, None), Tier(3, 4, 8)),
+        (MIXED, (3, 4, None), Tier(3, 4, 8)),
+        (MIXED, (None, 2, 10), Tier(5, 2, 10)),
     ],
 )
 def test_the_narrowest_tier_with_every_given_number_is_the_one_to_start_at(
@@ -102,6 +104,15 @@ def test_the_narrowest_tier_with_every_given_number_is_the_one_to_start_at(
     config = load(text)
     assert config.starting_tier(*given) == start
     assert replace(config, initial=start).initial_tier(start.num_steps) == start
+
+
+@pytest.mark.parametrize(
+    ("given", "is_listed"),
+    [((3, 4, 8), True), ((None, 4, None), True), ((3, 4, 9), False), ((1, 4, 8), False)],
+)
+def test_a_tier_is_the_configs_if_it_has_every_given_number(load, given, is_listed: bool):
+    assert load(MIXED).has_tier(given) is is_listed
+    assert not load(CHAINS).has_tier(given)
 
 
 def test_another_depth_than_that_of_the_tier_to_start_at_starts_at_its_narrowest_tier(load):
@@ -122,6 +133,11 @@ def test_another_depth_than_that_of_the_tier_to_start_at_starts_at_its_narrowest
                 "[0, 1, 1], [1, 1, 2], [3, 1, 4], [5, 1, 6]",
                 "drop the flags",
             ),
+        ),
+        (
+            MIXED,
+            (None, 4, None),
+            ("--speculative-eagle-topk is 4, and the tiers have topk 1, 2, 4", "drop the flag"),
         ),
         (CHAINS, (3, None, 3), ("--speculative-num-draft-tokens 3", "[3, 1, 4]", "drop")),
         (CHAINS, (None, None, 3), ("no tier has --speculative-num-draft-tokens 3;", "[1, 1, 2]")),

@@ -8,16 +8,18 @@ the largest tier.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.utils.hf_transformers_utils import get_config
 
-from sglang_adaptive_spec.config import ConfigError, load_config
+from sglang_adaptive_spec.config import ConfigError, load_config, named_flags
+from sglang_adaptive_spec.config_file import config_error
 from sglang_adaptive_spec.host import unsupported
 from sglang_adaptive_spec.host.request import ALGORITHM, ATTRIBUTE, AdaptiveRequest
+from sglang_adaptive_spec.policy.tiers import chain_tier
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +102,8 @@ def read_request(server_args: Any) -> AdaptiveRequest:
         )
     config = load_config(server_args.speculative_adaptive_config)
     base = config.base or _infer_base(server_args)
-    reason = unsupported.raw_reason(server_args)
+    is_listed = config.has_tier([getattr(server_args, name) for name in TIER_FIELDS])
+    reason = unsupported.raw_reason(server_args, is_listed)
     return AdaptiveRequest(config, base, server_args.speculative_num_steps, reason)
 
 
@@ -139,20 +142,63 @@ def _write_tier(server_args: Any, request: AdaptiveRequest) -> None:
 
 
 def _write_static(server_args: Any, request: AdaptiveRequest) -> None:
-    """The user's steps, or none: then the host picks its own default."""
+    """Writes the user's numbers, or none: then the host picks its own default.
+
+    Raises:
+        ConfigError: EAGLE cannot be served with the user's numbers.
+    """
+    given = [getattr(server_args, name) for name in TIER_FIELDS]
+    allowed = _static_limit(*given)
+    if allowed is not None:
+        raise config_error(
+            f"static {request.base} ({request.static_reason})",
+            f"cannot be served with {named_flags(given)}",
+            allowed,
+            "pass such numbers, or drop these flags for SGLang's own default",
+        )
+    server_args.speculative_algorithm = request.base
+    for name, value in zip(TIER_FIELDS, _all_or_none(*given), strict=True):
+        setattr(server_args, name, value)
+    setattr(server_args, ATTRIBUTE, request)
     logger.warning(
         "ADAPTIVE_EAGLE serves static %s with %s: %s. The text is the same, the depth stays fixed.",
         request.base,
         _steps_text(server_args),
         request.static_reason,
     )
-    server_args.speculative_algorithm = request.base
-    steps = server_args.speculative_num_steps
-    if steps is not None and server_args.speculative_eagle_topk is None:
-        # The host takes steps only together with topk (sglang 0.5.23 speculative_hook.py).
-        server_args.speculative_eagle_topk = 1
-        server_args.speculative_num_draft_tokens = steps + 1
-    setattr(server_args, ATTRIBUTE, request)
+
+
+def _static_limit(
+    num_steps: int | None, topk: int | None, num_draft_tokens: int | None
+) -> str | None:
+    """Returns what static EAGLE allows where it cannot be served with these numbers, or None."""
+    if topk is not None and topk < 1:
+        return "--speculative-eagle-topk from 1"
+    if topk is not None and topk > 1 and None in (num_steps, num_draft_tokens):
+        return "a topk above 1 beside --speculative-num-steps and --speculative-num-draft-tokens"
+    if (num_steps is not None and num_steps < 1) or (
+        num_draft_tokens is not None and num_draft_tokens < 2
+    ):
+        return "at least 1 step, which is 2 draft tokens, since static EAGLE drafts in every round"
+    if topk in (None, 1) and None not in (num_steps, num_draft_tokens):
+        assert num_steps is not None, "just asked"
+        if num_draft_tokens != chain_tier(num_steps).num_draft_tokens:
+            return f"{num_steps + 1} draft tokens (steps + 1) without a topk above 1"
+    return None
+
+
+def _all_or_none(
+    num_steps: int | None, topk: int | None, num_draft_tokens: int | None
+) -> Sequence[int | None]:
+    """Completes a chain: the host's EAGLE ends in an assertion at a part of the three.
+
+    Seen in sglang 0.5.23 arg_groups/speculative_hook.py:_handle_eagle_family.
+    """
+    if topk is not None and topk > 1:
+        return num_steps, topk, num_draft_tokens
+    if num_steps is None and num_draft_tokens is not None:
+        num_steps = num_draft_tokens - 1
+    return (None, None, None) if num_steps is None else chain_tier(num_steps)
 
 
 def _steps_text(server_args: Any) -> str:

@@ -46,9 +46,10 @@ class Telemetry:
         versions = ", ".join(f"{name} {version}" for name, version in versions_report().items())
         lines = [f"ADAPTIVE_EAGLE is on: {versions}; host contract ok."]
         config, startup = request.config, request.startup_tier
+        initial = config.initial_tier(request.initial_steps)
         lines.append(
             f"  base {request.base}, policy {config.policy}, config {config.source}, "
-            f"initial step {request.initial_steps}, start-up tier {startup.label}"
+            f"initial step {initial.label}, start-up tier {startup.label}"
         )
         lines += [f"  {_tier_line(state)}" for state in pool.states]
         total_gb = sum(state.build_gb for state in pool.states)

@@ -25,13 +25,19 @@ ATTENTION_FLAGS = (
 )
 
 
-def raw_reason(server_args: Any) -> str | None:
-    """Returns why the user's own arguments rule out switching, or None."""
+def raw_reason(server_args: Any, is_listed: bool) -> str | None:
+    """Returns why the user's own arguments rule out switching, or None.
+
+    Args:
+        server_args: The raw record.
+        is_listed: Whether the config has a tier with the numbers given; then they say where to
+            start.
+    """
     topk = server_args.speculative_eagle_topk
-    if topk not in (None, 1):
+    if topk is not None and topk > 1 and not is_listed:
         return (
             f"--speculative-eagle-topk {topk} fixes one tree; trees are switched where the config "
-            "lists them in candidate_tiers, without that flag"
+            "lists them in candidate_tiers, and that flag then names one of them"
         )
     return _reason(lambda name: getattr(server_args, name))
 

@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +15,9 @@ from sglang_adaptive_spec.host.request import AdaptiveRequest, request_of
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.tiers import DecodeBatch, Tier, chain_tier
 from tests.hosts import REPO
+
+Numbers = tuple[int | None, int | None, int | None]
+TIER_FIELDS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
 
 pytestmark = pytest.mark.usefixtures("plugins_loaded")
 
@@ -34,6 +36,10 @@ def arguments(models: dict[str, str], draft: str = "eagle", **changes: Any) -> A
         "speculative_draft_model_path": models[draft],
     }
     return ServerArgs(**{**fields, **changes})
+
+
+def numbers(given: Numbers) -> dict[str, int | None]:
+    return dict(zip(TIER_FIELDS, given, strict=True))
 
 
 def resolved(server_args: Any) -> tuple[Any, AdaptiveRequest]:
@@ -158,6 +164,8 @@ def test_trees_are_switched_and_resolution_runs_at_the_shape_that_holds_all(
         ({"speculative_num_steps": 3}, (3, 4, 8)),  # no chain has 3 steps
         ({"speculative_num_draft_tokens": 8}, (3, 4, 8)),
         ({"speculative_num_steps": 5, "speculative_eagle_topk": 1}, (5, 1, 6)),
+        (numbers((3, 4, 8)), (3, 4, 8)),
+        (numbers((None, 4, None)), (3, 4, 8)),  # the only tree of topk 4
     ],
 )
 def test_numbers_that_name_a_tier_beside_trees_are_the_tier_to_start_at(
@@ -171,6 +179,24 @@ def test_numbers_that_name_a_tier_beside_trees_are_the_tier_to_start_at(
     carried = pickle.loads(pickle.dumps(request))
     policy = build_policy(carried.config, carried.initial_steps)
     assert policy.choose(DecodeBatch(1, ["a"])) == Tier(*initial)
+
+
+@pytest.mark.parametrize("given", [(2, 4, 8), (3, 4, 9), (3, 2, 5)])
+def test_a_tree_that_the_config_does_not_list_is_served_static(
+    models: dict[str, str], tmp_path: Path, given: Numbers
+) -> None:
+    config = tmp_path / "trees.json"
+    config.write_text(json.dumps(TREES))
+    named = {"speculative_adaptive_config": str(config), **numbers(given)}
+    view, request = resolved(arguments(models, **named))
+    assert "fixes one tree" in (request.static_reason or "")
+    assert tuple(getattr(view, name) for name in TIER_FIELDS) == given
+
+
+@pytest.mark.parametrize("topk", [0, -1])
+def test_topk_below_1_is_an_error_that_says_so(models: dict[str, str], topk: int) -> None:
+    with pytest.raises(ConfigError, match=rf"no tier has .*topk {topk}; allowed: .*; fix: "):
+        arguments(models, speculative_eagle_topk=topk).resolve_once()
 
 
 def test_topk_1_beside_trees_is_an_error_that_says_so(
@@ -218,77 +244,11 @@ def test_trees_on_a_backend_that_drafts_chains_only_are_an_error(
         arguments(models, speculative_adaptive_config=str(config)).resolve_once()
 
 
-@pytest.mark.parametrize("backend", ["flashinfer", "flashmla", "trtllm_mla"])
-@pytest.mark.parametrize("flag", ["attention_backend", "speculative_draft_attention_backend"])
-def test_which_backends_draft_chains_only_depends_on_mla(
-    monkeypatch: pytest.MonkeyPatch, flag: str, backend: str
-) -> None:
-    from sglang_adaptive_spec.host import unsupported
-
-    view = SimpleNamespace(**dict.fromkeys(unsupported.ATTENTION_FLAGS))
-    setattr(view, flag, backend)
-    monkeypatch.setattr(unsupported, "resolved_view", lambda server_args: view)
-    for is_mla in (False, True):
-        monkeypatch.setattr(unsupported, "use_mla_backend", lambda server_args, it=is_mla: it)
-        refusal = unsupported.tree_refusal(None)
-        assert (f"{backend} drafts chains only on MLA" in str(refusal)) is is_mla
-    setattr(view, flag, "triton")
-    assert unsupported.tree_refusal(None) is None
-
-
-SETTINGS = {
-    "pp_size": (1, 2, "pp_size=2"),
-    "disaggregation_mode": ("null", "prefill", "disaggregation_mode=prefill"),
-    "enable_pdmux": (False, True, "PD multiplexing"),
-    "enable_hisparse": (False, True, "HiSparse"),
-    "elastic_ep_backend": (None, "mooncake", "elastic expert parallelism"),
-    "enable_lora": (False, True, "LoRA"),
-    "lora_paths": (None, ["a=b"], "LoRA"),
-    "enable_deterministic_inference": (False, True, "deterministic"),
-    "enable_two_batch_overlap": (False, True, "two-batch"),
-}
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_each_setting_that_rules_out_switching_is_a_reason_alone(name: str) -> None:
-    from sglang_adaptive_spec.host import unsupported
-
-    harmless = {setting: values[0] for setting, values in SETTINGS.items()}
-    assert unsupported._reason(harmless.__getitem__) is None
-    _, harmful, words = SETTINGS[name]
-    assert words in str(unsupported._reason({**harmless, name: harmful}.__getitem__))
-
-
-def test_attention_dp_is_a_reason_of_the_hosts(models: dict[str, str]) -> None:
-    from sglang_adaptive_spec.host.unsupported import adaptive_unsupported_reason
-
-    view = SimpleNamespace(
-        enable_dp_attention=True, speculative_algorithm="EAGLE", speculative_eagle_topk=1
-    )
-    assert "enable_dp_attention" in str(adaptive_unsupported_reason(view))
-
-
-def test_beside_trees_the_hosts_other_reasons_still_count() -> None:
-    from sglang_adaptive_spec.host.unsupported import _AsChains, adaptive_unsupported_reason
-
-    settings = dict.fromkeys(
-        ("enable_dp_attention", "enable_multi_layer_eagle", "enable_two_batch_overlap"), False
-    )
-    view = SimpleNamespace(
-        **settings, enable_pdmux=False, speculative_algorithm="EAGLE", speculative_eagle_topk=4
-    )
-    assert adaptive_unsupported_reason(_AsChains(view)) is None
-    for name in settings:
-        setattr(view, name, True)
-        reason = adaptive_unsupported_reason(_AsChains(view))
-        assert name in str(reason)
-        setattr(view, name, False)
-
-
+LORA = {"enable_lora": True}
 STATIC = [
     ({"speculative_eagle_topk": 4, "speculative_num_draft_tokens": 8}, "topk"),
     ({"enable_deterministic_inference": True, "attention_backend": "triton"}, "deterministic"),
-    ({"enable_lora": True}, "LoRA"),
+    (LORA, "LoRA"),
     ({"enable_two_batch_overlap": True}, "two-batch"),
 ]
 
@@ -308,6 +268,57 @@ def test_an_unsupported_setting_serves_the_users_own_static_steps_with_one_warni
     assert view.speculative_num_steps == 3
     warnings = [record for record in caplog.records if "static" in record.getMessage()]
     assert len(warnings) == 1
+
+
+HOSTS_DEFAULT = (5, 4, 8)  # of a Llama, sglang 0.5.20 to 0.5.23 _auto_choose_speculative_params
+# One known from the raw arguments, and one that the host's resolution brings up.
+FIXED_DEPTH = [LORA, {"draft": "index_share"}]
+
+
+@pytest.mark.parametrize("setting", FIXED_DEPTH, ids=["raw", "resolved"])
+@pytest.mark.parametrize(
+    ("given", "served"),
+    [
+        ((None, None, None), HOSTS_DEFAULT),
+        ((None, 1, None), HOSTS_DEFAULT),
+        ((None, None, 4), (3, 1, 4)),
+        ((None, 1, 4), (3, 1, 4)),
+        ((3, None, 4), (3, 1, 4)),
+        ((3, 1, None), (3, 1, 4)),
+        ((3, 4, 8), (3, 4, 8)),
+    ],
+)
+def test_a_static_server_is_served_with_what_the_given_numbers_leave_open_filled_in(
+    models: dict[str, str], setting: dict[str, Any], given: Numbers, served: Numbers
+) -> None:
+    view, request = resolved(arguments(models, **setting, **numbers(given)))
+    assert request.mode == "static"
+    assert tuple(getattr(view, name) for name in TIER_FIELDS) == served
+
+
+@pytest.mark.parametrize(
+    ("given", "allowed"),
+    [
+        ((0, None, None), "at least 1 step, which is 2 draft tokens"),
+        ((None, None, 1), "at least 1 step, which is 2 draft tokens"),
+        ((None, 4, None), "a topk above 1 beside --speculative-num-steps and --spec"),
+        ((3, 4, None), "a topk above 1 beside --speculative-num-steps and --spec"),
+        ((None, 0, None), "--speculative-eagle-topk from 1"),
+        ((3, 1, 8), "4 draft tokens (steps + 1) without a topk above 1"),
+        ((3, None, 8), "4 draft tokens (steps + 1) without a topk above 1"),
+    ],
+)
+def test_numbers_at_which_a_static_server_cannot_start_are_an_error_that_says_so(
+    models: dict[str, str], given: Numbers, allowed: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        arguments(models, **LORA, **numbers(given)).resolve_once()
+    message = str(caught.value)
+    assert message.startswith("static EAGLE (")
+    for name, value in zip(TIER_FIELDS, given, strict=True):
+        assert (f"--{name.replace('_', '-')} {value}" in message) is (value is not None)
+    assert f"; allowed: {allowed}" in message
+    assert "; fix: pass such numbers, or drop these flags" in message
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(2, 2), (None, None)])
