@@ -40,7 +40,9 @@ class AcceptanceModel:
             raise ValueError(f"max_steps is {max_steps}; a model needs at least one draft position")
         self.max_steps = max_steps
         self.trees = frozenset(trees)
-        self.pool = TreeHazards(max_steps, trees) if self.trees else PooledHazards(max_steps)
+        if any(tier.num_steps > max_steps for tier in self.trees):
+            raise ValueError(f"max_steps is {max_steps}; a tree of {sorted(self.trees)} is deeper")
+        self.pool = TreeHazards(max_steps, self.trees) if self.trees else PooledHazards(max_steps)
         self.offsets = RequestOffsets()
         self._depths = np.arange(max_steps + 1)
         # A block: rounds at one tier that wait to be worked through, by batch.
@@ -65,6 +67,8 @@ class AcceptanceModel:
         """Learns what a round of ``tier`` accepted per request."""
         if tier.num_steps < 1 or not requests:
             return
+        if tier.topk > 1 and tier not in self.trees:
+            return  # the start-up shape, after a policy failed: its lift is nobody's
         if tier != self._block_tier or self._num_rounds >= BLOCK_ROUNDS:
             self.flush()
             self._block_tier = tier
@@ -106,10 +110,15 @@ class AcceptanceModel:
         hazards[depth:] = OPTIMISTIC_HAZARD
         return float(len(requests) + np.multiply.accumulate(hazards, 0).sum())
 
-    def most_tokens_of_kind(self, requests: Sequence[Hashable], tier: Tier, home: Tier) -> float:
-        """Returns the same of a tree, or beside a tree in force: how unsure a lift is, is known."""
+    def upper_tokens(self, requests: Sequence[Hashable], tier: Tier, home: Tier) -> float:
+        """Returns the tokens of a round so far above the estimate that more is ruled out."""
         tokens = float(self.expected_tokens(requests, [tier])[0])
         return tokens + OPTIMISTIC_Z * self.gain_noise(requests, tier, home)
+
+    def ceiling(self, requests: Sequence[Hashable], tier: Tier) -> float:
+        """Returns the tokens of a round whose every draft holds with OPTIMISTIC_HAZARD."""
+        hazard = OPTIMISTIC_HAZARD
+        return len(requests) * (1.0 - hazard ** (tier.num_steps + 1)) / (1.0 - hazard)
 
     def reaching(self, requests: Sequence[Hashable], tier: Tier, depth: int) -> float:
         """Returns how many requests' first ``depth`` drafts hold in a round of ``tier``."""
@@ -268,7 +277,7 @@ class AcceptanceModel:
         variance = self.pool.gain_variance(one, slope @ ones, other, other_slope @ ones)
         by_request = np.add.reduce(slope, 0) - np.add.reduce(other_slope, 0)
         variance += by_request**2 @ self.offsets.variance.take(self._answer_rows)
-        return math.sqrt(variance)
+        return math.sqrt(max(variance, 0.0))
 
 
 def _held(counts: NDArray[np.int_], depths: NDArray[np.int_]) -> Floats:

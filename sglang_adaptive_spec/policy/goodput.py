@@ -7,7 +7,7 @@ force h, the best tier b gains g = expected_tokens[b] - expected_tokens[h] * ms(
 a round. The common prefix of both depths cancels, so g is as uncertain as the survival between
 them and the two round times: h is left when g > SWITCH_Z * that noise. Deeper than the tier in
 force nothing is observed: going down stops at the deepest tier that is not surely worse, and
-`policy/probing.py` looks deeper now and then. Decisions are made every few rounds or when the
+`policy/probing.py` looks at others now and then. Decisions are made every few rounds or when the
 batch changed; no clock, no randomness.
 """
 
@@ -19,7 +19,8 @@ from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.costs import CostTable
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.hazards import SLOW_MEMORY, Floats
-from sglang_adaptive_spec.policy.probing import Prober, probe_rounds
+from sglang_adaptive_spec.policy.probe_choice import ProbeChoice
+from sglang_adaptive_spec.policy.probing import Prober
 from sglang_adaptive_spec.policy.slots import Slots, clip
 from sglang_adaptive_spec.policy.tiers import (
     PLAIN_TIER,
@@ -27,7 +28,6 @@ from sglang_adaptive_spec.policy.tiers import (
     Observation,
     RoundTime,
     Tier,
-    chain_tier,
 )
 
 # Rounds from one decision to the next while the batch stays the same. A change of the acceptance
@@ -99,7 +99,7 @@ class GoodputPolicy:
         self._known_requests: frozenset[Hashable] = frozenset()
         self._num_batch_changes = 0  # since the back-off was last reset
         self._num_changes = acceptance.num_changes
-        self._probed_from = initial  # the tier in force when the probe under way began
+        self._last_probed = initial
         self._has_first = False  # zero-step rounds tell about position 1
         self._home_ms = 0.0
 
@@ -311,65 +311,24 @@ class GoodputPolicy:
         prober = self.prober
         if prober.probe is not None:
             tier = prober.probe.tier
-            # A way deeper than before shows the same as the probe; to a tree only the tree does.
-            is_as_deep = self.home.num_steps >= tier.num_steps > self._probed_from.num_steps
-            has_paid = self.home == tier or (tier.topk == 1 and is_as_deep)
+            # A chain as deep as the one probed shows the same; a tree shows its own.
+            is_as_deep = self.home.num_steps >= tier.num_steps
+            has_paid = self.home == tier or (tier.topk == self.home.topk == 1 and is_as_deep)
             if has_paid or prober.probe.is_over:
-                is_open = self._is_other_kind(tier) and self._may_win(tier, decision)
-                prober.finish(has_paid, self._lost_share(tier, decision), is_open)
+                choice = self._probe_choice(decision)
+                is_open = choice.needs_lift(tier) and choice.may_win(tier)
+                prober.finish(has_paid, choice.lost_share(tier), is_open)
         elif prober.is_ready:
-            found = self._promising(decision)
+            choice = self._probe_choice(decision)
+            found = choice.next_tier(self._last_probed)
             if found is not None:
-                tier, ms = found
-                self._probed_from = self.home
-                prober.start(tier, self._num_probe_rounds(tier), ms, self._num_catch_up())
+                self._last_probed, ms = found
+                num_rounds = choice.num_rounds(self._last_probed)
+                prober.start(self._last_probed, num_rounds, ms, self._num_catch_up())
 
-    def _num_probe_rounds(self, tier: Tier) -> int:
-        """Returns how many rounds at ``tier`` show what those at the tier in force do not."""
-        if self._is_other_kind(tier):
-            return probe_rounds(len(self._requests))
-        depth = self._observed_depth()
-        # Deeper tiers show something new where the drafts seen so far all hold.
-        seen = self.home if self.home.num_steps else chain_tier(depth)
-        return probe_rounds(self.acceptance.reaching(self._requests, seen, depth))
-
-    def _observed_depth(self) -> int:
-        """Returns the deepest position that the rounds at the home tier observe."""
-        return self.home.num_steps or int(self._has_first)
-
-    def _promising(self, decision: Decision) -> tuple[Tier, float] | None:
-        """Returns the first tier that might win and shows something new, and its round time."""
-        depth = self._observed_depth()
-        for tier, ms in zip(decision.tiers, decision.round_ms, strict=True):
-            is_new = tier.num_steps > depth or self._is_other_kind(tier)
-            if is_new and self._may_win(tier, decision):
-                return tier, float(ms)
-        return None
-
-    def _may_win(self, tier: Tier, decision: Decision) -> bool:
-        """Returns whether it is not ruled out that ``tier`` beats the tier in force."""
-        model = self.acceptance
-        if tier not in decision.tiers:
-            return False
-        if self._is_other_kind(tier):
-            tokens = model.most_tokens_of_kind(self._requests, tier, self.home)
-        else:
-            tokens = model.most_tokens(self._requests, tier, self._observed_depth())
-        rates = decision.rates()
-        ms = decision.round_ms[decision.tiers.index(tier)]
-        return bool(tokens / ms > rates[decision.tiers.index(self.home)])
-
-    def _is_other_kind(self, tier: Tier) -> bool:
-        """Returns whether a lift must be known to compare ``tier`` with the tier in force."""
-        return max(tier.topk, self.home.topk) > 1 and tier not in (self.home, PLAIN_TIER)
-
-    def _lost_share(self, tier: Tier, decision: Decision) -> float:
-        """Returns the share of the home tier's rate that rounds at ``tier`` forgo."""
-        if tier not in decision.tiers:
-            return 0.0
-        rates = decision.rates()
-        share = 1.0 - rates[decision.tiers.index(tier)] / rates[decision.tiers.index(self.home)]
-        return max(0.0, share)
+    def _probe_choice(self, decision: Decision) -> ProbeChoice:
+        depth = self.home.num_steps or int(self._has_first)  # that rounds at home observe
+        return ProbeChoice(self.acceptance, self._requests, decision, depth)
 
     def _num_catch_up(self) -> int:
         """Returns the rounds that pass before the first one at another tier."""

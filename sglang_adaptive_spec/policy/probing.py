@@ -1,12 +1,14 @@
-"""When to look deeper than the tier in force, and for how long: a token bucket with back-off.
+"""When to look at another tier, and for how long: a token bucket with back-off.
 
 Positions beyond the tier in force are censored: only a few rounds at a deeper tier tell what they
-accept now. Every round earns PROBE_SHARE of its time; a probe costs all the time of its rounds:
+accept now; between chain and tree a look tells what the tree adds. Every round earns PROBE_SHARE of
+its time; a probe costs all the time of its rounds:
 
     cost_ms = rounds * round_ms(probe)    lost of it: the share 1 - rate(probe) / rate(best)
 
 so probing takes at most PROBE_SHARE of the time, and loses less. Probes that do not pay double the
-distance to the next one; a changed batch or a change of the acceptance resets it.
+distance to the next one, less far if they left open who wins; a changed batch or a change of the
+acceptance resets it.
 """
 
 import math
@@ -21,6 +23,7 @@ PROBE_SHARE = 0.01  # of all time: the bound in issue 3
 CREDIT_LIMIT_MS = 300.0
 MIN_DISTANCE_ROUNDS = 32  # after a reset; one memory of the fast rate (policy/hazards.py)
 MAX_DISTANCE_ROUNDS = 8192  # about a minute of 8 ms rounds: what no event announces is still found
+MAX_OPEN_DISTANCE_ROUNDS = 512  # where more of the same would settle what a probe left open
 # Request-rounds that should reach the first censored position in one probe: 16 tell a hazard of
 # 0.3 from one of 0.7 with less than 3 % error.
 PROBE_EVIDENCE = 16
@@ -32,7 +35,7 @@ PATIENCE_ROUNDS = 2
 
 @dataclass(slots=True)
 class Probe:
-    """A few rounds at a tier deeper than the one in force."""
+    """A few rounds at another tier than the one in force."""
 
     tier: Tier
     rounds_left: int  # still to be asked for
@@ -118,7 +121,7 @@ class Prober:
         Args:
             has_paid: whether it led to another tier.
             lost_share: of its tokens, what the tier in force would have added.
-            is_open: whether it was too short to tell; the next one comes as soon as it is paid for.
+            is_open: whether it was too short to tell: the next one does not wait as long.
         """
         probe = self.probe
         assert probe is not None
@@ -129,8 +132,8 @@ class Prober:
             self.reset()
         else:
             self._lost_ms += lost_share * probe.round_ms * probe.num_asked
-            if not is_open:
-                self._distance = min(2 * self._distance, MAX_DISTANCE_ROUNDS)
+            furthest = MAX_OPEN_DISTANCE_ROUNDS if is_open else MAX_DISTANCE_ROUNDS
+            self._distance = min(2 * self._distance, furthest)
             self._wait = self._distance
 
     def reset(self) -> None:

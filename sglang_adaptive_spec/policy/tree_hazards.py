@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from sglang_adaptive_spec.policy.hazards import (
+    FAST_MEMORY,
     LOGIT_LIMIT,
     PRIOR_HAZARD,
     SLOW_MEMORY,
@@ -36,8 +37,9 @@ from sglang_adaptive_spec.policy.tiers import Tier
 # Logits that a doubling of the candidates adds, before any evidence. Static trees of the SmolLM2
 # pair on four kinds of text: 0.3 to 0.5 (docs/policy.md).
 LIFT_PER_DOUBLING = 0.4
-# Variances in squared logits. The text's hold for position 1; position i has 1 + TEXT_GAP * (i - 1)
-# times as much and shares it with the positions before: a position without evidence follows them.
+# Variances in squared logits, so that the memory is that of hazards.py. The text's hold for
+# position 1; position i has 1 + TEXT_GAP * (i - 1) times as much and shares it with those before:
+# one without evidence follows them.
 TEXT_PRIOR = 1.5  # before any evidence: what 4 request-rounds at PRIOR_HAZARD tell
 TEXT_GAP = 0.2
 TEXT_CHANGE = 1.0  # of a shift that the change test found
@@ -45,11 +47,14 @@ TEXT_FRESH = 0.15  # of a batch of new requests: what FAST_MEMORY request-rounds
 # Per request-round; the filter then remembers about SLOW_MEMORY of them: sqrt(TEXT_DRIFT / info)
 # is 1 / (SLOW_MEMORY * info) at 0.2, the information of a request-round at 0.7.
 TEXT_DRIFT = 5.0 / SLOW_MEMORY**2
-LIFT_PRIOR = 0.4  # of a lift nobody has observed, half of it shared by all depths of the tree
+# Of a lift nobody has observed, half of it shared by all depths: a choice, ten times the
+# variance of the guess for SmolLM2's pair: others may lift by nothing or by twice as much.
+LIFT_PRIOR = 0.4
 LIFT_DRIFT = 1e-7  # a lift is 0.1 logits unsure again after 100,000 request-rounds elsewhere
 LIFT_CHANGE = 0.01  # another text lifts by a little more or less: 0.3 to 0.5 of SmolLM2's pair
-MAX_ITERATIONS = 4
-CONVERGED = 0.05  # logits
+# Newton's method from a flat place overshoots: steps are cut to MAX_STEP logits. One or two do in
+# 19 of 20 blocks, four at most.
+MAX_ITERATIONS, MAX_STEP, CONVERGED = 8, 2.0, 0.05
 MEAN_FLOOR = 0.002  # keeps mean hazards off 0 and 1
 
 
@@ -83,6 +88,7 @@ class TreeHazards:
             self._mean[part] = guessed_lift(tier)
             self._lift[part, part] = 0.5 + 0.5 * np.eye(tier.num_steps)
         self._covariance = TEXT_PRIOR * self._text + LIFT_PRIOR * self._lift
+        self._prior = self._covariance.diagonal().copy()
         self._drift = TEXT_DRIFT * self._text + LIFT_DRIFT * self._lift
         self._test = ChangeTest()
 
@@ -106,19 +112,23 @@ class TreeHazards:
         Returns:
             Whether the hazards changed; the offsets that ``predicted`` held are void then.
         """
-        self._covariance += reached[0] * self._drift
+        self._forget(reached[0] * self._drift)
         # The likelihood ratio of what was not foreseen: what the belief leaves open is no change.
-        expected = 1.0 / (1.0 + info * np.diagonal(self._shared(tier)[1]))
-        residual = float(expected @ (accepted - predicted))
-        has_changed = self._test.add(residual, float(expected @ info)) is not None
+        _, observed = self._shared(tier)
+        ones = np.ones(tier.num_steps)
+        weight = np.linalg.solve(np.eye(tier.num_steps) + observed * info, ones)
+        changed = self._test.add(float(weight @ (accepted - predicted)), float(weight @ info))
+        has_changed = changed is not None
         if has_changed:
             self.num_changes += 1
             self._test.reset()
-            self._covariance += TEXT_CHANGE * self._text + LIFT_CHANGE * self._lift
+            self._forget(TEXT_CHANGE * self._text + LIFT_CHANGE * self._lift)
+            self.evidence[:] = 0.0
             lift = self.lift(tier)
             theta = self.theta[: tier.num_steps]
-            predicted = reached * sigmoid(theta if lift is None else theta + lift)
-        self._update(tier, reached, accepted, predicted)
+            hazards = sigmoid(theta if lift is None else theta + lift)
+            predicted, info = reached * hazards, reached * hazards * (1.0 - hazards)
+        self._update(tier, reached, accepted, predicted, info)
         evidence = self.evidence[: tier.num_steps]
         evidence *= np.exp(reached * (-1.0 / SLOW_MEMORY))
         evidence += reached
@@ -131,7 +141,8 @@ class TreeHazards:
     def shorten_memory(self) -> None:
         """Lets what comes count more: it may be of another kind."""
         self._test.reset()
-        self._covariance += TEXT_FRESH * self._text
+        self._forget(TEXT_FRESH * self._text)
+        self.evidence *= min(1.0, FAST_MEMORY / max(self.evidence[0], 1e-9))
 
     def gain_variance(self, one: Tier, slope: Floats, other: Tier, other_slope: Floats) -> float:
         """Returns the variance of the tokens of ``one`` less those of ``other``.
@@ -147,7 +158,7 @@ class TreeHazards:
             gradient[: tier.num_steps] += part
             if tier in self._lifts:
                 gradient[self._lifts[tier]] += part
-        return float(gradient @ self._covariance @ gradient)
+        return max(float(gradient @ self._covariance @ gradient), 0.0)
 
     def describe(self) -> dict[str, Any]:
         """Returns the lifts, how unsure they are, and the change test for /server_info."""
@@ -173,23 +184,36 @@ class TreeHazards:
         shared = shared + self._covariance[:, part]
         return shared, shared[: tier.num_steps] + shared[part]
 
-    def _update(self, tier: Tier, reached: Floats, accepted: Floats, predicted: Floats) -> None:
+    def _forget(self, variance: Floats) -> None:
+        """Adds to the covariance, never past what was unknown before any evidence."""
+        known = 1.0 - self._covariance.diagonal() / self._prior
+        room = np.sqrt(np.minimum(np.maximum(known, 0.0), 1.0))
+        self._covariance += variance * np.outer(room, room)
+
+    def _update(
+        self, tier: Tier, reached: Floats, accepted: Floats, predicted: Floats, info: Floats
+    ) -> None:
         """Moves the belief to where prior and block are most likely together."""
         shared, observed = self._shared(tier)
-        mean = np.clip(predicted / np.maximum(reached, 1e-9), MEAN_FLOOR, 1.0 - MEAN_FLOOR)
+        mean = predicted / np.maximum(reached, 1e-9)
+        mean = np.minimum(np.maximum(mean, MEAN_FLOOR), 1.0 - MEAN_FLOOR)
         start = np.log(mean / (1.0 - mean))
+        # Requests that differ tell less than as many at their mean.
+        alike = info / np.maximum(reached * mean * (1.0 - mean), 1e-9)
         identity = np.eye(tier.num_steps)
-        moved = np.zeros(tier.num_steps)  # of the logits observed
+        weight = np.zeros(tier.num_steps)
         for _ in range(MAX_ITERATIONS):
+            moved = observed @ weight  # of the logits observed
             hazard = sigmoid(start + moved)
-            info = reached * hazard * (1.0 - hazard)
-            score = accepted - reached * hazard + info * moved
-            weight = np.linalg.solve(identity + info[:, None] * observed, score)
-            before, moved = moved, np.clip(observed @ weight, -LOGIT_LIMIT, LOGIT_LIMIT)
-            if np.abs(moved - before).max() < CONVERGED:
+            told = alike * reached * hazard * (1.0 - hazard)
+            score = accepted - reached * hazard + told * moved
+            step = np.linalg.solve(identity + told[:, None] * observed, score) - weight
+            length = float(np.abs(observed @ step).max())
+            weight += step * min(1.0, MAX_STEP / max(length, 1e-9))
+            if length < CONVERGED:
                 break
         self._mean += shared @ weight
         np.clip(self._mean, -LOGIT_LIMIT, LOGIT_LIMIT, out=self._mean)
-        told = np.linalg.solve(identity + info[:, None] * observed, info[:, None] * shared.T)
-        covariance = self._covariance - shared @ told
+        gain = np.linalg.solve(identity + told[:, None] * observed, told[:, None] * shared.T)
+        covariance = self._covariance - shared @ gain
         self._covariance = 0.5 * (covariance + covariance.T)

@@ -27,8 +27,11 @@ class TierCosts(KnownCosts):
     def __init__(self, ms_per_node: float) -> None:
         super().__init__()
         self.ms_per_node = ms_per_node
+        self.by_tier: dict[Tier, float] = {}  # instead
 
     def of(self, tier: Tier, batch_size: int) -> float:
+        if self.by_tier:
+            return self.by_tier[tier]
         nodes = tier.num_drafts - tier.num_steps
         return self.ms(tier.num_steps, batch_size) + self.ms_per_node * nodes
 
@@ -171,7 +174,7 @@ class MatrixServer(TreeServer):
 
     def __init__(self, hazard: float, seed: int) -> None:
         super().__init__(hazard, 0.0, 0.0, tuple(MATRIX_MS), seed)
-        self.costs.of = lambda tier, batch_size: MATRIX_MS[tier]  # type: ignore[method-assign]
+        self.costs.by_tier = MATRIX_MS
 
     def hazards(self, tier: Tier) -> np.ndarray:
         odds = self.hazard / (1 - self.hazard) * np.exp(MATRIX_LIFTS.get(tier, 0.0))
@@ -186,6 +189,27 @@ def test_a_cell_of_the_matrix_is_settled_within_its_visit(hazard: float) -> None
         server.run(310)
         shares.append(server.share_of_best(60))
     assert np.mean(shares) > 0.96
+
+
+class DeepServer(TreeServer):
+    """A tree that is worth its chain, and deep positions that hold or do not."""
+
+    deep = 0.05
+
+    def hazards(self, tier: Tier) -> np.ndarray:
+        by_depth = np.array([0.65] * 3 + [self.deep] * 4)[: tier.num_steps]
+        return np.tile(by_depth, (len(self.requests), 1))
+
+
+def test_a_tie_between_chain_and_tree_does_not_keep_deeper_tiers_waiting() -> None:
+    tied = (PLAIN_TIER, chain(1), chain(3), Tier(3, 2, 4), chain(5), chain(7))
+    for seed in range(3):
+        server = DeepServer(0.65, 0.0, 0.0, tied, seed)
+        server.run(3000)
+        assert server.policy.home in (chain(3), Tier(3, 2, 4))
+        server.deep = 0.95
+        server.run(6000)
+        assert server.policy.home == chain(7)
 
 
 def test_looks_at_a_width_that_does_not_pay_stay_within_their_budget() -> None:
