@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from benchmarks.fleet import PORT_STEP
 from tests.e2e.launches import MODELS, ensure_tiny_models
-from tests.e2e.server import free_port
 from tests.hosts import REPO
 
 TIMEOUT_S = 900
+# Below the ports of the end-to-end servers, of which some may be up: a fleet's arms stand PORT_STEP
+# apart.
+FIRST_PORTS = range(27000, 31000, 200)
 NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -25,7 +29,7 @@ def dry_run(
     ensure_tiny_models()
     command = [sys.executable, "-m", f"benchmarks.{script}", *arguments, "--dry-cpu"]
     command += ["--target", str(MODELS / "target"), "--draft", str(MODELS / "eagle3")]
-    command += ["--context-length", "1024", "--port", str(free_port()), "--out", str(out)]
+    command += ["--context-length", "1024", "--port", str(free_ports()), "--out", str(out)]
     done = subprocess.run(
         command, cwd=REPO, env={**os.environ, **environment},
         capture_output=True, text=True, timeout=TIMEOUT_S,
@@ -33,6 +37,20 @@ def dry_run(
     assert done.returncode == 0, done.stdout + done.stderr
     record: dict[str, Any] = json.loads((out / f"{script.replace('_', '-')}-1.json").read_text())
     return record
+
+
+def free_ports() -> int:
+    """Returns the first of the ports that a fleet's arms take; nothing listens on any of them."""
+    for first in random.sample(FIRST_PORTS, len(FIRST_PORTS)):
+        ports = range(first, first + FIRST_PORTS.step, PORT_STEP)
+        if not any(_is_taken(port) for port in ports):
+            return first
+    raise RuntimeError(f"no free ports in {FIRST_PORTS}")
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def write_prompts(folder: Path, phases: Sequence[str]) -> tuple[str, str]:
