@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from benchmarks.fleet import PORT_STEP
 from tests.e2e.launches import MODELS, ensure_tiny_models
+from tests.e2e.server import is_free
 from tests.hosts import REPO
 
 TIMEOUT_S = 900
@@ -42,15 +42,9 @@ def dry_run(
 def free_ports() -> int:
     """Returns the first of the ports that a fleet's arms take; nothing listens on any of them."""
     for first in random.sample(FIRST_PORTS, len(FIRST_PORTS)):
-        ports = range(first, first + FIRST_PORTS.step, PORT_STEP)
-        if not any(_is_taken(port) for port in ports):
+        if all(map(is_free, range(first, first + FIRST_PORTS.step, PORT_STEP))):
             return first
     raise RuntimeError(f"no free ports in {FIRST_PORTS}")
-
-
-def _is_taken(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def write_prompts(folder: Path, phases: Sequence[str]) -> tuple[str, str]:

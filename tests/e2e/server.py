@@ -120,10 +120,17 @@ _log_number = itertools.count(1)
 def free_port() -> int:
     """Returns a port that nothing listens on; no two servers of this session share one."""
     for port in itertools.islice(_ports, len(PORTS)):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+        if is_free(port):
             return port
     raise RuntimeError(f"no free port in {PORTS}")
+
+
+def is_free(port: int) -> bool:
+    """Returns whether nothing listens on ``port``."""
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
 
 
 @dataclass

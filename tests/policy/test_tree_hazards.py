@@ -24,6 +24,14 @@ def serve(
     model.flush()
 
 
+def serve_in_turn(
+    model: AcceptanceModel, chain_hazard: float, tree_hazard: float, num_turns: int = 8
+) -> None:
+    for turn in range(num_turns):
+        serve(model, CHAIN, chain_hazard, 20, seed=turn)
+        serve(model, TREE, tree_hazard, 20, seed=turn)
+
+
 def model_of_trees() -> AcceptanceModel:
     return AcceptanceModel(MAX_STEPS, [TREE, WIDER])
 
@@ -48,18 +56,14 @@ def test_a_tree_is_guessed_to_hold_more_the_more_nodes_a_depth_has() -> None:
 
 def test_both_widths_are_known_after_rounds_of_both() -> None:
     model = model_of_trees()
-    for turn in range(8):
-        serve(model, CHAIN, 0.5, 20, seed=turn)
-        serve(model, TREE, 0.75, 20, seed=turn)
+    serve_in_turn(model, 0.5, 0.75)
     assert tokens(model, CHAIN) == pytest.approx(truth(0.5), rel=0.05)
     assert tokens(model, TREE) == pytest.approx(truth(0.75), rel=0.05)
 
 
 def test_a_tree_worse_than_guessed_is_found_out() -> None:
     model = model_of_trees()
-    for turn in range(8):
-        serve(model, CHAIN, 0.6, 20, seed=turn)
-        serve(model, TREE, 0.6, 20, seed=turn)
+    serve_in_turn(model, 0.6, 0.6)
     assert tokens(model, TREE) == pytest.approx(tokens(model, CHAIN), rel=0.05)
 
 
@@ -103,9 +107,7 @@ def test_one_look_at_the_chain_puts_right_what_a_tree_alone_could_not_tell() -> 
 
 def test_a_text_that_drifts_slowly_moves_the_chain_and_leaves_the_lift() -> None:
     model = model_of_trees()
-    for turn in range(8):
-        serve(model, CHAIN, 0.5, 20, seed=turn)
-        serve(model, TREE, 0.7, 20, seed=turn)
+    serve_in_turn(model, 0.5, 0.7)
     lift = model.pool.lift(TREE).copy()
     logits = np.log(0.7 / 0.3) + np.linspace(0.0, 2.0, 200)
     for turn, level in enumerate(logits.tolist()):
@@ -116,9 +118,7 @@ def test_a_text_that_drifts_slowly_moves_the_chain_and_leaves_the_lift() -> None
 
 def test_a_change_of_the_text_leaves_the_lift() -> None:
     model = model_of_trees()
-    for turn in range(8):
-        serve(model, CHAIN, 0.5, 20, seed=turn)
-        serve(model, TREE, 0.75, 20, seed=turn)
+    serve_in_turn(model, 0.5, 0.75)
     lift = model.pool.lift(TREE).copy()
     serve(model, TREE, 0.25, 40, seed=1)
     assert model.num_changes == 1  # what was not known of the tree before was none
@@ -225,9 +225,7 @@ def test_a_tree_that_the_model_does_not_know_is_refused_or_left_out() -> None:
 
 def test_reaching_is_the_share_that_holds_up_to_a_depth() -> None:
     model = model_of_trees()
-    for turn in range(8):
-        serve(model, CHAIN, 0.5, 20, seed=turn)
-        serve(model, TREE, 0.8, 20, seed=turn)
+    serve_in_turn(model, 0.5, 0.8)
     assert model.reaching(REQUESTS, CHAIN, 0) == 16.0
     assert model.reaching(REQUESTS, CHAIN, 2) == pytest.approx(16 * 0.25, rel=0.15)
     assert model.reaching(REQUESTS, TREE, 2) == pytest.approx(16 * 0.64, rel=0.1)
