@@ -204,7 +204,7 @@ class AcceptanceModel:
         num_steps = len(reached)
         ones = np.ones(len(rows))
         offset = self.offsets.offset.take(rows)
-        hazards = sigmoid(self._pooled_logits(tier)[:, None] + offset)
+        hazards = sigmoid(self.pool.logits(tier)[:, None] + offset)
         predicted = reached * hazards
         expected = predicted @ ones
         predicted *= hazards
@@ -214,7 +214,7 @@ class AcceptanceModel:
         # Against the pool as it is now: what moved the pool must not move the offsets as well.
         weights = np.empty((4, num_steps))  # of n, q, v, v
         weights[0] = 1.0
-        weights[1] = pooled = sigmoid(self._pooled_logits(tier))
+        weights[1] = pooled = sigmoid(self.pool.logits(tier))
         weights[2:] = pooled * (1.0 - pooled)
         block = np.empty((5, len(rows)))
         np.matmul(weights, reached, out=block[:4])
@@ -237,12 +237,6 @@ class AcceptanceModel:
         expected[1:] = self._survival @ np.ones(len(requests))
         self._expected = np.add.accumulate(expected)
         self._answer_key = requests
-
-    def _pooled_logits(self, tier: Tier) -> Floats:
-        """Returns the logits of an average request at ``tier``: [num_steps]."""
-        theta = self.pool.theta[: tier.num_steps]
-        lift = self.pool.lift(tier)
-        return theta if lift is None else theta + lift
 
     def _hazards_at(self, tier: Tier) -> Floats:
         """Returns the hazards of the last batch asked about: [num_steps, requests]."""

@@ -167,6 +167,10 @@ class PooledHazards:
         """Returns what ``tier`` adds to every logit: nothing, it is a chain."""
         return None
 
+    def logits(self, tier: Tier) -> Floats:
+        """Returns the logits of an average request at ``tier``: [num_steps]."""
+        return self.theta[: tier.num_steps]
+
     def gain_variance(self, one: Tier, slope: Floats, other: Tier, other_slope: Floats) -> float:
         """Returns the variance of the tokens of ``one`` less those of ``other``.
 

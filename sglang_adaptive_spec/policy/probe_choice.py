@@ -37,7 +37,7 @@ class ProbeChoice:
         """
         order = list(range(len(self._tiers)))
         if self._acceptance.trees:
-            order.sort(key=lambda idx: (self._tiers[idx] <= last, idx))
+            order.sort(key=lambda idx: self._tiers[idx] <= last)
         for idx in order:
             tier = self._tiers[idx]
             is_new = tier.num_steps > self._depth or self.needs_lift(tier)

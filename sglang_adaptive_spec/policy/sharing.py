@@ -3,7 +3,7 @@
 A policy is a function of what it is told. Batches and accepted drafts are the same on every rank of
 a tensor-parallel group, round times are not: so the first rank's are told to all, by all at the
 same decode round, in the same order. Between two such rounds nobody has learned any. The controller
-owns them, as a rank that leaves out one message ends the server: policies may fail, it goes on.
+owns them, so that no policy that fails makes its rank leave out a message.
 """
 
 from collections.abc import Callable, Sequence

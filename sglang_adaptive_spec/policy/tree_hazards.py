@@ -97,6 +97,11 @@ class TreeHazards:
         part = self._lifts.get(tier)
         return None if part is None else self._mean[part]
 
+    def logits(self, tier: Tier) -> Floats:
+        """Returns the logits of an average request at ``tier``: [num_steps]."""
+        theta, lift = self.theta[: tier.num_steps], self.lift(tier)
+        return theta if lift is None else theta + lift
+
     def observe(
         self, tier: Tier, reached: Floats, accepted: Floats, predicted: Floats, info: Floats
     ) -> bool:
@@ -124,9 +129,7 @@ class TreeHazards:
             self._test.reset()
             self._forget(TEXT_CHANGE * self._text + LIFT_CHANGE * self._lift)
             self.evidence[:] = 0.0
-            lift = self.lift(tier)
-            theta = self.theta[: tier.num_steps]
-            hazards = sigmoid(theta if lift is None else theta + lift)
+            hazards = sigmoid(self.logits(tier))
             predicted, info = reached * hazards, reached * hazards * (1.0 - hazards)
         self._update(tier, reached, accepted, predicted, info)
         evidence = self.evidence[: tier.num_steps]
