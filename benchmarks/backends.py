@@ -9,8 +9,11 @@ Trees take part where the backend drafts them. Speed is not measured.
 On the machine with the H200, from the project's root (T, P as in benchmarks/transition.py; 250 s,
 twice that beside other benchmarks); with two GPUs also the case of two tensor-parallel ranks:
 
-    python3 -m benchmarks.backends run --target T --prompts P --git-sha SHA --out $OUT --tag 1
-    python3 -m benchmarks.backends run --cases triton-mla-tp2 --git-sha SHA --out $OUT --tag 2
+    python3 -m benchmarks.backends run --cases flashinfer,triton --target T --prompts P \\
+        --git-sha SHA --out $OUT --tag 1
+    python3 -m benchmarks.backends run --cases flashinfer-mla,triton-mla \\
+        --git-sha SHA --out $OUT --tag 2
+    python3 -m benchmarks.backends run --cases triton-mla-tp2 --git-sha SHA --out $OUT --tag 3
     python3 -m benchmarks.backends merge runs/backends-*.json \\
         --result benchmarks/results/backends-h200.json
 """

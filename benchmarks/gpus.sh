@@ -8,8 +8,10 @@
 # one after the other on its GPUs (0,1 for two), all arguments at the same time. SECONDS is the most
 # that a stream may take; without it, all that is left of LIMIT_S (590), the whole script's limit.
 # Deadlines follow from both; what does not fit is left out and said. PAIR is what
-# benchmarks/pack_pair.py unpacked: PAIR/target and PAIR/prompts.json. Each benchmark writes to OUT
-# as it goes; an argument's output goes to OUT/STREAM_STREAM.txt. Exits with 1 if a stream failed.
+# benchmarks/pack_pair.py unpacked: PAIR/target and PAIR/prompts.json. CONCURRENCY (64,16,2) and
+# REPEATS (3) are those of the transitions. Arguments share the cores evenly, each on its own, so
+# that no server is moved to a core that another one has warmed. Each benchmark writes to OUT as it
+# goes; an argument's output goes to OUT/STREAM_STREAM.txt. Exits with 1 if a stream failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -18,7 +20,7 @@ copying_s=25 # left to whoever takes OUT off the machine
 usage="GPUS=STREAM[:SECONDS][+STREAM[:SECONDS]...], GPUS as 0 or 0,1, SECONDS from $least_s to 9999"
 
 # A transition of 2 x 192 tokens a slot and phase fits the limit, the host's 4 x 256 does not.
-phases="--concurrency 64,16,2 --waves 2 --new-tokens 192 --repeats 3"
+phases="--concurrency ${CONCURRENCY:-64,16,2} --waves 2 --new-tokens 192 --repeats ${REPEATS:-3}"
 injected="--workloads injected --max-total-tokens 32768 $phases"
 real="PAIR --arms none,static-1,static-3,static-5,static-7,builtin,goodput $phases"
 trees="--at-once --batches 1,4,8 --max-total-tokens 32768"
@@ -46,10 +48,10 @@ overlap-2              26900 overlap run --tag 2 \
   --arms static-3-triton,static-3-triton-plan-stream,goodput-triton
 overlap-3              27500 overlap grammar PAIR --tag 3
 sampling               28100 sampling run PAIR --tag 1
-backends               28700 backends run PAIR --new-tokens 64 --tag 1 \
-  --cases flashinfer,flashinfer-mla,triton-mla,triton
-tensor-parallel        29300 tensor_parallel run --tag 1
-backends-tp            29900 backends run --new-tokens 64 --tag 2 --cases triton-mla-tp2
+backends               28700 backends run PAIR --new-tokens 64 --tag 1 --cases flashinfer,triton
+backends-mla           29300 backends run --new-tokens 64 --tag 2 --cases flashinfer-mla,triton-mla
+backends-tp            29900 backends run --new-tokens 64 --tag 3 --cases triton-mla-tp2
+tensor-parallel        30500 tensor_parallel run --tag 1
 TABLE
 
 fail() {
@@ -110,6 +112,13 @@ run_stream() {
   return 1
 }
 
+# keep_to_share NUMBER OF: keeps this process to one of OF equal shares of the machine's cores.
+keep_to_share() {
+  local share=$(($(getconf _NPROCESSORS_ONLN) / $2))
+  ((share > 0 && $2 > 1)) || return 0
+  taskset -cp "$((share * $1))-$((share * ($1 + 1) - 1))" $BASHPID
+}
+
 # run_argument ARGUMENT: all its streams, whatever the one before did.
 run_argument() {
   local streams stream failed=0
@@ -134,8 +143,8 @@ mkdir -p "$OUT"
 logs=() runs=() failed=0
 for argument; do
   names=$(sed -E 's/:[0-9]+//g; y/+/_/' <<<"${argument#*=}")
+  { keep_to_share "${#runs[@]}" $#; run_argument "$argument"; } >"$OUT/$names.txt" 2>&1 &
   logs+=("$OUT/$names.txt")
-  run_argument "$argument" >"$OUT/$names.txt" 2>&1 &
   runs+=($!)
 done
 for each in "${runs[@]}"; do

@@ -22,7 +22,8 @@ RECORDER = f"""#!{sys.executable} -S
 import json, os, sys, time
 path, wanted = os.environ["CALLS"], int(os.environ.get("MEET", "1"))
 with open(path, "a") as calls:
-    calls.write(json.dumps([os.environ["CUDA_VISIBLE_DEVICES"], *sys.argv[1:]]) + "\\n")
+    cores = sorted(os.sched_getaffinity(0))
+    calls.write(json.dumps([os.environ["CUDA_VISIBLE_DEVICES"], cores, *sys.argv[1:]]) + "\\n")
 for _ in range(2000):
     if open(path).read().count("\\n") >= wanted:
         sys.exit()
@@ -33,7 +34,7 @@ STREAMS = (
     *("matrix-a", "matrix-b", "trees-1", "trees-2", "transition-i", "transition-j"),
     *("transition-real", "transition-alternating", "ramp", "overhead"),
     *("overlap-1", "overlap-2", "overlap-3", "sampling"),
-    *("backends", "backends-tp", "tensor-parallel"),
+    *("backends", "backends-mla", "backends-tp", "tensor-parallel"),
 )
 FIRST_EPHEMERAL_PORT = 32768
 PORTS_APART = 300
@@ -43,6 +44,7 @@ class Call(NamedTuple):
     """How the script called a benchmark."""
 
     gpus: str
+    cores: list[int]
     module: str
     args: Any  # as the benchmark's own parser reads them
 
@@ -73,10 +75,10 @@ def run_script(tmp_path: Path, *arguments: str, **environment: str) -> Ran:
     return Ran(recorded, ran.returncode, ran.stdout, ran.stderr)
 
 
-def call_of(gpus: str, dash_m: str, module: str, *arguments: str) -> Call:
+def call_of(gpus: str, cores: list[int], dash_m: str, module: str, *arguments: str) -> Call:
     assert dash_m == "-m"
-    benchmark = importlib.import_module(module)
-    return Call(gpus, module.removeprefix("benchmarks."), benchmark.parser().parse_args(arguments))
+    args = importlib.import_module(module).parser().parse_args(arguments)
+    return Call(gpus, cores, module.removeprefix("benchmarks."), args)
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +144,11 @@ def test_the_transitions_have_every_cell_and_arm_once(calls: dict[str, Call]) ->
     assert {call.args.repeats for call in transitions} == {MIN_REPEATS}
 
 
+def test_a_transition_can_be_split(tmp_path: Path) -> None:
+    (call,) = run_script(tmp_path, "0=transition-i", CONCURRENCY="16,2", REPEATS="2").calls
+    assert (call.args.concurrency, call.args.repeats) == ((16, 2), 2)
+
+
 def test_the_overlap_has_the_commands_that_it_documents(calls: dict[str, Call]) -> None:
     from benchmarks import overlap
 
@@ -168,6 +175,18 @@ def test_arguments_run_at_the_same_time_on_their_own_gpus(tmp_path: Path) -> Non
     assert where == {"ramp": "0", "overhead": "1", "tensor_parallel": "2,3"}
     logs = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert logs == ["overhead.txt", "ramp.txt", "tensor-parallel.txt"]
+
+
+def test_arguments_at_the_same_time_share_no_core(tmp_path: Path) -> None:
+    cores = os.sched_getaffinity(0)
+    if cores != set(range(len(cores))) or len(cores) < 2:
+        pytest.skip(f"cores {sorted(cores)} cannot be shared out")
+    ran = run_script(tmp_path, "0=ramp", "1=overhead", MEET="2")
+    first, second = (set(call.cores) for call in ran.calls)
+    assert len(first) == len(second) == len(cores) // 2
+    assert not first & second
+    (alone,) = run_script(tmp_path, "0=ramp").calls
+    assert set(alone.cores) == cores
 
 
 def test_streams_of_an_argument_run_one_after_the_other(tmp_path: Path) -> None:
