@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.utils.hf_transformers_utils import get_config
 
 from sglang_adaptive_spec.config import ConfigError, load_config, named_flags
@@ -50,7 +49,6 @@ def resolve_adaptive(resolve: Callable[[], Any], server_args: Any) -> Any:
             _check_trees(server_args, request)
             # Only now: what names no tier does not matter to a server that cannot switch.
             setattr(server_args, ATTRIBUTE, _with_initial(request, user_values))
-            _warn_about_request_cap(server_args)
             return result
         # The raw fields are sealed while the host resolves, so putting the bookkeeping and our own
         # four writes back gives the unresolved record again.
@@ -204,14 +202,3 @@ def _all_or_none(
 def _steps_text(server_args: Any) -> str:
     steps = server_args.speculative_num_steps
     return "the host's default step count" if steps is None else f"--speculative-num-steps {steps}"
-
-
-def _warn_about_request_cap(server_args: Any) -> None:
-    """The host caps running requests for EAGLE where it caps none without speculation."""
-    cap = resolved_view(server_args).max_running_requests
-    if server_args.max_running_requests is None and cap is not None:
-        logger.warning(
-            "SGLang caps EAGLE servers at %d running requests when none is set; without "
-            "speculation it would not. Pass --max-running-requests to serve larger batches.",
-            cap,
-        )

@@ -15,6 +15,7 @@ _INPUT_FIELDS = tuple(
     for place in (
         "spec:Spec",
         "model:Model",
+        "device:Device",
         "parallel:Parallel",
         "schedule:Schedule",
         "memory:Memory",
@@ -92,7 +93,9 @@ START: tuple[Symbol, ...] = (
         (READ, "speculative_draft_model_path", "tell EAGLE from EAGLE-3 by the draft's config"),
         (READ, "model_path", "find the config of a draft inside the target"),
         (READ, "trust_remote_code", "load the draft's config as the host does"),
-        (READ, "max_running_requests", "warn when the host caps it"),
+        (READ, "max_running_requests", "raise the host's cap for EAGLE"),
+        (READ, "device", "raise it only where rounds are captured"),
+        (READ, "tp_size", "know the heads of one rank"),
         (READ, "dp_size", "know how many replicas report ready"),
         (READ, "pp_size", "serve static under pipeline parallelism"),
         (READ, "disaggregation_mode", "serve static under PD disaggregation"),
@@ -108,9 +111,31 @@ START: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.arg_groups.overrides",
         (CALL, "resolved_view", "read the arguments as the host resolved them", "server_args"),
+        (CALL, "resolving_view", "read them while it does", "server_args"),
+        (
+            CALL,
+            "declare_resolution",
+            "raise the cap on running requests",
+            "server_args, source, *, max_running_requests",
+        ),
     ),
     *of(
+        "sglang.srt.arg_groups.speculative_hook",
+        (
+            HOOK,
+            "handle_speculative_decoding",
+            "raise the cap on running requests that it sets",
+            "server_args",
+        ),
+    ),
+    *of(
+        "sglang.srt.environ:Envs",
+        (READ, "SGLANG_FLASHINFER_WORKSPACE_SIZE", "know for how many requests plans fit"),
+    ),
+    *of("sglang.srt.environ", (READ, "envs", "read a variable of the host")),
+    *of(
         "sglang.srt.arg_groups.model_override_base",
+        (CALL, "model_config_of", "know the heads of the target", "server_args"),
         (CALL, "use_mla_backend", "refuse trees where MLA backends draft chains", "server_args"),
     ),
     *of(

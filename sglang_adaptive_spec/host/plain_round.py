@@ -34,6 +34,7 @@ from sglang.srt.speculative.eagle_utils import (
 )
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+from sglang_adaptive_spec.host.workspaces import plan_bytes
 from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS
 from sglang_adaptive_spec.runtime.backlog import (
     Backlog,
@@ -64,21 +65,17 @@ def plain_round_unsupported_reason(target_runner: Any) -> str | None:
 def catch_up_width(draft_worker: Any, max_batch_size: int) -> int:
     """Returns the widest catch-up whose FlashInfer plan fits its workspace at ``max_batch_size``.
 
-    FlashInfer's prefill plan for a CUDA graph keeps partial results of tiles of 128 packed rows in
-    fp32 (flashinfer 0.6 attention/scheduler.cuh:PrefillPlan). Its plan for MLA takes the same space
-    at any width (MLAPlan), and backends without a workspace have no such limit.
+    Its plan for MLA takes the same space at any width (flashinfer 0.6 attention/scheduler.cuh:
+    MLAPlan), and backends without a workspace have no such limit.
     """
     backend = draft_worker.draft_extend_attn_backend
     workspace = getattr(backend, "workspace_buffer", None)
     if workspace is None or type(backend) is FlashInferMLAAttnBackend:  # not what derives from it
         return CATCH_UP_ROUNDS
-    config, tile = draft_worker.draft_runner.model_config, 128
-    tp_size = get_parallel().tp_size
-    num_heads = config.num_attention_heads // tp_size
-    group = max(1, num_heads // config.get_num_kv_heads(tp_size))
+    config, tp_size = draft_worker.draft_runner.model_config, get_parallel().tp_size
+    heads = config.num_attention_heads // tp_size, config.get_num_kv_heads(tp_size)
     for width in range(CATCH_UP_ROUNDS, 1, -1):
-        num_tiles = -(-max_batch_size * width * group // tile) + max_batch_size - 1
-        if 4 * num_heads * num_tiles * tile * (config.head_dim + 1) <= workspace.nbytes:
+        if plan_bytes(max_batch_size, width, *heads, config.head_dim) <= workspace.nbytes:
             return width
     return 1  # as wide as the host's own draft-extend at zero steps
 

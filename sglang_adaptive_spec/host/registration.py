@@ -10,6 +10,7 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang_adaptive_spec.host.request import ALGORITHM, request_of
 
 RESOLVE = "sglang.srt.server_args.ServerArgs.resolve_once"
+SPECULATIVE = "sglang.srt.arg_groups.speculative_hook.handle_speculative_decoding"
 CREATE_WORKER = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker"
 INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
 INIT_INFO = "sglang.srt.managers.scheduler.Scheduler.get_init_info"
@@ -35,6 +36,7 @@ def install_hooks() -> None:
     """Registers every hook that this process may need; the host applies them after all plugins."""
     around, after = HookType.AROUND, HookType.AFTER
     HookRegistry.register(RESOLVE, _resolve_once, around)
+    HookRegistry.register(SPECULATIVE, _handle_speculative, around)
     HookRegistry.register(CREATE_WORKER, _create_worker, around)
     HookRegistry.register(INTERNAL_STATE, _internal_state, after)
     HookRegistry.register(INIT_INFO, _init_info, after)
@@ -73,6 +75,14 @@ def _resolve_once(resolve: Callable[..., Any], server_args: Any, *args: Any, **k
     from sglang_adaptive_spec.host.arguments import resolve_adaptive
 
     return resolve_adaptive(lambda: resolve(server_args, *args, **kw), server_args)
+
+
+def _handle_speculative(handle: Callable[..., Any], server_args: Any, *args: Any, **kw: Any) -> Any:
+    if request_of(server_args) is None:
+        return handle(server_args, *args, **kw)
+    from sglang_adaptive_spec.host.request_cap import around_speculative
+
+    return around_speculative(handle, server_args, *args, **kw)
 
 
 def _create_worker(

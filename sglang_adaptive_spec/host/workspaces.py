@@ -1,4 +1,4 @@
-"""Lets the graphs of one FlashInfer backend share their plan buffers.
+"""FlashInfer's buffers: what a plan takes of the workspace, and plan buffers that graphs share.
 
 FlashInfer gives every wrapper 8 MB on the device and 8 MB of pinned host memory for its plan, and
 the host makes a wrapper per captured batch size, stage and draft step: 14 sizes of 7 steps take
@@ -18,6 +18,27 @@ FIRST_WRAPPERS = (
     "_adaptive_spec_first_wrappers"  # on the backend: per mode, those of the first size
 )
 PLAN_BUFFERS = ("_int_workspace_buffer", "_pin_memory_int_workspace_buffer")
+PACKED_ROWS = 128  # of the largest tile; smaller ones take less
+
+
+def plan_bytes(
+    batch_size: int, width: int, num_heads: int, num_kv_heads: int, head_dim: int
+) -> int:
+    """Returns what a prefill plan for a CUDA graph may take of FlashInfer's workspace.
+
+    It keeps partial results of tiles of packed rows in fp32 (flashinfer 0.6
+    attention/scheduler.cuh:PrefillPlan).
+
+    Args:
+        batch_size: Requests in the graph.
+        width: Tokens per request.
+        num_heads: Query heads of this rank.
+        num_kv_heads: KV heads of this rank.
+        head_dim: Of both.
+    """
+    rows = batch_size * width * max(1, num_heads // num_kv_heads)
+    num_tiles = -(-rows // PACKED_ROWS) + batch_size - 1
+    return 4 * num_heads * num_tiles * PACKED_ROWS * (head_dim + 1)
 
 
 def install_workspace_hook() -> None:
