@@ -3,10 +3,9 @@
     python -m benchmarks.verify_results          # or: make verify-results
 
 A file passes if it has the agreed shape, its figures follow from the raw repeats beside them, and
-the code that it measured is the code of this checkout: nothing under sglang_adaptive_spec/ has
-changed since its commit. A commit that this history lacks, rewritten or cut off by a shallow clone,
-says nothing; then the hash of the code that ran must be that of this checkout. A target that was
-missed is printed as missed and fails nothing: it is a finding.
+the code that ran is known: that of its commit or, where this history lacks it, that of this
+checkout. Two things are findings, printed and failing nothing: a target that was missed, and files
+of sglang_adaptive_spec/ that changed after the measurement.
 """
 
 import json
@@ -31,7 +30,15 @@ from benchmarks import (
 )
 from benchmarks.differences import at_least, differences, keys, measured_on
 from benchmarks.matrix_check import check_matrix
-from benchmarks.provenance import CODE, ROOT, code_sha256, code_sha256_at, is_ancestor
+from benchmarks.provenance import (
+    CODE,
+    ROOT,
+    SUFFIXES,
+    code_sha256,
+    code_sha256_at,
+    git,
+    is_ancestor,
+)
 from benchmarks.sampling_check import check_sampling
 from benchmarks.tables import target_table
 
@@ -68,12 +75,21 @@ def check_provenance(record: Raw, root: Path = ROOT) -> list[str]:
         if record["code_sha256"] == code_sha256(root):
             return []
         return [f"git_sha {sha} is no ancestor of HEAD, and the code that ran is not this one"]
-    measured = code_sha256_at(sha, root)
-    if record["code_sha256"] != measured:
+    if record["code_sha256"] != code_sha256_at(sha, root):
         return [f"the code that ran is not the code at {sha}"]
-    if code_sha256(root) != measured:
-        return [f"{CODE}/ has changed since {sha}: measure again"]
     return []
+
+
+def changed_since(record: Raw, root: Path = ROOT) -> list[str]:
+    """Returns the files of the package that are not as they were measured, by name below it."""
+    sha = record["git_sha"]
+    if not is_ancestor(sha, root):  # then what ran is this very code
+        return []
+    tracked = git(root, "diff", "--name-only", "--relative", sha, "--", CODE).splitlines()
+    new = git(root, "ls-files", "--others", "--exclude-standard", "--", CODE).splitlines()
+    return sorted(
+        name.removeprefix(f"{CODE}/") for name in {*tracked, *new} if name.endswith(SUFFIXES)
+    )
 
 
 def check_slice(result: Raw) -> list[str]:
@@ -185,7 +201,12 @@ def main() -> int:
         for problem in problems:
             print(f"  {problem}")
         if not problems:
-            print(CHECKS[path.name].targets(json.loads(path.read_text())))
+            result = json.loads(path.read_text())
+            changed = changed_since(result["provenance"]) if path.name not in WITHOUT_OURS else []
+            if changed:
+                sha = result["provenance"]["git_sha"]
+                print(f"  measured at {sha[:10]}; changed since: {', '.join(changed)}")
+            print(CHECKS[path.name].targets(result))
     return 1 if num_problems else 0
 
 
