@@ -44,9 +44,11 @@ from benchmarks.smollm2 import read_prompts
 from benchmarks.tables import table
 from sglang_adaptive_spec.policy.tiers import chain_tier
 
-CHAIN_CONFIG = {"policy": "goodput", "1": {"candidate_steps": [0, 1, 3, 5]}}
+# Servers start together: what one takes of the GPU looks to the others like their own tiers'.
+ANY_MEMORY = {"policy": "goodput", "memory_budget_gb": 64}
+CHAIN_CONFIG = {**ANY_MEMORY, "1": {"candidate_steps": [0, 1, 3, 5]}}
 TREE_CONFIG = {
-    "policy": "goodput",
+    **ANY_MEMORY,
     "1": {"candidate_steps": [0, 1, 3, 5], "candidate_tiers": [[2, 4, 7], [3, 2, 5], [3, 4, 8]]},
 }
 # A hidden state of 512 is none that FlashInfer fuses with an all-reduce.

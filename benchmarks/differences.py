@@ -8,6 +8,12 @@ Raw = Mapping[str, Any]
 GPU = "H200"  # that the committed results are about
 
 
+class Gap(str):
+    """A part of a result that was not measured: said, and no fault of what is there."""
+
+    __slots__ = ()
+
+
 def keys(where: str, found: Raw, wanted: set[str]) -> list[str]:
     """Returns a problem if the keys are not exactly the wanted ones."""
     return [f"{where}: keys {sorted(found)}, expected {sorted(wanted)}"] * (set(found) != wanted)
@@ -17,6 +23,11 @@ def at_least(where: str, found: Raw, wanted: set[str]) -> list[str]:
     """Returns a problem if one of the wanted keys is missing."""
     missing = wanted - set(found)
     return [f"{where} lacks {sorted(missing)}"] if missing else []
+
+
+def gaps(where: str, found: Raw, wanted: set[str]) -> list[str]:
+    """Returns what `at_least` does, as a gap."""
+    return [Gap(problem) for problem in at_least(where, found, wanted)]
 
 
 def measured_on(provenance: Raw) -> list[str]:

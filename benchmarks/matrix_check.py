@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.acceptance import DEFAULT_NAMES
-from benchmarks.differences import at_least, differences, keys, measured_on
+from benchmarks.differences import Gap, differences, gaps, keys, measured_on
 from benchmarks.matrix_summary import ARMS, build_cell, luck
 from benchmarks.settings import cells_of
 
@@ -42,7 +42,7 @@ def check_cells(
     problems += measured_on(result["provenance"])
     there = {f"{cell['batch_size']} {cell['acceptance']}": cell for cell in result["cells"]}
     wanted = {f"{size} {name}" for size, name in cells_of(batch_sizes, acceptances)}
-    problems += at_least("cells", there, wanted)
+    problems += gaps("cells", there, wanted)
     for where, cell in there.items():
         problems += _check_cell(where, cell, arms)
     return problems
@@ -58,7 +58,7 @@ def _check_cell(where: str, cell: Raw, arms: Sequence[str]) -> list[str]:
     problems = differences(cell, again, where)
     for arm, windows in cell["windows"].items():
         if len(windows) < MIN_REPEATS:
-            problems.append(f"{where} {arm}: {len(windows)} repeats")
+            problems.append(Gap(f"{where} {arm}: {len(windows)} of {MIN_REPEATS} repeats"))
         stray = luck(cell, arm)
         if abs(stray) > MAX_LUCK:
             problems.append(

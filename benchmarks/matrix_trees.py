@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.acceptance import DEFAULT_NAMES
+from benchmarks.differences import at_least, gaps
 from benchmarks.figures import HEADER, Figure, lowest
 from benchmarks.matrix_check import check_cells
 from benchmarks.matrix_summary import best_static, merged
@@ -59,15 +60,17 @@ def cell_table(result: Raw) -> str:
     rows = []
     for cell in result["cells"]:
         rates = cell["tokens_per_s"]
-        chain, tree = best_static(cell, CHAINS), best_static(cell, TREES)
+        chain = best_static(cell, CHAINS)
+        tree = best_static(cell, TREES) if set(TREES) & set(rates) else None
+        best = max(rates[chain], rates[tree] if tree else 0.0)
         rows.append(
             (
                 name_of(cell),
                 f"{chain} {rates[chain]:.0f}",
-                f"{tree} {rates[tree]:.0f}",
-                f"{rates[tree] / rates[chain]:.3f}",
+                f"{tree} {rates[tree]:.0f}" if tree else "-",
+                f"{rates[tree] / rates[chain]:.3f}" if tree else "-",
                 f"{rates[WITH] / rates[WITHOUT]:.3f}",
-                f"{rates[WITH] / max(rates[chain], rates[tree]):.3f}",
+                f"{rates[WITH] / best:.3f}",
             )
         )
     header = ("cell", "best chain", "best tree", "tree / chain", "trees / without", "/ best static")
@@ -82,7 +85,10 @@ def figure_table(result: Raw) -> str:
 
 def check_matrix_trees(result: Raw) -> list[str]:
     """Returns what is wrong with the shape or the figures of the result."""
-    return check_cells(result, BATCH_SIZES, DEFAULT_NAMES, ARMS)
+    there = {arm for cell in result.get("cells", []) for arm in cell["windows"]}
+    problems = at_least("arms", dict.fromkeys(there), {WITHOUT, WITH})
+    problems += gaps("arms", dict.fromkeys(there), set(ARMS))
+    return problems + check_cells(result, BATCH_SIZES, DEFAULT_NAMES, sorted(there))
 
 
 def main() -> int:

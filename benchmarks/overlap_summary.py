@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.differences import at_least, differences, keys, measured_on
+from benchmarks.differences import at_least, differences, gaps, keys, measured_on
 from benchmarks.figures import HEADER, Figure, Ratio, geometric_mean, lowest
 from benchmarks.matrix_check import MAX_LUCK
 from benchmarks.matrix_summary import (
@@ -118,7 +118,7 @@ def check_overlap(result: Raw) -> list[str]:
         return problems
     problems += measured_on(result["provenance"])
     injected = {_name(cell, "acceptance"): cell for cell in result["cells"]}
-    problems += at_least("cells", injected, {f"{size} {ACCEPTANCE}" for size in BATCH_SIZES})
+    problems += gaps("cells", injected, {f"{size} {ACCEPTANCE}" for size in BATCH_SIZES})
     for where, cell in injected.items():
         problems += _check_rates(where, cell, injected_cell, "acceptance")
         for arm in cell["windows"]:
@@ -126,7 +126,7 @@ def check_overlap(result: Raw) -> list[str]:
                 problems.append(f"{where} {arm}: other acceptance than was to be injected")
     grammar = {_name(cell, "kind"): cell for cell in result["grammar"]}
     wanted = {f"{size} {kind}" for size in GRAMMAR_BATCH_SIZES for kind in KINDS}
-    problems += at_least("grammar", grammar, wanted)
+    problems += gaps("grammar", grammar, wanted)
     for where, cell in grammar.items():
         problems += keys(where, cell, GRAMMAR_KEYS)
         problems += _check_rates(where, cell, grammar_cell, "kind")

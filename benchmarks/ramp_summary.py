@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.differences import differences, keys, measured_on
+from benchmarks.differences import differences, gaps, keys, measured_on
 from benchmarks.matrix_summary import RATE_DIGITS, check_same_code
 from benchmarks.tables import table
 
@@ -102,7 +102,7 @@ def check_ramp(result: Raw) -> list[str]:
     if problems:
         return problems
     problems += measured_on(result["provenance"])
-    problems += keys("raw", result["raw"], set(ARMS))
+    problems += gaps("raw", result["raw"], set(ARMS))
     sent = {
         arm: [[row[0], row[3]] for each in mine for row in each["requests"]]
         for arm, mine in result["raw"].items()

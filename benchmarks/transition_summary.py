@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.differences import at_least, differences, keys, measured_on
+from benchmarks.differences import Gap, differences, gaps, keys, measured_on
 from benchmarks.figures import HEADER, Figure, Ratio, exact
 from benchmarks.matrix_summary import (
     ARMS,
@@ -124,7 +124,7 @@ def check_transition(result: Raw) -> list[str]:
         return problems
     problems += measured_on(result["provenance"])
     there = {f"{cell['concurrency']} {cell['workload']}": cell for cell in result["cells"]}
-    problems += at_least("cells", there, CELLS)
+    problems += gaps("cells", there, CELLS)
     for where, cell in there.items():
         problems += _check_cell(where, cell)
     return problems
@@ -132,12 +132,11 @@ def check_transition(result: Raw) -> list[str]:
 
 def _check_cell(where: str, cell: Raw) -> list[str]:
     problems = keys(where, cell, CELL_KEYS)
-    if not problems:
-        problems = at_least(f"{where}.raw", cell["raw"], NEEDED_ARMS)
     if problems:
         return problems
+    problems = gaps(f"{where}.raw", cell["raw"], NEEDED_ARMS)
     again = build_cell(cell["concurrency"], cell["workload"], cell["raw"])
-    problems = differences(cell, again, where)
+    problems += differences(cell, again, where)
     sizes = {
         phase["num_tokens"]
         for passes in cell["raw"].values()
@@ -148,7 +147,7 @@ def _check_cell(where: str, cell: Raw) -> list[str]:
         problems.append(f"{where}: phases of different numbers of tokens: {sorted(sizes)}")
     for arm, passes in cell["raw"].items():
         if len(passes) < MIN_REPEATS:
-            problems.append(f"{where} {arm}: {len(passes)} repeats")
+            problems.append(Gap(f"{where} {arm}: {len(passes)} of {MIN_REPEATS} repeats"))
     return problems
 
 

@@ -89,7 +89,7 @@ def seed_costs(worker: Any, policy: GoodputPolicy, max_batch_size: int) -> Seedi
     group, folder = get_parallel().tp_group, default_folder()
     sizes = {size for state in worker.pool.states for size in state.graph_batch_sizes}
     policy.costs = _empty_table(policy, sizes)
-    key = _cost_key(worker, policy, sizes)
+    key = _cost_key(worker, policy, sizes, seeder.longest_contexts())
     stored = load(key, folder) if get_parallel().tp_rank == 0 else None
     state = group.broadcast_object(None if stored is None else stored.to_dict(), src=0)
     if state is not None:
@@ -141,7 +141,9 @@ def _empty_table(policy: GoodputPolicy, sizes: Collection[int]) -> CostTable:
     return CostTable.empty(policy.costs.tiers, sorted(sizes) or DEFAULT_BUCKETS)
 
 
-def _cost_key(worker: Any, policy: GoodputPolicy, sizes: Collection[int]) -> CostKey:
+def _cost_key(
+    worker: Any, policy: GoodputPolicy, sizes: Collection[int], longest_contexts: tuple[int, ...]
+) -> CostKey:
     args, runner = worker.server_args, worker.target_worker.model_runner
     is_cpu = worker.device == "cpu"
     gpu = platform.processor() or platform.machine()
@@ -158,6 +160,7 @@ def _cost_key(worker: Any, policy: GoodputPolicy, sizes: Collection[int]) -> Cos
         plugin_version=__version__,
         tiers=tuple((t.num_steps, t.topk, t.num_draft_tokens) for t in policy.costs.tiers),
         buckets=tuple(sorted(sizes)),
+        longest_contexts=longest_contexts,
     )
 
 
@@ -175,6 +178,15 @@ class Seeder:
         self.out_of_time: set[tuple[Tier, int]] = set()  # planned and not begun
         self.out_of_room: set[tuple[Tier, int]] = set()  # the pool could not hold it
         self.is_complete = False
+
+    def longest_contexts(self) -> tuple[int, ...]:
+        """Returns the longest contexts of one request and of the largest batch, in powers of two.
+
+        A small pool cuts them, and what was measured on one says little about long contexts. Pools
+        differ by a few slots from start to start; the same power of two is the same pool.
+        """
+        longest = (self._contexts(size, True)[-1] for size in (1, self._max_batch_size))
+        return tuple(2 ** (length.bit_length() - 1) for length in longest)
 
     def seed(self, costs: CostTable) -> CostTable:
         """Returns ``costs`` with what was measured, alike on every rank."""

@@ -1,9 +1,10 @@
 """Keeps a cost table across restarts, in a file that belongs to one key.
 
-The key says all that round times depend on (GPU, models, dtype, backend, versions, tiers). Its
-digest is part of the file's name and the file repeats it whole: a file under another key or of
-another format version is never used, "close enough" is another key. The default folder is
-``$XDG_CACHE_HOME/sglang-adaptive-spec``, or ``~/.cache/sglang-adaptive-spec``.
+The key says all that round times depend on (GPU, models, dtype, backend, versions, tiers, and how
+long contexts the KV pool let start-up measure). Its digest is part of the file's name and the file
+repeats it whole: a file under another key or of another format version is never used, "close
+enough" is another key. The default folder is ``$XDG_CACHE_HOME/sglang-adaptive-spec``, or
+``~/.cache/sglang-adaptive-spec``.
 """
 
 import hashlib
@@ -37,6 +38,7 @@ class CostKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     plugin_version: str
     tiers: tuple[tuple[int, int, int], ...]  # num_steps, topk, num_draft_tokens
     buckets: tuple[int, ...] = ()  # captured batch sizes
+    longest_contexts: tuple[int, ...] = ()  # that could be measured, of one request and of many
 
     @property
     def digest(self) -> str:

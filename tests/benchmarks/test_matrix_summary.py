@@ -148,7 +148,7 @@ def test_acceptance_that_was_not_injected_is_found() -> None:
 
 def test_two_repeats_are_too_few() -> None:
     problems = check_matrix(merged([run_record(repeats=(1, 2))]))
-    assert "4 0.3 none: 2 repeats" in problems
+    assert "4 0.3 none: 2 of 3 repeats" in problems
 
 
 def test_the_best_static_arm_may_be_none_but_never_an_adaptive_one(small: Any) -> None:

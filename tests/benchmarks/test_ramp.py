@@ -160,7 +160,7 @@ def test_a_complete_result_passes_with_the_figures_of_its_requests(result: Any) 
     [
         (lambda result: result["arms"]["goodput"].update(ms_per_token_p99=1.0), "arms.goodput"),
         (lambda result: result["raw"]["none"][0]["requests"].pop(), "other requests"),
-        (lambda result: result["raw"].pop("builtin"), "raw: keys"),
+        (lambda result: result["raw"].pop("builtin"), "raw lacks"),
         (lambda result: result["provenance"].update(gpu="cpu"), "measured on cpu"),
     ],
 )

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import summary
+from benchmarks import summary, verify_results
+from benchmarks.differences import Gap
 from benchmarks.provenance import CODE, code_sha256, code_sha256_at, git, without_folders
 from benchmarks.verify_results import changed_since, check_file, check_provenance, check_slice
 from tests.benchmarks.records import PROVENANCE, records
@@ -153,3 +154,20 @@ def test_the_hash_of_a_commit_is_that_of_its_checkout(checkout: Path) -> None:
 def test_a_recorded_command_names_no_folder_of_the_machine() -> None:
     shown = without_folders(["/somewhere/slice.py", "run", "--out", "/a/b/out", "examples/x"])
     assert shown == ["slice.py", "run", "--out", "out", "examples/x"]
+
+
+def test_what_was_not_measured_is_said_and_fails_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "one.json").write_text(json.dumps({"provenance": PROVENANCE}))
+    problems: list[str] = [Gap("cells lacks ['a']")]
+    check = verify_results.Check(lambda _result: problems, lambda _result: "the targets")
+    monkeypatch.setattr(verify_results, "RESULTS", tmp_path)
+    monkeypatch.setattr(verify_results, "REQUIRED", ())
+    monkeypatch.setattr(verify_results, "CHECKS", {"one.json": check})
+    monkeypatch.setattr(verify_results, "WITHOUT_OURS", ("one.json",))
+    assert verify_results.main() == 0
+    assert "not measured: cells lacks ['a']\nthe targets" in capsys.readouterr().out
+    problems.append("a figure that raw does not give")
+    assert verify_results.main() == 1
+    assert "the targets" not in capsys.readouterr().out

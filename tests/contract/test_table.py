@@ -44,7 +44,7 @@ FOREIGN = {
     "cutedsl_mla", "flashinfer", "flashmla", "tokenspeed_mla", "trtllm_mla",
     "graph",  # the settings of ExecGraph, by its _NS_PATH
 }  # fmt: skip
-BUILTINS = (str, dict, list, tuple, set, type, BaseException)
+BUILTINS = (int, str, dict, list, tuple, set, type, BaseException)
 MODULES = (contextlib, gc, logging, math, os, platform, time, threading)
 CLASSES = (logging.Logger, threading.Thread, threading.Event, NamedTuple("Record", [("x", int)]))
 STANDARD = {name for owner in (*BUILTINS, *MODULES, *CLASSES) for name in dir(owner)}

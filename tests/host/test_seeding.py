@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -186,7 +187,11 @@ def start(seeding: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(seeding, "BorrowedBatch", FakeBatch)
     monkeypatch.setattr(seeding.Seeder, "_round_ms", lambda *_: 5.0)
     monkeypatch.setattr(seeding.Seeder, "_warm_up", lambda _self: None)
-    monkeypatch.setattr(seeding, "_cost_key", lambda *_: key)
+    monkeypatch.setattr(
+        seeding,
+        "_cost_key",
+        lambda *args: msgspec.structs.replace(key, longest_contexts=args[-1]),
+    )
     monkeypatch.setattr(seeding, "default_folder", lambda: tmp_path)
     parallel = SimpleNamespace(tp_rank=0, tp_group=group)
     monkeypatch.setattr(seeding, "get_parallel", lambda: parallel)
@@ -208,6 +213,12 @@ def start(seeding: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         return seeding.seed_costs(worker, policy, max(SIZES))
 
     return seed
+
+
+def test_what_a_smaller_pool_cut_is_not_used_by_a_larger_one(start: Any) -> None:
+    """A few slots more or less, as from start to start, are the same pool."""
+    pools = (10**5, 10**5 + 500, 10**6, 10**5)
+    assert [start(free).source for free in pools] == ["measured", "cache", "measured", "cache"]
 
 
 def test_a_whole_table_is_kept_for_the_next_start(start: Any, caplog: Any) -> None:

@@ -37,6 +37,7 @@ OTHER_VALUES = {
     "plugin_version": "0.2.1",
     "tiers": ((0, 1, 1), (5, 1, 6)),
     "buckets": (1, 2, 4),
+    "longest_contexts": (16384, 512),
 }
 
 
