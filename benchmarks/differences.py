@@ -26,8 +26,9 @@ def at_least(where: str, found: Raw, wanted: set[str]) -> list[str]:
 
 
 def gaps(where: str, found: Raw, wanted: set[str]) -> list[str]:
-    """Returns what `at_least` does, as a gap."""
-    return [Gap(problem) for problem in at_least(where, found, wanted)]
+    """Returns what `at_least` does, as a gap; that nothing is there is a fault."""
+    problems = at_least(where, found, wanted)
+    return [Gap(problem) for problem in problems] if found else problems
 
 
 def measured_on(provenance: Raw) -> list[str]:

@@ -103,6 +103,7 @@ def check_ramp(result: Raw) -> list[str]:
         return problems
     problems += measured_on(result["provenance"])
     problems += gaps("raw", result["raw"], set(ARMS))
+    problems += [f"{arm}: no arm of the ramp" for arm in result["raw"] if arm not in ARMS]
     sent = {
         arm: [[row[0], row[3]] for each in mine for row in each["requests"]]
         for arm, mine in result["raw"].items()

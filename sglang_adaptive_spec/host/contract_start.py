@@ -95,6 +95,7 @@ START: tuple[Symbol, ...] = (
         (READ, "trust_remote_code", "load the draft's config as the host does"),
         (READ, "max_running_requests", "raise the host's cap for EAGLE"),
         (READ, "device", "raise it only where rounds are captured"),
+        (READ, "moe_a2a_backend", "raise it only where no buffers depend on it"),
         (READ, "tp_size", "know the heads of one rank"),
         (READ, "dp_size", "know how many replicas report ready"),
         (READ, "pp_size", "serve static under pipeline parallelism"),
@@ -118,6 +119,10 @@ START: tuple[Symbol, ...] = (
             "raise the cap on running requests",
             "server_args, source, *, max_running_requests",
         ),
+    ),
+    *of(
+        "sglang.srt.arg_groups.resolution_hooks",
+        (CALL, "register_resolution_hook", "wrap a step of resolution", "name"),
     ),
     *of(
         "sglang.srt.arg_groups.speculative_hook",
@@ -331,6 +336,7 @@ START: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.configs.model_config:ModelConfig",
         (READ, "vocab_size", "sample greedily"),
+        (READ, "is_hybrid_swa", "raise the cap only where no pools depend on it"),
         (READ, "context_len", "measure no context that attention has no buffers for"),
     ),
     *of(

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from pkgutil import resolve_name
 from typing import Any, NoReturn
 
+from sglang.srt.arg_groups.resolution_hooks import register_resolution_hook
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from sglang_adaptive_spec.host.request import ALGORITHM, request_of
 
 RESOLVE = "sglang.srt.server_args.ServerArgs.resolve_once"
+# A step of resolution, which the host lets plugins wrap by its last name.
 SPECULATIVE = "sglang.srt.arg_groups.speculative_hook.handle_speculative_decoding"
 CREATE_WORKER = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker"
 INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
@@ -36,11 +38,11 @@ def install_hooks() -> None:
     """Registers every hook that this process may need; the host applies them after all plugins."""
     around, after = HookType.AROUND, HookType.AFTER
     HookRegistry.register(RESOLVE, _resolve_once, around)
-    HookRegistry.register(SPECULATIVE, _handle_speculative, around)
     HookRegistry.register(CREATE_WORKER, _create_worker, around)
     HookRegistry.register(INTERNAL_STATE, _internal_state, after)
     HookRegistry.register(INIT_INFO, _init_info, after)
     HookRegistry.register(LAUNCH, _launch_schedulers, around)
+    register_resolution_hook(SPECULATIVE.rpartition(".")[2])(_resolve_speculative)
 
 
 def install_build_hooks(
@@ -77,12 +79,13 @@ def _resolve_once(resolve: Callable[..., Any], server_args: Any, *args: Any, **k
     return resolve_adaptive(lambda: resolve(server_args, *args, **kw), server_args)
 
 
-def _handle_speculative(handle: Callable[..., Any], server_args: Any, *args: Any, **kw: Any) -> Any:
+def _resolve_speculative(server_args: Any, host_step: Callable[[Any], None]) -> None:
     if request_of(server_args) is None:
-        return handle(server_args, *args, **kw)
-    from sglang_adaptive_spec.host.request_cap import around_speculative
+        host_step(server_args)
+        return
+    from sglang_adaptive_spec.host.request_cap import raise_request_cap
 
-    return around_speculative(handle, server_args, *args, **kw)
+    raise_request_cap(server_args, host_step)
 
 
 def _create_worker(

@@ -1,9 +1,10 @@
-"""How many requests run at once where the user names no number.
+"""How many requests run at once where nobody names a number.
 
 SGLang stops at 48 for EAGLE, where it stops at memory alone without speculation. A server that may
-run zero steps needs no such cap: it would queue requests that no speculation serves at once. Decode
-rounds stay captured as long as the batch is one of the graphs' sizes, so those are the limit, and
-FlashInfer's workspace, which holds the plans of wide rounds for so many requests only.
+run zero steps would queue requests that no speculation serves at once, so the cap rises, to what
+was measured: batches with decode graphs, up to `MAX_REQUESTS`, of chains on plain attention. On
+FlashInfer the plans of such batches must fit its workspace: where they do not, captures fail, or
+the catch-ups of zero-step rounds get narrow.
 """
 
 import logging
@@ -13,86 +14,110 @@ from typing import Any
 
 from sglang.srt.arg_groups.model_override_base import model_config_of, use_mla_backend
 from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
+from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.environ import envs
 from sglang.srt.model_executor.cuda_graph_config import Backend
 
 from sglang_adaptive_spec.config import AdaptiveConfig
+from sglang_adaptive_spec.host.arguments import draft_config
 from sglang_adaptive_spec.host.request import request_of
-from sglang_adaptive_spec.host.unsupported import ATTENTION_FLAGS
+from sglang_adaptive_spec.host.unsupported import ATTENTION_FLAGS, resolved_reason
 from sglang_adaptive_spec.host.workspaces import plan_bytes
-from sglang_adaptive_spec.policy.slots import Slots
 from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS
 
 logger = logging.getLogger(__name__)
 
+# The largest batch that an H200 served in every tier (benchmarks/results/matrix-h200.json).
+MAX_REQUESTS = 128
+BACKENDS = ("flashinfer", "fa3", "triton")  # others keep workspaces of their own
 
-def around_speculative(handle: Callable[..., Any], server_args: Any, *args: Any, **kw: Any) -> Any:
-    """Wraps the host's ``handle_speculative_decoding`` (AROUND hook): raises the cap that it sets.
+
+def raise_request_cap(server_args: Any, handle_speculative: Callable[[Any], None]) -> None:
+    """Wraps the host's step that caps running requests for EAGLE: raises the cap that it sets.
 
     What the user, or the model, has set before stays.
     """
     before = resolving_view(server_args).max_running_requests
-    result = handle(server_args, *args, **kw)
-    request = request_of(server_args)
-    if before is not None or request is None or request.static_reason is not None:
-        return result
+    handle_speculative(server_args)
     cap = resolving_view(server_args).max_running_requests
-    if cap is not None:
-        _raise(server_args, request.config, cap)
-    return result
-
-
-def _raise(server_args: Any, config: AdaptiveConfig, cap: int) -> None:
-    fits = _workspace_check(server_args, config)
-    larger = (size for size in _captured(server_args) if size > cap)
-    raised = max(takewhile(fits, larger), default=cap)
-    if raised == cap:
+    request = request_of(server_args)
+    if before is not None or cap is None or request is None or request.static_reason is not None:
+        return
+    if resolved_reason(server_args) is not None:  # static, once all is resolved
+        return
+    why = _why_kept(server_args, request.config)
+    raised = cap if why else max(_fitting(server_args, request.config, cap), default=cap)
+    if raised > cap:
+        declare_resolution(server_args, __name__, max_running_requests=raised)
         logger.warning(
-            "ADAPTIVE_EAGLE serves up to %d running requests, SGLang's cap for EAGLE when none is "
-            "set; without speculation it would not stop there. Pass --max-running-requests to "
-            "serve larger batches.",
+            "ADAPTIVE_EAGLE serves up to %d running requests instead of SGLang's %d for EAGLE. "
+            "--max-running-requests sets another number.",
+            raised,
             cap,
         )
         return
-    declare_resolution(server_args, __name__, max_running_requests=raised)
     logger.warning(
-        "ADAPTIVE_EAGLE serves up to %d running requests instead of SGLang's %d for EAGLE: that "
-        "many have decode graphs of all stages. --max-running-requests sets another number.",
-        raised,
+        "ADAPTIVE_EAGLE serves up to %d running requests, SGLang's cap for EAGLE where none is set "
+        "(%s); without speculation it would not stop there. --max-running-requests sets another "
+        "number.",
         cap,
+        why
+        or "larger batches have no decode graphs, or FlashInfer's workspace does not hold "
+        "their plans: SGLANG_FLASHINFER_WORKSPACE_SIZE",
     )
 
 
-def _captured(server_args: Any) -> list[int]:
-    """Returns the batch sizes of the decode graphs, ascending; none where nothing is captured."""
+def _why_kept(server_args: Any, config: AdaptiveConfig) -> str | None:
+    """Returns what rules out a higher cap whatever the batch, or None."""
+    view, model = resolving_view(server_args), model_config_of(server_args)
+    if other := _attention_backends(server_args).difference(BACKENDS):
+        return f"attention backend {min(other)}"
+    if config.largest_tier.topk > 1:
+        return "trees take more memory"
+    if use_mla_backend(server_args):
+        return "latent attention was not measured beyond it"
+    # These size pools and buffers by the number of running requests.
+    if mambaish_config(model) is not None:
+        return "a model with recurrent state"
+    if model.is_hybrid_swa:
+        return "a model with sliding windows"
+    if view.moe_a2a_backend != "none":
+        return f"MoE all-to-all backend {view.moe_a2a_backend}"
+    return None
+
+
+def _attention_backends(server_args: Any) -> set[str]:
+    view = resolving_view(server_args)
+    return {name for flag in ATTENTION_FLAGS if (name := getattr(view, flag))}
+
+
+def _fitting(server_args: Any, config: AdaptiveConfig, cap: int) -> list[int]:
+    """Returns the captured batch sizes above ``cap`` up to the first whose plans do not fit."""
     view = resolving_view(server_args)
     decode = view.cuda_graph_config.decode
     if view.device == "cpu" or decode.backend == Backend.DISABLED:
         return []
-    return sorted(decode.bs)
-
-
-def _workspace_check(server_args: Any, config: AdaptiveConfig) -> Callable[[int], bool]:
-    """Returns whether the plans of a batch of a size fit FlashInfer's workspace.
-
-    A smaller workspace would make catch-ups of zero-step rounds narrow, and end the start at the
-    capture of wide tiers.
-    """
-    view = resolving_view(server_args)
-    backends = {getattr(view, name) for name in ATTENTION_FLAGS}
-    if "flashinfer" not in backends or use_mla_backend(server_args):
-        return lambda _batch_size: True
-    model, tp_size = model_config_of(server_args), view.tp_size
-    shape = (
-        model.num_attention_heads // tp_size,
-        model.get_num_kv_heads(tp_size),
-        model.head_dim,
-    )
-    slots = Slots({bound: slot.tiers for bound, slot in config.slots.items()})
+    sizes = sorted(size for size in decode.bs if cap < size <= MAX_REQUESTS)
+    if "flashinfer" not in _attention_backends(server_args):
+        return sizes
+    # Any tier may be captured above its own slot, because batches pad up.
+    width = max(config.largest_tier.num_draft_tokens, CATCH_UP_ROUNDS)
+    shapes = _heads(server_args, view.tp_size)
     workspace_bytes = envs.SGLANG_FLASHINFER_WORKSPACE_SIZE.get()
 
     def fits(batch_size: int) -> bool:
-        widest = max(tier.num_draft_tokens for tier in slots.of(batch_size))
-        return plan_bytes(batch_size, max(widest, CATCH_UP_ROUNDS), *shape) <= workspace_bytes
+        return all(plan_bytes(batch_size, width, *shape) <= workspace_bytes for shape in shapes)
 
-    return fits
+    return list(takewhile(fits, sizes))
+
+
+def _heads(server_args: Any, tp_size: int) -> list[tuple[int, int, int]]:
+    """Returns query heads and KV heads of a rank and their width, of the target and the draft."""
+    target, draft = model_config_of(server_args), draft_config(server_args)
+    draft_heads = draft.num_attention_heads
+    draft_kv_heads = getattr(draft, "num_key_value_heads", None) or draft_heads
+    draft_dim = getattr(draft, "head_dim", None) or draft.hidden_size // draft_heads
+    return [
+        (target.num_attention_heads // tp_size, target.get_num_kv_heads(tp_size), target.head_dim),
+        (draft_heads // tp_size, max(1, draft_kv_heads // tp_size), draft_dim),
+    ]

@@ -45,7 +45,7 @@ LONG_SIZES = 3
 WARM_UP_ROUNDS = 2
 TIMED_ROUNDS = 4  # on a GPU, between two events
 # What is not measured by then is interpolated. On an H200 7 chains took 5.4 s (0.77 s a tier), and
-# 7 chains with 4 trees got to 90 of 122 points in 8.07 s, so about 1.0 s a tier
+# 7 chains with 4 trees 9.6 s for all of 122 points (0.87 s)
 # (benchmarks/results/matrix-trees-h200.json, by benchmarks/matrix.py).
 LIMIT_S = 8.0  # or TIER_LIMIT_S for each tier, where that is more
 TIER_LIMIT_S = 1.2

@@ -111,6 +111,7 @@ def measured_at(root: Path) -> dict[str, Any]:
 def test_later_commits_elsewhere_keep_a_result_valid(checkout: Path) -> None:
     record = measured_at(checkout)
     (checkout / "README.md").write_text("words\n")
+    (checkout / CODE / "notes.md").write_text("words\n")  # nothing that runs
     commit(checkout)
     assert check_provenance(record, checkout) == changed_since(record, checkout) == []
 

@@ -40,7 +40,9 @@ FOREIGN = {
     "labels", "inc",  # prometheus_client
     "terminate",  # a process
     "__wrapped__",  # functools.wraps
+    "hidden_size", "num_key_value_heads",  # a Hugging Face config
     # attention backends, as their flag names them
+    "fa3", "triton",
     "cutedsl_mla", "flashinfer", "flashmla", "tokenspeed_mla", "trtllm_mla",
     "graph",  # the settings of ExecGraph, by its _NS_PATH
 }  # fmt: skip

@@ -53,13 +53,13 @@ def resolved(model_path: str, draft: str, **changes: Any) -> Any:
     return resolved_view(server_args)
 
 
-def test_flashinfers_workspace_holds_the_plans_of_so_many(
+def test_as_many_run_as_were_measured(
     target: dict[str, str], models: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """128 of 8B heads were captured and served on an H200, a catch-up of 16 rounds was not."""
     with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
         assert resolved(target["8b"], models["eagle3"]).max_running_requests == 128
-    for said in ("128", str(HOSTS_CAP), "--max-running-requests"):
+    for said in ("up to 128 ", f"SGLang's {HOSTS_CAP}", "--max-running-requests"):
         assert said in caplog.text
 
 
@@ -69,54 +69,114 @@ def test_twice_the_heads_leave_it_at_the_hosts_cap_and_two_ranks_do_not(
     with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
         assert resolved(target["70b"], models["eagle3"]).max_running_requests == HOSTS_CAP
     assert f"up to {HOSTS_CAP} running requests, SGLang's cap" in caplog.text
-    assert resolved(target["70b"], models["eagle3"], tp_size=2).max_running_requests > HOSTS_CAP
+    assert "SGLANG_FLASHINFER_WORKSPACE_SIZE" in caplog.text
+    assert resolved(target["70b"], models["eagle3"], tp_size=2).max_running_requests == 96
 
 
-def test_a_larger_workspace_holds_more(
+def test_the_drafts_heads_count_as_well(target: dict[str, str], tmp_path: Path) -> None:
+    """Its draft-extend and the catch-ups plan with them."""
+    heads = {"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128}
+    draft = write_model(tmp_path / "draft", architectures=["LlamaForCausalLMEagle3"], **heads)
+    assert resolved(target["8b"], draft).max_running_requests == HOSTS_CAP
+
+
+def test_a_larger_workspace_holds_more_and_nothing_beyond_what_was_measured(
     target: dict[str, str], models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SGLANG_FLASHINFER_WORKSPACE_SIZE", str(2**30))
-    view = resolved(target["8b"], models["eagle3"])
-    assert view.max_running_requests == view.cuda_graph_config.decode.max_bs == 256
+    view = resolved(target["70b"], models["eagle3"])
+    assert view.max_running_requests == 128 < view.cuda_graph_config.decode.max_bs
 
 
 def test_without_such_a_workspace_the_graphs_are_the_limit(
     target: dict[str, str], models: dict[str, str]
 ) -> None:
-    view = resolved(target["70b"], models["eagle3"], attention_backend="triton")
-    assert view.max_running_requests == 256
-    fewer = {"attention_backend": "triton", "cuda_graph_max_bs_decode": 100}
-    assert resolved(target["70b"], models["eagle3"], **fewer).max_running_requests == 100
-    fewer["cuda_graph_max_bs_decode"] = 16
-    assert resolved(target["70b"], models["eagle3"], **fewer).max_running_requests == HOSTS_CAP
+    on_triton: dict[str, Any] = {"attention_backend": "triton"}
+    for largest, cap in ((None, 128), (100, 100), (16, HOSTS_CAP)):
+        view = resolved(
+            target["70b"], models["eagle3"], cuda_graph_max_bs_decode=largest, **on_triton
+        )
+        assert view.max_running_requests == cap
 
 
-def test_a_slot_with_wide_tiers_ends_the_list(
+def test_a_deep_tier_counts_at_every_batch_size(
     target: dict[str, str], models: dict[str, str], tmp_path: Path
 ) -> None:
-    """All batch sizes up to the cap are captured: one that does not fit is never jumped over."""
+    """Batches pad up: it may be captured above the slot that names it."""
     config = tmp_path / "adaptive_spec.json"
-    wide = {"112": {"candidate_steps": [0, 24]}, "120": {"candidate_steps": [0, 1]}}
-    document = {"policy": "goodput", "1": {"candidate_steps": [0, 1]}, **wide}
-    config.write_text(json.dumps(document))
+    slots = {"1": {"candidate_steps": [0, 1, 3, 20]}, "100": {"candidate_steps": [0, 1]}}
+    config.write_text(json.dumps({"policy": "goodput", **slots}))
     view = resolved(target["8b"], models["eagle3"], speculative_adaptive_config=str(config))
-    assert view.max_running_requests == 104
+    assert HOSTS_CAP < view.max_running_requests < 128
+
+
+TREES = {"1": {"candidate_steps": [0, 1], "candidate_tiers": [[2, 4, 7]]}}
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "why"),
     [
-        {"max_running_requests": 8},
-        {"speculative_algorithm": "EAGLE3"},  # not ours
-        {"disable_cuda_graph": True},
-        {"enable_lora": True, "lora_paths": ["a=b"]},  # static: its depth stays
+        ({"disable_cuda_graph": True}, "no decode graphs"),
+        ({"device": "cpu", "attention_backend": "intel_amx"}, "attention backend intel_amx"),
+        ({"attention_backend": "torch_native"}, "attention backend torch_native"),
+        ({"speculative_adaptive_config": TREES}, "trees"),
     ],
 )
-def test_elsewhere_the_number_is_the_hosts_or_the_users(
-    target: dict[str, str], models: dict[str, str], changes: dict[str, Any]
+def test_it_stays_where_more_was_not_measured(
+    target: dict[str, str],
+    models: dict[str, str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    changes: dict[str, Any],
+    why: str,
 ) -> None:
-    view = resolved(target["8b"], models["eagle3"], **changes)
+    if isinstance(changes.get("speculative_adaptive_config"), dict):
+        config = tmp_path / "adaptive_spec.json"
+        config.write_text(json.dumps({"policy": "goodput", **TREES}))
+        changes = {"speculative_adaptive_config": str(config)}
+    with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
+        assert resolved(target["8b"], models["eagle3"], **changes).max_running_requests == HOSTS_CAP
+    assert why in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("use_mla_backend", True),
+        ("mambaish_config", object()),
+    ],
+)
+def test_it_stays_for_other_kinds_of_attention(
+    target: dict[str, str],
+    models: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    found: object,
+) -> None:
+    monkeypatch.setattr(f"sglang_adaptive_spec.host.request_cap.{name}", lambda _model: found)
+    assert resolved(target["8b"], models["eagle3"]).max_running_requests == HOSTS_CAP
+
+
+@pytest.mark.parametrize(
+    ("draft", "changes"),
+    [
+        ("eagle3", {"max_running_requests": 8}),
+        ("eagle3", {"speculative_algorithm": "EAGLE3"}),  # not ours
+        ("eagle3", {"enable_lora": True, "lora_paths": ["a=b"]}),  # static by its flags
+        ("index_share", {}),  # static by what was resolved
+    ],
+)
+def test_elsewhere_the_number_is_the_hosts_or_the_users_and_nothing_is_said(
+    target: dict[str, str],
+    models: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+    draft: str,
+    changes: dict[str, Any],
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
+        view = resolved(target["8b"], models[draft], **changes)
     assert view.max_running_requests == changes.get("max_running_requests", HOSTS_CAP)
+    assert "ADAPTIVE_EAGLE serves up to" not in caplog.text
 
 
 def test_what_a_model_sets_stays(
@@ -133,3 +193,11 @@ def test_what_a_model_sets_stays(
 
     monkeypatch.setattr(memory_hook, "handle_gpu_memory_settings", handle_gpu_memory_settings)
     assert resolved(target["8b"], models["eagle3"]).max_running_requests == 72
+
+
+def test_a_plan_takes_what_was_seen_on_the_gpu() -> None:
+    """384 MB held 15 tokens of 128 requests of 8B heads, and not 16."""
+    from sglang_adaptive_spec.host.workspaces import plan_bytes
+
+    assert plan_bytes(128, 15, 32, 8, 128) == 395_231_232
+    assert plan_bytes(128, 16, 32, 8, 128) > 384 * 2**20

@@ -215,6 +215,22 @@ def start(seeding: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return seed
 
 
+def test_the_key_names_the_contexts_of_one_request_and_of_many(seeding: Any) -> None:
+    worker = worker_of(free=10**5, row=10**5)
+    contexts = seeding.Seeder(worker, 32).longest_contexts()
+    assert contexts == (16384, 2048)
+    assert seeding.Seeder(worker, 64).longest_contexts()[0] == contexts[0]
+    policy = SimpleNamespace(costs=SimpleNamespace(tiers=(DEEP,)))
+    worker.server_args = SimpleNamespace(model_path="m", speculative_draft_model_path="d")
+    worker.device = "cpu"
+    runner = worker.target_worker.model_runner
+    runner.model_config.dtype, runner.attn_backend = "bf16", object()
+    group = SimpleNamespace(tp_group=SimpleNamespace(world_size=1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seeding, "get_parallel", lambda: group)
+        assert seeding._cost_key(worker, policy, {1, 2}, contexts).longest_contexts == contexts
+
+
 def test_what_a_smaller_pool_cut_is_not_used_by_a_larger_one(start: Any) -> None:
     """A few slots more or less, as from start to start, are the same pool."""
     pools = (10**5, 10**5 + 500, 10**6, 10**5)
