@@ -56,6 +56,7 @@ from benchmarks.tables import table
 
 NUM_RANKS = 2
 NUM_ROUNDS = 10_000  # issue 4
+ARM = "goodput"
 # Requests at once and how they accept, in turn: batches grow, shrink and change their kind.
 LOOPS = ((1, "0.7"), (8, "0.3"), (32, "mixed"), (4, "0.95"), (64, "0.5"), (2, "mixed"))
 REQUESTS_PER_SLOT, NEW_TOKENS = 3, 192
@@ -85,17 +86,17 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="tp-bench-") as scratch:
         logs = Path(scratch) / "ranks"
         logs.mkdir()
-        plan = fleet_plan(args, Path(scratch))
+        plan = fleet_plan(args, Path(scratch) / ARM)  # where keep_logs looks
         plan = replace(
             plan,
             common=(*plan.common, "--tp-size", str(args.tp_size), *args.server_args),
             environment={**plan.environment, **NO_MULTICAST, LOG_ENV: str(logs)},
         )
         try:
-            with serving_arm(ARMS["goodput"], plan) as (server, _):
+            with serving_arm(ARMS[ARM], plan) as (server, _):
                 seconds = drive(server, args, deadline)
         finally:  # also of a server that hung or ended
-            keep_logs([ARMS["goodput"]], Path(scratch), path.with_suffix(".log"))
+            keep_logs([ARMS[ARM]], Path(scratch), path.with_suffix(".log"))
         record["ranks"] = ranks_of(logs, args.tp_size)
     record["seconds"] = round(seconds, 3)
     write_run(record, path)

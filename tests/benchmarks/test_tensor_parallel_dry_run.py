@@ -20,3 +20,4 @@ def test_both_ranks_take_the_same_decisions(tmp_path: Path) -> None:
     assert first["num_rounds"] == second["num_rounds"] >= BLOCK_ROUNDS
     assert len(first["rounds"]) > 1, "a policy that never switches agrees with any other"
     assert min(first["us_per_round"] + second["us_per_round"]) > 0  # both took part
+    assert "ADAPTIVE_EAGLE is on" in (tmp_path / "tensor-parallel-1.log").read_text()
