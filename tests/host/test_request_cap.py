@@ -110,33 +110,39 @@ def test_a_deep_tier_counts_at_every_batch_size(
     assert HOSTS_CAP < view.max_running_requests < 128
 
 
-TREES = {"1": {"candidate_steps": [0, 1], "candidate_tiers": [[2, 4, 7]]}}
-
-
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({"disable_cuda_graph": True}, "no decode graphs"),
         ({"device": "cpu", "attention_backend": "intel_amx"}, "attention backend intel_amx"),
         ({"attention_backend": "torch_native"}, "attention backend torch_native"),
-        ({"speculative_adaptive_config": TREES}, "trees"),
     ],
 )
 def test_it_stays_where_more_was_not_measured(
     target: dict[str, str],
     models: dict[str, str],
-    tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     changes: dict[str, Any],
     why: str,
 ) -> None:
-    if isinstance(changes.get("speculative_adaptive_config"), dict):
-        config = tmp_path / "adaptive_spec.json"
-        config.write_text(json.dumps({"policy": "goodput", **TREES}))
-        changes = {"speculative_adaptive_config": str(config)}
     with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
         assert resolved(target["8b"], models["eagle3"], **changes).max_running_requests == HOSTS_CAP
     assert why in caplog.text
+
+
+def test_it_stays_with_trees(
+    target: dict[str, str],
+    models: dict[str, str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = tmp_path / "adaptive_spec.json"
+    slot = {"candidate_steps": [0, 1], "candidate_tiers": [[2, 4, 7]]}
+    config.write_text(json.dumps({"policy": "goodput", "1": slot}))
+    with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
+        view = resolved(target["8b"], models["eagle3"], speculative_adaptive_config=str(config))
+    assert view.max_running_requests == HOSTS_CAP
+    assert "trees" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from benchmarks.acceptance import lifted, tree_lifts
 from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.hazards import Floats
@@ -22,10 +23,11 @@ from sglang_adaptive_spec.policy.tiers import (
     Tier,
 )
 from sglang_adaptive_spec.policy.tiers import chain_tier as chain
-from tests.policy.rounds import KnownCosts
+from tests.policy.rounds import KnownCosts, draw, true_tokens
 
-LIFTS = {Tier(1, 4, 5): 0.85, Tier(3, 4, 16): 0.64, Tier(5, 4, 12): 0.45, Tier(5, 4, 24): 0.56}
-TIERS = tuple(sorted([PLAIN_TIER, *map(chain, (1, 2, 3, 5, 7, 10)), *LIFTS]))
+TREES = (Tier(1, 4, 5), Tier(3, 4, 16), Tier(5, 4, 12), Tier(5, 4, 24))
+LIFTS = {tree: tree_lifts()[tree.label] for tree in TREES}
+TIERS = tuple(sorted([PLAIN_TIER, *map(chain, (1, 2, 3, 5, 7, 10)), *TREES]))
 MS = {  # by batch size, in the order of TIERS
     1: (4.9, 7.3, 7.6, 7.4, 7.6, 8.3, 8.2, 8.7, 9.0, 8.8, 9.8),
     4: (5.0, 7.4, 7.8, 7.6, 7.8, 8.9, 8.6, 9.1, 9.6, 9.2, 10.2),
@@ -52,15 +54,15 @@ class TableCosts(KnownCosts):
 
 
 def hazards(tier: Tier, chances: Floats) -> Floats:
-    """Returns the chance of every draft: [num_steps, requests]."""
-    odds = chances / (1 - chances) * np.exp(LIFTS.get(tier, 0.0))
-    return np.tile(odds / (1 + odds), (tier.num_steps, 1))
+    """Returns the chance of every draft: [requests, num_steps]."""
+    raised = [lifted(chance, LIFTS.get(tier, 0.0)) for chance in chances]
+    return np.repeat(np.array(raised)[:, None], tier.num_steps, axis=1)
 
 
 def rate(tier: Tier, chances: Floats) -> float:
     """Returns the expected tokens per ms."""
-    tokens = len(chances) + np.multiply.accumulate(hazards(tier, chances), 0).sum()
-    return float(tokens / MS[len(chances)][TIERS.index(tier)])
+    tokens = true_tokens(hazards(tier, chances), tier.num_steps)
+    return tokens / MS[len(chances)][TIERS.index(tier)]
 
 
 class Tour:
@@ -68,8 +70,7 @@ class Tour:
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
-        trees = [tier for tier in TIERS if tier.topk > 1]
-        model = AcceptanceModel(TIERS[-1].num_steps, trees)
+        model = AcceptanceModel(TIERS[-1].num_steps, TREES)
         self.policy = GoodputPolicy({1: TIERS}, TableCosts(self.rng), model, chain(3))
         self.num_requests = 0
 
@@ -98,8 +99,7 @@ class Tour:
     def _round(
         self, tier: Tier, names: tuple[str, ...], chances: Floats, is_catch_up: bool
     ) -> Observation:
-        held = self.rng.random((tier.num_steps, len(names))) < hazards(tier, chances)
-        counts = np.multiply.accumulate(held, 0).sum(axis=0).astype(int).tolist()
+        counts = draw(self.rng, hazards(tier, chances), tier.num_steps)
         looks = (self.rng.random(len(names)) < chances).tolist() if is_catch_up else None
         return Observation(tier, len(names), names, counts, looks)
 
