@@ -37,11 +37,13 @@ matrix-b               20900 matrix run --at-once --arms ema,static-7,static-5,s
 trees-1                21500 matrix run $trees --arms none,static-3,goodput,goodput-trees --tag t1
 trees-2                22100 matrix run $trees --tag t2 \
   --arms static-5,static-1-4-5,static-3-4-16,static-5-4-12
+trees-settled          31100 matrix run $trees --arms goodput,goodput-trees --tag t3 \
+  --settle-s 3 --settle-request-s 5 --repeats 2 --acceptances 0.3,0.5,0.7,0.85,0.95
 transition-i           22700 transition run $injected --arms none,static-7,builtin,goodput --tag i
 transition-j           23300 transition run $injected --arms static-1,static-3,static-5 --tag j
 transition-real        23900 transition run $real --workloads mixed-text --tag s
 transition-alternating 24500 transition run $real --workloads alternating --tag a
-ramp                   25100 ramp run --seconds 50 --tag 1
+ramp                   25100 ramp run --seconds 40 --arms goodput,none,builtin --tag 1
 overhead               25700 overhead run --arms goodput --tag o1
 overlap-1              26300 overlap run --tag 1
 overlap-2              26900 overlap run --tag 2 \
