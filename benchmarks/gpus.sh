@@ -50,6 +50,7 @@ overlap-2              26900 overlap run --tag 2 \
   --arms static-3-triton,static-3-triton-plan-stream,goodput-triton
 overlap-3              27500 overlap grammar PAIR --tag 3
 sampling               28100 sampling run PAIR --tag 1
+sampling-of-host       31700 sampling run PAIR --cells min_p,top_k_top_p --seed 2 --tag 2
 backends               28700 backends run PAIR --new-tokens 64 --tag 1 --cases flashinfer,triton
 backends-mla           29300 backends run --new-tokens 64 --tag 2 --cases flashinfer-mla,triton-mla
 backends-tp            29900 backends run --new-tokens 64 --tag 3 --cases triton-mla-tp2

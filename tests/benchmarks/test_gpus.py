@@ -31,9 +31,17 @@ for _ in range(2000):
 sys.exit(9)
 """
 STREAMS = (
-    *("matrix-a", "matrix-b", "trees-1", "trees-2", "transition-i", "transition-j"),
+    *(
+        "matrix-a",
+        "matrix-b",
+        "trees-1",
+        "trees-2",
+        "trees-settled",
+        "transition-i",
+        "transition-j",
+    ),
     *("transition-real", "transition-alternating", "ramp", "overhead"),
-    *("overlap-1", "overlap-2", "overlap-3", "sampling"),
+    *("overlap-1", "overlap-2", "overlap-3", "sampling", "sampling-of-host"),
     *("backends", "backends-mla", "backends-tp", "tensor-parallel"),
 )
 FIRST_EPHEMERAL_PORT = 32768
@@ -163,7 +171,8 @@ def test_the_overlap_has_the_commands_that_it_documents(calls: dict[str, Call]) 
 
 def test_the_pair_goes_to_those_that_need_it(calls: dict[str, Call]) -> None:
     with_pair = {name for name, call in calls.items() if call.args.target is not None}
-    small = {"overlap-3", "sampling", "backends", "transition-real", "transition-alternating"}
+    real = {"transition-real", "transition-alternating"}
+    small = {"overlap-3", "sampling", "sampling-of-host", "backends", *real}
     assert with_pair == small
     assert {calls[name].args.prompts.parts[-2:] for name in small} == {("a pair", "prompts.json")}
 
