@@ -60,17 +60,18 @@ def cell_table(result: Raw) -> str:
     rows = []
     for cell in result["cells"]:
         rates = cell["tokens_per_s"]
-        chain = best_static(cell, CHAINS)
-        tree = best_static(cell, TREES) if set(TREES) & set(rates) else None
-        best = max(rates[chain], rates[tree] if tree else 0.0)
+        chain, tree = (
+            best_static(cell, arms) if set(arms) & set(rates) else None for arms in (CHAINS, TREES)
+        )
+        best = max((rates[arm] for arm in (chain, tree) if arm), default=None)
         rows.append(
             (
                 name_of(cell),
-                f"{chain} {rates[chain]:.0f}",
+                f"{chain} {rates[chain]:.0f}" if chain else "-",
                 f"{tree} {rates[tree]:.0f}" if tree else "-",
-                f"{rates[tree] / rates[chain]:.3f}" if tree else "-",
+                f"{rates[tree] / rates[chain]:.3f}" if chain and tree else "-",
                 f"{rates[WITH] / rates[WITHOUT]:.3f}",
-                f"{rates[WITH] / best:.3f}",
+                f"{rates[WITH] / best:.3f}" if best else "-",
             )
         )
     header = ("cell", "best chain", "best tree", "tree / chain", "trees / without", "/ best static")

@@ -148,14 +148,21 @@ CHECKS = {
         Check(check_matrix, matrix_tables.figure_table),
     ),
     **dict.fromkeys(
-        ("matrix-trees-h200.json", "matrix-trees-h200-shared.json"),
+        (
+            "matrix-trees-h200.json",
+            "matrix-trees-settled-h200.json",
+            "matrix-trees-h200-shared.json",
+        ),
         Check(matrix_trees.check_matrix_trees, matrix_trees.figure_table),
     ),
     **dict.fromkeys(
         ("transition-h200.json", "transition-h200-shared.json"),
         Check(transition_summary.check_transition, transition_summary.figure_table),
     ),
-    "ramp-h200.json": Check(ramp_summary.check_ramp, ramp_summary.arm_table),
+    **dict.fromkeys(
+        ("ramp-h200.json", "ramp-builtin-h200.json"),
+        Check(ramp_summary.check_ramp, ramp_summary.arm_table),
+    ),
     **dict.fromkeys(
         ("overhead.json", "overhead-shared.json"),
         Check(overhead.check_overhead, overhead.figure_table),
