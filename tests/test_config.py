@@ -44,7 +44,11 @@ def test_the_default_measures_within_a_memory_budget_and_goes_deepest_at_small_b
     assert (config.source, config.base, config.policy) == ("preset goodput", None, "goodput")
     assert (config.memory_budget_gb, config.record) == (4.0, None)
     steps = {bound: slot.candidate_steps for bound, slot in config.slots.items()}
-    assert steps == {1: (0, 1, 2, 3, 5, 7, 10), 9: (0, 1, 2, 3, 5, 7)}
+    assert steps == {
+        1: (0, 1, 2, 3, 5, 7, 10),
+        9: (0, 1, 2, 3, 5, 7),
+        129: (0, 1, 2, 3, 5),
+    }
     assert config.initial_steps(None) == 3
 
 

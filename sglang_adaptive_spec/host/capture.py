@@ -78,16 +78,16 @@ class CaptureLists:
 
 
 class Meter:
-    """Adds up the seconds and GB that its blocks took on this rank."""
+    """Adds up the seconds and GB that its blocks took on this rank, apart from what tiers share."""
 
-    def __init__(self, device: str, gpu_id: int) -> None:
-        self._device, self._gpu_id = device, gpu_id
+    def __init__(self, device: str, gpu_id: int, shared_gb: Callable[[], float]) -> None:
+        self._device, self._gpu_id, self._shared_gb = device, gpu_id, shared_gb
         self.seconds = 0.0
         self.gb = 0.0
 
     def free_gb(self) -> float:
-        """Returns the free device memory of this rank."""
-        return float(get_available_gpu_memory(self._device, self._gpu_id))
+        """Returns the free device memory of this rank plus what all tiers share."""
+        return float(get_available_gpu_memory(self._device, self._gpu_id)) + self._shared_gb()
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

@@ -19,6 +19,12 @@ ROUNDS: tuple[Symbol, ...] = (
             "self, server_args, gpu_id, nccl_port, target_worker",
             "self, server_args, gpu_id, ps, nccl_port, target_worker",  # 0.5.20
         ),
+        (
+            OVERRIDE,
+            "alloc_memory_pool",
+            "provide a workspace before the first attention backend",
+            "self, memory_pool_config, req_to_token_pool, token_to_kv_pool_allocator",
+        ),
         (OVERRIDE, "init_attention_backends", "hold garbage collection before captures", "self"),
         (OVERRIDE, "init_cuda_graphs", "build every tier inside the host's start-up", "self"),
         (
@@ -143,6 +149,7 @@ ROUNDS: tuple[Symbol, ...] = (
         (READ, "hisparse_coordinator", "keep the host's zero-step round with HiSparse"),
         (READ, "ngram_embedding_manager", "keep the host's zero-step round with n-grams"),
         (READ, "req_to_token_pool", "find the KV slots of the rows"),
+        (READ, "graph_shared_output", "tell what all graphs share from what a tier takes"),
         (WRITE, "spec_algorithm", "capture the zero-step tier's decode graphs"),
         (WRITE, "shared_read_done_event", "let the scheduler wait for this forward's reads only"),
         (CALL, "sample", "sample as without speculation", "self, logits_output, forward_batch"),
@@ -151,6 +158,10 @@ ROUNDS: tuple[Symbol, ...] = (
         "sglang.srt.model_executor.model_runner:ModelRunner",
         (WRITE, "draft_attn_backend", "switch the draft stage"),
         declared_in=(f"{_EAGLE}:EagleDraftWorker.draft_runner",),
+    ),
+    *of(
+        "sglang.srt.model_executor.graph_shared_output:GraphSharedOutput",
+        (READ, "_logits_buffers", "tell what all graphs share from what a tier takes"),
     ),
     *of(
         "sglang.srt.managers.schedule_batch:ScheduleBatch",

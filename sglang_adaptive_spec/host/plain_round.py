@@ -34,7 +34,7 @@ from sglang.srt.speculative.eagle_utils import (
 )
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-from sglang_adaptive_spec.host.workspaces import plan_bytes
+from sglang_adaptive_spec.host.workspaces import plan_bytes, plan_heads
 from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS
 from sglang_adaptive_spec.runtime.backlog import (
     Backlog,
@@ -72,10 +72,9 @@ def catch_up_width(draft_worker: Any, max_batch_size: int) -> int:
     workspace = getattr(backend, "workspace_buffer", None)
     if workspace is None or type(backend) is FlashInferMLAAttnBackend:  # not what derives from it
         return CATCH_UP_ROUNDS
-    config, tp_size = draft_worker.draft_runner.model_config, get_parallel().tp_size
-    heads = config.num_attention_heads // tp_size, config.get_num_kv_heads(tp_size)
+    heads = plan_heads(draft_worker.draft_runner.model_config, get_parallel().tp_size)
     for width in range(CATCH_UP_ROUNDS, 1, -1):
-        if plan_bytes(max_batch_size, width, *heads, config.head_dim) <= workspace.nbytes:
+        if plan_bytes(max_batch_size, width, *heads) <= workspace.nbytes:
             return width
     return 1  # as wide as the host's own draft-extend at zero steps
 

@@ -1,10 +1,12 @@
 """How many requests run at once where nobody names a number.
 
 SGLang stops at 48 for EAGLE, where it stops at memory alone without speculation. A server that may
-run zero steps would queue requests that no speculation serves at once, so the cap rises, to what
-was measured: batches with decode graphs, up to `MAX_REQUESTS`, of chains on plain attention. On
-FlashInfer the plans of such batches must fit its workspace: where they do not, captures fail, or
-the catch-ups of zero-step rounds get narrow.
+run zero steps would queue requests that no speculation serves at once, so the cap rises: to the
+largest batch with decode graphs, up to `MAX_REQUESTS`, of chains on plain attention. On FlashInfer
+the plans of such batches must fit the workspace (workspaces.py): where they do not, captures fail,
+or the catch-ups of zero-step rounds get narrow. And graphs keep an index of the KV slots that a
+batch may hold, for every tier: where the context is long, a larger batch would cost deep tiers
+their memory.
 """
 
 import logging
@@ -15,21 +17,22 @@ from typing import Any
 from sglang.srt.arg_groups.model_override_base import model_config_of, use_mla_backend
 from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
 from sglang.srt.configs.hybrid_arch import mambaish_config
-from sglang.srt.environ import envs
 from sglang.srt.model_executor.cuda_graph_config import Backend
 
 from sglang_adaptive_spec.config import AdaptiveConfig
 from sglang_adaptive_spec.host.arguments import draft_config
+from sglang_adaptive_spec.host.indices import KNOWN, GraphIndex, triton_row_bytes
 from sglang_adaptive_spec.host.request import request_of
-from sglang_adaptive_spec.host.unsupported import ATTENTION_FLAGS, resolved_reason
-from sglang_adaptive_spec.host.workspaces import plan_bytes
-from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS
+from sglang_adaptive_spec.host.unsupported import attention_backends, resolved_reason
+from sglang_adaptive_spec.host.workspaces import largest_workspace_bytes, plan_bytes, plan_heads
+from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, Tier
 
 logger = logging.getLogger(__name__)
 
-# The largest batch that an H200 served in every tier (benchmarks/results/matrix-h200.json).
-MAX_REQUESTS = 128
-BACKENDS = ("flashinfer", "fa3", "triton")  # others keep workspaces of their own
+# A choice: the host's largest decode graph on one GPU. Behind 128 requests queued that no
+# speculation served at once (benchmarks/results/ramp-h200.json).
+MAX_REQUESTS = 256
+INDEX_SHARE = 0.5  # of the tiers' memory: the graphs of the default ladder take the rest
 
 
 def raise_request_cap(server_args: Any, handle_speculative: Callable[[Any], None]) -> None:
@@ -62,15 +65,15 @@ def raise_request_cap(server_args: Any, handle_speculative: Callable[[Any], None
         "number.",
         cap,
         why
-        or "larger batches have no decode graphs, or FlashInfer's workspace does not hold "
-        "their plans: SGLANG_FLASHINFER_WORKSPACE_SIZE",
+        or "larger batches have no decode graphs, or their plans and indices take too much memory: "
+        "SGLANG_FLASHINFER_WORKSPACE_SIZE, --context-length, memory_budget_gb",
     )
 
 
 def _why_kept(server_args: Any, config: AdaptiveConfig) -> str | None:
     """Returns what rules out a higher cap whatever the batch, or None."""
     view, model = resolving_view(server_args), model_config_of(server_args)
-    if other := _attention_backends(server_args).difference(BACKENDS):
+    if other := attention_backends(view).difference(KNOWN):
         return f"attention backend {min(other)}"
     if config.largest_tier.topk > 1:
         return "trees take more memory"
@@ -86,29 +89,42 @@ def _why_kept(server_args: Any, config: AdaptiveConfig) -> str | None:
     return None
 
 
-def _attention_backends(server_args: Any) -> set[str]:
-    view = resolving_view(server_args)
-    return {name for flag in ATTENTION_FLAGS if (name := getattr(view, flag))}
-
-
 def _fitting(server_args: Any, config: AdaptiveConfig, cap: int) -> list[int]:
-    """Returns the captured batch sizes above ``cap`` up to the first whose plans do not fit."""
+    """Returns the captured batch sizes above ``cap`` up to the first that takes too much memory."""
     view = resolving_view(server_args)
     decode = view.cuda_graph_config.decode
     if view.device == "cpu" or decode.backend == Backend.DISABLED:
         return []
+    backends = attention_backends(view)
+    shapes = _heads(server_args, view.tp_size)
+    splits = view.triton_attention_num_kv_splits
+    row_bytes = max(triton_row_bytes(heads, width, splits) for heads, _, width in shapes)
+    context_length = model_config_of(server_args).context_len
+    index = GraphIndex(backends, context_length, view.page_size or 1, CATCH_UP_ROUNDS, row_bytes)
+    budget_gb = INDEX_SHARE * config.memory_budget_gb
     sizes = sorted(size for size in decode.bs if cap < size <= MAX_REQUESTS)
-    if "flashinfer" not in _attention_backends(server_args):
+    sizes = [size for size in sizes if index_gb(config, index, size) <= budget_gb]
+    if "flashinfer" not in backends:
         return sizes
     # Any tier may be captured above its own slot, because batches pad up.
     width = max(config.largest_tier.num_draft_tokens, CATCH_UP_ROUNDS)
-    shapes = _heads(server_args, view.tp_size)
-    workspace_bytes = envs.SGLANG_FLASHINFER_WORKSPACE_SIZE.get()
+
+    largest_bytes = largest_workspace_bytes()
 
     def fits(batch_size: int) -> bool:
-        return all(plan_bytes(batch_size, width, *shape) <= workspace_bytes for shape in shapes)
+        return all(plan_bytes(batch_size, width, *shape) <= largest_bytes for shape in shapes)
 
     return list(takewhile(fits, sizes))
+
+
+def index_gb(config: AdaptiveConfig, index: GraphIndex, batch_size: int) -> float:
+    """Returns the GB of every tier's index, for the largest batch that may choose the tier."""
+    bounds = [*config.slots, batch_size + 1]
+    largest: dict[Tier, int] = {}
+    for (bound, slot), following in zip(config.slots.items(), bounds[1:], strict=True):
+        if bound <= batch_size:
+            largest |= dict.fromkeys(slot.tiers, min(following - 1, batch_size))
+    return sum(index.gb(tier, size) for tier, size in largest.items())
 
 
 def _heads(server_args: Any, tp_size: int) -> list[tuple[int, int, int]]:
@@ -118,6 +134,6 @@ def _heads(server_args: Any, tp_size: int) -> list[tuple[int, int, int]]:
     draft_kv_heads = getattr(draft, "num_key_value_heads", None) or draft_heads
     draft_dim = getattr(draft, "head_dim", None) or draft.hidden_size // draft_heads
     return [
-        (target.num_attention_heads // tp_size, target.get_num_kv_heads(tp_size), target.head_dim),
+        plan_heads(target, tp_size),
         (draft_heads // tp_size, max(1, draft_kv_heads // tp_size), draft_dim),
     ]

@@ -12,11 +12,16 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from sglang.srt.arg_groups.model_override_base import use_mla_backend
+from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.utils import get_available_gpu_memory
 
 from sglang_adaptive_spec.host.capture import CaptureLists, Meter, OutOfMemoryGuard
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.host.indices import NO_INDEX, GraphIndex, extend_width, triton_row_bytes
+from sglang_adaptive_spec.host.unsupported import attention_backends
+from sglang_adaptive_spec.host.workspaces import plan_bytes, plan_heads, provide_workspace
+from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 from sglang_adaptive_spec.runtime.builder import build_tiers
 from sglang_adaptive_spec.runtime.graphs import reachable_tiers
 from sglang_adaptive_spec.runtime.memory import MemoryModel
@@ -35,9 +40,24 @@ class TierBuilder:
     def __init__(self, worker: Any, captures: CaptureLists, pool: RuntimePool, startup: Tier):
         self._worker, self._captures, self._pool = worker, captures, pool
         self._startup = startup
-        self.backends = Meter(worker.device, worker.gpu_id)
-        self.graphs = Meter(worker.device, worker.gpu_id)
+        self.backends = Meter(worker.device, worker.gpu_id, self._shared_gb)
+        self.graphs = Meter(worker.device, worker.gpu_id, self._shared_gb)
         self.left_out: dict[Tier, str] = {}
+
+    def provide_workspace(self) -> None:
+        """Makes room for FlashInfer's plans of the largest graphs; before any attention backend."""
+        worker, tp_size = self._worker, get_parallel().tp_size
+        view = resolved_view(worker.server_args)
+        if "flashinfer" not in attention_backends(view) or use_mla_backend(worker.server_args):
+            return
+        target, draft = (plan_heads(runner.model_config, tp_size) for runner in self._runners())
+        needs = [0]
+        for tier in reachable_tiers(self._captures.reachable, self._captures.max_batch_size):
+            if sizes := self._captures.sizes(tier):
+                extend = extend_width(tier, CATCH_UP_ROUNDS)
+                needs += [plan_bytes(max(sizes), tier.num_draft_tokens, *target)]
+                needs += [plan_bytes(max(sizes), extend, *draft)]
+        provide_workspace(max(needs), worker.device)
 
     @contextlib.contextmanager
     def startup_capture(self) -> Iterator[None]:
@@ -75,9 +95,9 @@ class TierBuilder:
     def init_states(self, cuda_graph_bs: Any = None) -> None:
         """Builds every other tier that some batch may choose."""
         del cuda_graph_bs  # the host passes the raw command-line list, which is usually None
-        memory = MemoryModel(fixed_gb=BACKENDS_PER_TIER * self.backends.gb)
+        memory = MemoryModel(BACKENDS_PER_TIER * self.backends.gb, self._index().gb)
         startup_state = self._pool.states[0]
-        memory.learn(self._startup, len(startup_state.graph_batch_sizes), startup_state.build_gb)
+        memory.learn(self._startup, startup_state.graph_batch_sizes, startup_state.build_gb)
         config = self._worker.adaptive_request.config
         budget_gb = config.memory_budget_gb if config.policy == "goodput" else math.inf
         build_tiers(self._pool, self, memory, budget_gb)
@@ -104,7 +124,7 @@ class TierBuilder:
         return int(self._worker.target_worker.model_runner.model_config.vocab_size)
 
     def free_gb(self) -> float:
-        """Returns this rank's free device memory."""
+        """Returns this rank's free device memory plus the logits buffers that all graphs share."""
         return self.graphs.free_gb()
 
     def min_free_gb(self) -> float:
@@ -133,3 +153,32 @@ class TierBuilder:
         self.left_out[tier] = "memory"
         controller = self._worker.controller
         controller.policy = controller.policy.without([tier])
+
+    # -- what the host keeps --
+
+    def _runners(self) -> tuple[Any, Any]:
+        worker = self._worker
+        return worker.target_worker.model_runner, worker.draft_worker.draft_runner
+
+    def _shared_gb(self) -> float:
+        """Returns the GB of the logits buffers that the graphs of all tiers share."""
+        outputs = {
+            id(out): out for runner in self._runners() if (out := runner.graph_shared_output)
+        }
+        buffers = [buffer for out in outputs.values() for buffer in out._logits_buffers.values()]
+        return float(sum(buffer.nbytes for buffer in buffers) / 2**30)
+
+    def _index(self) -> GraphIndex:
+        server_args, plain = self._worker.server_args, self._worker.plain_rounds
+        if use_mla_backend(server_args):
+            return NO_INDEX
+        view, configs = resolved_view(server_args), [each.model_config for each in self._runners()]
+        splits = view.triton_attention_num_kv_splits
+        heads = [plan_heads(config, get_parallel().tp_size) for config in configs]
+        return GraphIndex(
+            attention_backends(view),
+            configs[0].context_len,
+            view.page_size,
+            plain.width if plain is not None else PLAIN_TIER.num_draft_tokens,
+            max(triton_row_bytes(count, width, splits) for count, _, width in heads),
+        )

@@ -25,6 +25,11 @@ ATTENTION_FLAGS = (
 )
 
 
+def attention_backends(view: Any) -> set[str]:
+    """Returns every attention backend that resolved arguments name."""
+    return {name for flag in ATTENTION_FLAGS if (name := getattr(view, flag))}
+
+
 def raw_reason(server_args: Any, is_listed: bool) -> str | None:
     """Returns why the user's own arguments rule out switching, or None.
 

@@ -175,6 +175,11 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self._is_target_last_to_read = False
         self.seeding: Seeding | None = None  # how the costs were measured, if the policy has any
 
+    def alloc_memory_pool(self, *args: Any, **kwargs: Any) -> None:
+        """Before any attention backend, once it is known how many requests may run."""
+        super().alloc_memory_pool(*args, **kwargs)
+        self.tier_builder.provide_workspace()
+
     def init_attention_backends(self, *args: Any, **kwargs: Any) -> None:
         """The last step before the first capture, the target's."""
         super().init_attention_backends(*args, **kwargs)

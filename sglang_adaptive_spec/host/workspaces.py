@@ -1,4 +1,8 @@
-"""FlashInfer's buffers: what a plan takes of the workspace, and plan buffers that graphs share.
+"""FlashInfer's buffers: a workspace that holds the plans, and plan buffers that graphs share.
+
+Every backend of a process plans in one workspace, 384 MB unless the user or the host says otherwise
+(sglang 0.5.23 layers/attention/flashinfer_backend.py: the buffer "flashinfer_workspace", made by
+whoever asks first). A verify or a catch-up of many requests needs more.
 
 FlashInfer gives every wrapper 8 MB on the device and 8 MB of pinned host memory for its plan, and
 the host makes a wrapper per captured batch size, stage and draft step: 14 sizes of 7 steps take
@@ -8,7 +12,10 @@ replays at a time, so one buffer per backend and mode is enough.
 
 from typing import Any
 
+import torch
+from sglang.srt.environ import envs
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.runtime_context import get_buffer
 
 PREPARE = (
     "sglang.srt.layers.attention.flashinfer_backend"
@@ -19,6 +26,10 @@ FIRST_WRAPPERS = (
 )
 PLAN_BUFFERS = ("_int_workspace_buffer", "_pin_memory_int_workspace_buffer")
 PACKED_ROWS = 128  # of the largest tile; smaller ones take less
+WORKSPACE = "flashinfer_workspace"
+# A choice: the catch-ups of 256 requests of Llama 3.1 8B take 0.8 GB, and the host never has more
+# than 0.5 GB where tiers are switched.
+LARGE_WORKSPACE_BYTES = 2**30
 
 
 def plan_bytes(
@@ -39,6 +50,44 @@ def plan_bytes(
     rows = batch_size * width * max(1, num_heads // num_kv_heads)
     num_tiles = -(-rows // PACKED_ROWS) + batch_size - 1
     return 4 * num_heads * num_tiles * PACKED_ROWS * (head_dim + 1)
+
+
+def plan_heads(model_config: Any, tp_size: int) -> tuple[int, int, int]:
+    """Returns a rank's query heads and KV heads and their width, as `plan_bytes` takes them."""
+    num_kv_heads = model_config.get_num_kv_heads(tp_size)
+    return model_config.num_attention_heads // tp_size, num_kv_heads, model_config.head_dim
+
+
+def largest_workspace_bytes() -> int:
+    """Returns the bytes that plans may take: what the user set, else what we provide."""
+    size = envs.SGLANG_FLASHINFER_WORKSPACE_SIZE
+    return int(size.get()) if size.is_set() else LARGE_WORKSPACE_BYTES
+
+
+def provide_workspace(num_bytes: int, device: str) -> None:
+    """Makes a large workspace for this process if the host's would not hold ``num_bytes``.
+
+    To be called before the first attention backend is made: the host takes the buffer that is
+    there. What the user set stays.
+
+    Raises:
+        RuntimeError: There is no room for it.
+    """
+    size = envs.SGLANG_FLASHINFER_WORKSPACE_SIZE
+    if size.is_set() or num_bytes <= size.get():
+        return
+    try:
+        get_buffer(
+            WORKSPACE,
+            lambda: torch.empty(LARGE_WORKSPACE_BYTES, dtype=torch.uint8, device=device),
+        )
+    except torch.OutOfMemoryError as error:
+        raise RuntimeError(
+            f"ADAPTIVE_EAGLE has no room for a FlashInfer workspace of {LARGE_WORKSPACE_BYTES} "
+            f"bytes, and the plans of the largest batches need {num_bytes}: lower "
+            "--mem-fraction-static or --max-running-requests, or set "
+            "SGLANG_FLASHINFER_WORKSPACE_SIZE."
+        ) from error
 
 
 def install_workspace_hook() -> None:

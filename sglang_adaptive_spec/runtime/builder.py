@@ -45,7 +45,7 @@ class TierHost(Protocol):
         """Returns how many logits the target has per token."""
 
     def free_gb(self) -> float:
-        """Returns this rank's free device memory."""
+        """Returns this rank's free device memory plus what all tiers share."""
 
     def min_free_gb(self) -> float:
         """Returns the least free device memory of all ranks."""
@@ -69,7 +69,7 @@ def build_tiers(
     if left and not host.agree(memory.has_learned):
         first = min(left, key=lambda tier: (tier == PLAIN_TIER, _chains_first(tier)))
         state = _build(pool, host, first)
-        memory.learn(first, len(state.graph_batch_sizes), state.build_gb)
+        memory.learn(first, state.graph_batch_sizes, state.build_gb)
         _warn_of_overrun(pool, host, state, budget_gb)
     for tier in plan_tiers(pool, host, memory, budget_gb):
         _build(pool, host, tier)
@@ -128,11 +128,11 @@ def _first_misfit(
         admitted.add(tier)  # a wide tier is refused for the room that its own verify takes
         reserve_gb = _reserve_gb(host, admitted)
         available_gb = min(free_gb - reserve_gb, left_gb) - planned_gb
-        num_graphs = len(host.graph_batch_sizes(tier))
-        estimate_gb = memory.estimate_gb(tier, num_graphs)
+        sizes = host.graph_batch_sizes(tier)
+        estimate_gb = memory.estimate_gb(tier, sizes)
         if not host.agree(estimate_gb <= available_gb):
             return tier, (
-                f"its {num_graphs} graph sizes need about {estimate_gb:.2f} GB and "
+                f"its {len(sizes)} graph sizes need about {estimate_gb:.2f} GB and "
                 f"{max(available_gb, 0.0):.2f} GB are left for them ({reserve_gb:.2f} GB stay free "
                 "for serving)"
             )

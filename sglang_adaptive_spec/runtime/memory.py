@@ -1,13 +1,20 @@
 """Estimates what a tier's backends and graphs will take, before they are captured.
 
-A captured tier costs about ``fixed + unit * num_graphs * (num_steps + 2)``: per graph size one
-verify, one draft-extend and num_steps draft forwards. Both constants are measured on this very
-server, from the start-up tier, which is built first.
+A captured tier costs about ``fixed + index + unit * num_graphs * (num_steps + 2)``: per graph size
+one verify, one draft-extend and num_steps draft forwards; the index follows from the host's code
+(host/indices.py). The other two are measured on this very server, from the start-up tier, which
+is built first.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sglang_adaptive_spec.policy.tiers import Tier
+
+
+def no_index_gb(_tier: Tier, _batch_size: int) -> float:
+    """Stands for a server whose graphs keep nothing that grows with the context."""
+    return 0.0
 
 
 def graph_units(tier: Tier, num_graphs: int) -> int:
@@ -20,6 +27,7 @@ class MemoryModel:
     """GB per captured forward, learned on this rank."""
 
     fixed_gb: float  # backends and workspaces of one tier
+    index_gb: Callable[[Tier, int], float] = no_index_gb  # of a tier up to a batch size
     unit_gb: float = 0.0
 
     @property
@@ -27,12 +35,25 @@ class MemoryModel:
         """Whether a tier with graphs has been measured."""
         return self.unit_gb > 0
 
-    def learn(self, tier: Tier, num_graphs: int, used_gb: float) -> None:
-        """Learns the unit cost from a tier that took ``used_gb``; never downwards."""
-        units = graph_units(tier, num_graphs)
-        if units:
-            self.unit_gb = max(self.unit_gb, (used_gb - self.fixed_gb) / units)
+    def learn(self, tier: Tier, sizes: Sequence[int], used_gb: float) -> None:
+        """Learns the unit cost from a tier that took ``used_gb``; never downwards.
 
-    def estimate_gb(self, tier: Tier, num_graphs: int) -> float:
-        """Returns the GB that building ``tier`` is expected to take."""
-        return self.fixed_gb + self.unit_gb * graph_units(tier, num_graphs)
+        An index that would leave nothing of it for the graphs is not believed any more.
+
+        Args:
+            tier: what was captured.
+            sizes: the batch sizes of its graphs.
+            used_gb: what it took.
+        """
+        units = graph_units(tier, len(sizes))
+        if not units:
+            return
+        rest_gb = used_gb - self.fixed_gb
+        if self.index_gb(tier, max(sizes)) >= rest_gb:
+            self.index_gb = no_index_gb
+        self.unit_gb = max(self.unit_gb, (rest_gb - self.index_gb(tier, max(sizes))) / units)
+
+    def estimate_gb(self, tier: Tier, sizes: Sequence[int]) -> float:
+        """Returns the GB that building ``tier`` with graphs of ``sizes`` is expected to take."""
+        units = graph_units(tier, len(sizes))
+        return self.fixed_gb + self.index_gb(tier, max(sizes, default=0)) + self.unit_gb * units

@@ -14,6 +14,7 @@ from tests.hosts import REPO, host_source
 
 HOST = REPO / "sglang_adaptive_spec" / "host"
 WORKER = ast.parse((HOST / "worker.py").read_text())
+WORKSPACES = ast.parse((HOST / "workspaces.py").read_text())
 PLAIN_ROUND = ast.parse((HOST / "plain_round.py").read_text())
 EAGLE = "sglang.srt.speculative.eagle_worker_v2"
 GRAPHS = "sglang.srt.model_executor.runner.decode_cuda_graph_runner"
@@ -169,8 +170,33 @@ def _calls(tree: ast.AST) -> Iterator[ast.Call]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
-def _constant(name: str) -> str:
-    for node in WORKER.body:
+@pytest.mark.parametrize("version", TESTED)
+def test_flashinfer_takes_its_workspace_where_ours_is_put(version: str) -> None:
+    backend = host_source(version) / "sglang/srt/layers/attention/flashinfer_backend.py"
+    asked = [
+        call.args[0].value
+        for call in ast.walk(ast.parse(backend.read_text()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "get_buffer"
+        if isinstance(call.args[0], ast.Constant)
+    ]
+    assert asked == [_constant("WORKSPACE", WORKSPACES)]
+
+
+@pytest.mark.parametrize("version", TESTED)
+def test_memory_pools_are_there_before_any_attention_backend(version: str) -> None:
+    scheduler = ast.parse((host_source(version) / "sglang/srt/managers/scheduler.py").read_text())
+    init = next(
+        node
+        for node in ast.walk(scheduler)
+        if isinstance(node, ast.FunctionDef) and node.name == "init_model_worker"
+    )
+    steps = ["self.init_memory_pools", "self.init_all_attention_backends"]
+    called = [ast.unparse(node.func) for node in ast.walk(init) if isinstance(node, ast.Call)]
+    assert [name for name in called if name in steps] == steps
+
+
+def _constant(name: str, module: ast.Module = WORKER) -> str:
+    for node in module.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             return str(ast.literal_eval(node.value))
-    raise AssertionError(f"worker.py has no {name}")
+    raise AssertionError(f"there is no {name}")

@@ -1,5 +1,6 @@
 """An out-of-memory inside a capture becomes one sentence; what else fails stays what it is."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,6 +40,47 @@ def test_a_plan_beyond_flashinfers_workspace_names_the_setting(capture: Any) -> 
         capture.OutOfMemoryGuard(Tier(3, 4, 16)),
     ):
         raise RuntimeError(words + "AlignedAllocator")
+
+
+def test_what_all_graphs_share_is_not_what_a_block_took(
+    capture: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block that allocates 3 GB, one of them in a buffer for the graphs of every tier."""
+    free_gb, shared_gb = 10.0, 0.5
+    monkeypatch.setattr(capture, "get_available_gpu_memory", lambda _device, _gpu_id: free_gb)
+    meter = capture.Meter("cuda", 0, lambda: shared_gb)
+    with meter.running():
+        free_gb, shared_gb = 7.0, 1.5
+    assert meter.gb == 2.0
+    assert meter.free_gb() == 8.5
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "shared_gb"),
+    [("one", "one", 3.0), ("one", "other", 4.0), ("one", None, 3.0), (None, None, 0.0)],
+)
+def test_a_shared_buffer_counts_once(
+    capture: Any, target: str | None, draft: str | None, shared_gb: float
+) -> None:
+    from sglang_adaptive_spec.host.startup import TierBuilder
+
+    def gigabytes(size: int) -> Any:
+        return SimpleNamespace(nbytes=size * 2**30)
+
+    outputs = {
+        "one": SimpleNamespace(_logits_buffers={128: gigabytes(2), 32: gigabytes(1)}),
+        "other": SimpleNamespace(_logits_buffers={32: gigabytes(1)}),
+        None: None,
+    }
+    runners = [SimpleNamespace(graph_shared_output=outputs[name]) for name in (target, draft)]
+    worker = SimpleNamespace(
+        device="cpu",
+        gpu_id=0,
+        target_worker=SimpleNamespace(model_runner=runners[0]),
+        draft_worker=SimpleNamespace(draft_runner=runners[1]),
+    )
+    builder = TierBuilder(worker, Any, Any, chain_tier(3))  # type: ignore[arg-type]
+    assert builder._shared_gb() == shared_gb
 
 
 def test_another_error_passes_through(capture: Any) -> None:

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from sglang_adaptive_spec.config import parse_config
+from sglang_adaptive_spec.host.indices import GraphIndex
+from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS
 from tests.host.conftest import write_model
 
 H200_MB = 143771.0
@@ -53,50 +56,101 @@ def resolved(model_path: str, draft: str, **changes: Any) -> Any:
     return resolved_view(server_args)
 
 
-def test_as_many_run_as_were_measured(
+def test_as_many_run_as_have_decode_graphs(
     target: dict[str, str], models: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """128 of 8B heads were captured and served on an H200, a catch-up of 16 rounds was not."""
     with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
-        assert resolved(target["8b"], models["eagle3"]).max_running_requests == 128
-    for said in ("up to 128 ", f"SGLang's {HOSTS_CAP}", "--max-running-requests"):
+        view = resolved(target["8b"], models["eagle3"])
+    assert view.max_running_requests == 256 == view.cuda_graph_config.decode.max_bs
+    for said in ("up to 256 ", f"SGLang's {HOSTS_CAP}", "--max-running-requests"):
         assert said in caplog.text
 
 
-def test_twice_the_heads_leave_it_at_the_hosts_cap_and_two_ranks_do_not(
-    target: dict[str, str], models: dict[str, str], caplog: pytest.LogCaptureFixture
+def test_twice_the_heads_halve_it_and_two_ranks_do_not(
+    target: dict[str, str], models: dict[str, str]
 ) -> None:
-    with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
-        assert resolved(target["70b"], models["eagle3"]).max_running_requests == HOSTS_CAP
-    assert f"up to {HOSTS_CAP} running requests, SGLang's cap" in caplog.text
-    assert "SGLANG_FLASHINFER_WORKSPACE_SIZE" in caplog.text
-    assert resolved(target["70b"], models["eagle3"], tp_size=2).max_running_requests == 96
+    assert resolved(target["70b"], models["eagle3"]).max_running_requests == 128
+    assert resolved(target["70b"], models["eagle3"], tp_size=2).max_running_requests == 256
 
 
 def test_the_drafts_heads_count_as_well(target: dict[str, str], tmp_path: Path) -> None:
     """Its draft-extend and the catch-ups plan with them."""
     heads = {"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128}
     draft = write_model(tmp_path / "draft", architectures=["LlamaForCausalLMEagle3"], **heads)
-    assert resolved(target["8b"], draft).max_running_requests == HOSTS_CAP
+    assert resolved(target["8b"], draft).max_running_requests == 128
 
 
-def test_a_larger_workspace_holds_more_and_nothing_beyond_what_was_measured(
-    target: dict[str, str], models: dict[str, str], monkeypatch: pytest.MonkeyPatch
+def test_a_workspace_that_the_user_sets_is_the_limit(
+    target: dict[str, str],
+    models: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setenv("SGLANG_FLASHINFER_WORKSPACE_SIZE", str(2**30))
-    view = resolved(target["70b"], models["eagle3"])
-    assert view.max_running_requests == 128 < view.cuda_graph_config.decode.max_bs
+    monkeypatch.setenv("SGLANG_FLASHINFER_WORKSPACE_SIZE", str(384 * 2**20))
+    assert resolved(target["8b"], models["eagle3"]).max_running_requests == 128
+    with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
+        assert resolved(target["70b"], models["eagle3"]).max_running_requests == HOSTS_CAP
+    assert f"up to {HOSTS_CAP} running requests, SGLang's cap" in caplog.text
+    assert "SGLANG_FLASHINFER_WORKSPACE_SIZE" in caplog.text
 
 
 def test_without_such_a_workspace_the_graphs_are_the_limit(
     target: dict[str, str], models: dict[str, str]
 ) -> None:
-    on_triton: dict[str, Any] = {"attention_backend": "triton"}
-    for largest, cap in ((None, 128), (100, 100), (16, HOSTS_CAP)):
-        view = resolved(
-            target["70b"], models["eagle3"], cuda_graph_max_bs_decode=largest, **on_triton
-        )
+    on_fa3: dict[str, Any] = {"attention_backend": "fa3"}
+    for largest, cap in ((None, 256), (512, 256), (100, 100), (16, HOSTS_CAP)):
+        view = resolved(target["70b"], models["eagle3"], cuda_graph_max_bs_decode=largest, **on_fa3)
         assert view.max_running_requests == cap
+
+
+@pytest.mark.parametrize(
+    ("context_length", "backend", "cap"),
+    [
+        (8192, "flashinfer", 256),
+        (40960, "flashinfer", 136),
+        (131072, "flashinfer", HOSTS_CAP),
+        (40960, "triton", 52),  # its entries are 8 bytes long, and it keeps partial results
+        (40960, "fa3", 120),
+        (131072, "fa3", HOSTS_CAP),
+    ],
+)
+def test_a_long_context_leaves_the_tiers_their_memory(
+    tmp_path: Path, context_length: int, backend: str, cap: int
+) -> None:
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
+    long: dict[str, Any] = {**heads, "max_position_embeddings": context_length}
+    model = write_model(tmp_path / "target", **long)
+    draft = write_model(tmp_path / "draft", architectures=["LlamaForCausalLMEagle3"], **long)
+    view = resolved(model, draft, attention_backend=backend)
+    assert view.max_running_requests == cap
+
+
+def test_memory_granted_to_the_tiers_is_granted_to_their_indices(
+    target: dict[str, str], models: dict[str, str], tmp_path: Path
+) -> None:
+    model = write_model(tmp_path / "target", max_position_embeddings=131072)
+    config = tmp_path / "adaptive_spec.json"
+    slot = {"candidate_steps": [0, 1, 2, 3, 5, 7]}
+    config.write_text(json.dumps({"policy": "goodput", "memory_budget_gb": 32, "1": slot}))
+    view = resolved(model, models["eagle3"], speculative_adaptive_config=str(config))
+    assert view.max_running_requests == 256
+
+
+def test_an_index_counts_for_the_largest_batch_that_may_choose_its_tier(
+    plugins_loaded: None,
+) -> None:
+    from sglang_adaptive_spec.host.request_cap import index_gb
+
+    index = GraphIndex(["flashinfer"], 1000, 1, CATCH_UP_ROUNDS, 0)
+    slots = {"1": {"candidate_steps": [0, 1]}, "9": {"candidate_steps": [0]}}
+    config = parse_config("test", json.dumps({"policy": "goodput", **slots}).encode())
+    plain, one = 1 + 15, 2 + 2  # verify and draft-extend, in tokens
+    for size, entries in (
+        (4, 4 * (plain + one)),
+        (8, 8 * (plain + one)),
+        (16, 16 * plain + 8 * one),
+    ):
+        assert index_gb(config, index, size) == entries * 1000 * 5 / 2**30
 
 
 def test_a_deep_tier_counts_at_every_batch_size(
@@ -104,10 +158,10 @@ def test_a_deep_tier_counts_at_every_batch_size(
 ) -> None:
     """Batches pad up: it may be captured above the slot that names it."""
     config = tmp_path / "adaptive_spec.json"
-    slots = {"1": {"candidate_steps": [0, 1, 3, 20]}, "100": {"candidate_steps": [0, 1]}}
+    slots = {"1": {"candidate_steps": [0, 1, 3, 40]}, "100": {"candidate_steps": [0, 1]}}
     config.write_text(json.dumps({"policy": "goodput", **slots}))
     view = resolved(target["8b"], models["eagle3"], speculative_adaptive_config=str(config))
-    assert HOSTS_CAP < view.max_running_requests < 128
+    assert HOSTS_CAP < view.max_running_requests < 256
 
 
 @pytest.mark.parametrize(
@@ -199,11 +253,3 @@ def test_what_a_model_sets_stays(
 
     monkeypatch.setattr(memory_hook, "handle_gpu_memory_settings", handle_gpu_memory_settings)
     assert resolved(target["8b"], models["eagle3"]).max_running_requests == 72
-
-
-def test_a_plan_takes_what_was_seen_on_the_gpu() -> None:
-    """384 MB held 15 tokens of 128 requests of 8B heads, and not 16."""
-    from sglang_adaptive_spec.host.workspaces import plan_bytes
-
-    assert plan_bytes(128, 15, 32, 8, 128) == 395_231_232
-    assert plan_bytes(128, 16, 32, 8, 128) > 384 * 2**20

@@ -7,10 +7,17 @@ from collections.abc import Sequence
 import pytest
 
 from sglang_adaptive_spec.config import load_config, parse_config
+from sglang_adaptive_spec.host.indices import GraphIndex
 from sglang_adaptive_spec.policy.build import build_policy
-from sglang_adaptive_spec.policy.tiers import Policy, Tier, chain_tier
+from sglang_adaptive_spec.policy.tiers import (
+    CATCH_UP_ROUNDS,
+    PLAIN_TIER,
+    Policy,
+    Tier,
+    chain_tier,
+)
 from sglang_adaptive_spec.runtime.builder import MIN_RESERVED_GB, build_tiers, reserved_gb
-from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
+from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, thinned
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import RuntimePool, Slot, TierState
 
@@ -36,25 +43,27 @@ class FakeHost:
         other_rank_free_gb: float = 1e9,
         policy: Policy | None = None,
         captured: Sequence[int] = CAPTURED,
+        max_batch_size: int = 128,
     ) -> None:
         self.left_gb, self.cost_gb, self.other_rank_free_gb = free_gb, cost_gb, other_rank_free_gb
         self.policy = policy or build_policy(load_config("host-default"), 3)
-        self.captured = captured
+        self.captured, self.max_batch_size = captured, max_batch_size
         self.rank0_says: bool | None = None
         self.built: list[Tier] = []
 
     def reachable_by_batch(self) -> list[Sequence[Tier]]:
-        return [self.policy.reachable(batch_size) for batch_size in range(1, 129)]
+        return [self.policy.reachable(size) for size in range(1, self.max_batch_size + 1)]
 
     def reachable_without(self, tier: Tier) -> list[Sequence[Tier]]:
         policy = self.policy.without([tier])
-        return [policy.reachable(batch_size) for batch_size in range(1, 129)]
+        return [policy.reachable(size) for size in range(1, self.max_batch_size + 1)]
 
     def vocab_size(self) -> int:
         return VOCAB
 
     def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
-        return tuple(graph_batch_sizes(tier, self.captured, self.policy.reachable, 128))
+        reachable = self.policy.reachable
+        return tuple(graph_batch_sizes(tier, self.captured, reachable, self.max_batch_size))
 
     def free_gb(self) -> float:
         return self.left_gb
@@ -79,7 +88,7 @@ def run(host: FakeHost) -> RuntimePool:
     sizes = host.graph_batch_sizes(SEVEN)
     pool.add(TierState(SEVEN, (7,), sizes, 1.0, 1.0))
     memory = MemoryModel(fixed_gb=0.2)
-    memory.learn(SEVEN, len(sizes), 1.0)
+    memory.learn(SEVEN, sizes, 1.0)
     build_tiers(pool, host, memory)
     return pool
 
@@ -124,7 +133,7 @@ def test_a_tier_whose_build_raises_stops_the_start_with_the_error() -> None:
     pool = RuntimePool([Slot(host, "slot")], SEVEN)
     pool.add(TierState(SEVEN, (7,), (1, 2, 4, 8), 1.0, 1.0))
     memory = MemoryModel(fixed_gb=0.2)
-    memory.learn(SEVEN, 4, 1.0)
+    memory.learn(SEVEN, (1, 2, 4, 8), 1.0)
     with pytest.raises(MemoryError, match="num_steps=3"):
         build_tiers(pool, host, memory)
     assert [tier.num_steps for tier in host.built] == [0, 1]
@@ -328,15 +337,70 @@ def test_with_any_room_no_batch_is_left_without_the_graph_of_a_tier_it_may_choos
 
 def test_the_model_learns_upwards_only_and_scales_with_depth_and_graphs() -> None:
     memory = MemoryModel(fixed_gb=1.0)
-    memory.learn(SEVEN, 10, 10.0)
-    assert memory.estimate_gb(SEVEN, 10) == pytest.approx(10.0)
-    memory.learn(chain_tier(1), 10, 1.0)  # cheap: not a reason to expect less
-    assert memory.estimate_gb(SEVEN, 10) == pytest.approx(10.0)
-    assert memory.estimate_gb(SEVEN, 20) > memory.estimate_gb(SEVEN, 10)
-    assert memory.estimate_gb(SEVEN, 10) > memory.estimate_gb(chain_tier(3), 10)
+    ten, twenty = range(1, 11), range(1, 21)
+    memory.learn(SEVEN, ten, 10.0)
+    assert memory.estimate_gb(SEVEN, ten) == pytest.approx(10.0)
+    memory.learn(chain_tier(1), ten, 1.0)  # cheap: not a reason to expect less
+    assert memory.estimate_gb(SEVEN, ten) == pytest.approx(10.0)
+    assert memory.estimate_gb(SEVEN, twenty) > memory.estimate_gb(SEVEN, ten)
+    assert memory.estimate_gb(SEVEN, ten) > memory.estimate_gb(chain_tier(3), ten)
 
 
 def test_without_graphs_only_the_backends_count() -> None:
     memory = MemoryModel(fixed_gb=0.5)
-    memory.learn(SEVEN, 0, 3.0)
-    assert memory.estimate_gb(SEVEN, 0) == 0.5
+    memory.learn(SEVEN, (), 3.0)
+    assert memory.estimate_gb(SEVEN, ()) == 0.5
+
+
+def context_gb(tier: Tier, batch_size: int) -> float:
+    """An index of 0.01 GB a token and request."""
+    return 0.01 * batch_size * tier.num_draft_tokens
+
+
+def test_the_index_is_no_part_of_what_a_graph_takes() -> None:
+    """A start-up tier of small batches tells nothing about it, and need not."""
+    memory = MemoryModel(fixed_gb=0.1, index_gb=context_gb)
+    few, many = (1, 2, 4, 8), (1, 2, 4, 8, 128)
+    memory.learn(SEVEN, few, 0.1 + context_gb(SEVEN, 8) + 0.36)
+    assert memory.unit_gb == pytest.approx(0.36 / (4 * 9))
+    assert memory.estimate_gb(SEVEN, many) == pytest.approx(0.1 + context_gb(SEVEN, 128) + 0.45)
+
+
+def test_an_index_larger_than_what_was_measured_is_not_believed() -> None:
+    memory = MemoryModel(fixed_gb=0.1, index_gb=context_gb)
+    memory.learn(SEVEN, (1, 2, 4, 8), 0.1 + context_gb(SEVEN, 8))
+    assert memory.has_learned
+    assert memory.estimate_gb(SEVEN, (1, 2, 4, 8)) == pytest.approx(0.1 + context_gb(SEVEN, 8))
+
+
+class DefaultLadder(FakeHost):
+    """The default config on the host's capture list of an H200; drafting tiers take fewer sizes."""
+
+    def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
+        captured = self.captured if tier == PLAIN_TIER else thinned(self.captured)
+        return tuple(graph_batch_sizes(tier, captured, self.policy.reachable, self.max_batch_size))
+
+
+@pytest.mark.parametrize(
+    ("context_length", "max_batch_size"),
+    [(8192, 256), (40960, 136), (131072, 48)],  # FlashInfer, tests/host/test_request_cap.py
+)
+def test_the_default_ladder_keeps_every_tier(context_length: int, max_batch_size: int) -> None:
+    """Of an H200's figures: 10 steps took 0.25 GB up to batch 8 (matrix-trees-h200.json)."""
+    config, ten = load_config(None), chain_tier(10)
+    host = DefaultLadder(
+        free_gb=10.0,
+        cost_gb=0.3,
+        policy=build_policy(config, 3),
+        # The host captures nothing beyond what may run.
+        captured=[*range(1, 9), *range(10, 33, 2), *range(40, max_batch_size + 1, 8)],
+        max_batch_size=max_batch_size,
+    )
+    pool, sizes = RuntimePool([Slot(host, "slot")], ten), host.graph_batch_sizes(ten)
+    assert sizes == (1, 2, 3, 4, 6, 8)
+    pool.add(TierState(ten, (10,), sizes, 1.0, 0.25))
+    index = GraphIndex(["flashinfer"], context_length, 1, CATCH_UP_ROUNDS, 0)
+    memory = MemoryModel(0.02, index.gb)
+    memory.learn(ten, sizes, 0.25 + index.gb(ten, 8))
+    build_tiers(pool, host, memory, config.memory_budget_gb)
+    assert {state.tier for state in pool.states} == set(config.tiers)

@@ -1,0 +1,149 @@
+"""Before the first attention backend the process has a workspace that holds the largest plans."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from sglang_adaptive_spec.policy.slots import Slots
+from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier, chain_tier
+from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
+
+HOSTS_BYTES = 384 * 2**20
+SETTING = "SGLANG_FLASHINFER_WORKSPACE_SIZE"
+CAPTURED = (1, 8, 64, 128, 192, 256)
+
+
+@pytest.fixture(scope="module")
+def workspaces(plugins_loaded: None) -> Any:
+    from sglang_adaptive_spec.host import workspaces
+
+    return workspaces
+
+
+@pytest.fixture
+def buffers(workspaces: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
+    """The named buffers of this process, as the host keeps them; large ones hold no memory."""
+    from sglang.srt import runtime_context
+
+    made: dict[str, torch.Tensor] = {}
+    monkeypatch.setattr(runtime_context._CONTEXT.resources, "buffers", made)
+    monkeypatch.delenv(SETTING, raising=False)
+    return made
+
+
+def test_a_plan_takes_what_was_seen_on_the_gpu(workspaces: Any) -> None:
+    """384 MB held 15 tokens of 128 requests of 8B heads, and not 16."""
+    assert workspaces.plan_bytes(128, 15, 32, 8, 128) == 395_231_232
+    assert workspaces.plan_bytes(128, 16, 32, 8, 128) > HOSTS_BYTES
+
+
+def test_what_the_hosts_workspace_holds_needs_no_other(
+    workspaces: Any, buffers: dict[str, torch.Tensor]
+) -> None:
+    workspaces.provide_workspace(HOSTS_BYTES, "meta")
+    assert not buffers
+
+
+def test_the_host_takes_the_large_one_that_is_there(
+    workspaces: Any, buffers: dict[str, torch.Tensor]
+) -> None:
+    from sglang.srt.runtime_context import get_buffer
+
+    workspaces.provide_workspace(HOSTS_BYTES + 1, "meta")
+    taken = get_buffer("flashinfer_workspace", lambda: pytest.fail("the host makes its own"))
+    assert taken.nbytes == workspaces.largest_workspace_bytes() == 2**30
+    assert taken.dtype == torch.uint8
+
+
+def test_what_the_user_set_stays(
+    workspaces: Any, buffers: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SETTING, "4096")
+    workspaces.provide_workspace(2**29, "meta")
+    assert not buffers
+    assert workspaces.largest_workspace_bytes() == 4096
+
+
+def test_no_room_for_it_says_what_to_change(
+    workspaces: Any, buffers: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: Any, **_kw: Any) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    with pytest.raises(RuntimeError, match="need 402653185: lower --mem-fraction-static") as caught:
+        workspaces.provide_workspace(HOSTS_BYTES + 1, "meta")
+    assert SETTING in str(caught.value)
+    assert not buffers
+
+
+def builder(
+    slots: dict[int, Sequence[Tier]], max_batch_size: int, backend: str = "flashinfer"
+) -> Any:
+    """A builder of a server with 8B heads, as far as its workspace depends on it."""
+    from sglang_adaptive_spec.host.startup import TierBuilder
+
+    heads = SimpleNamespace(
+        num_attention_heads=32, head_dim=128, get_num_kv_heads=lambda tp_size: 8 // tp_size
+    )
+    runner = SimpleNamespace(model_config=heads)
+    flags = ("decode", "prefill", "speculative_draft")
+    worker = SimpleNamespace(
+        device="meta",
+        gpu_id=0,
+        server_args=SimpleNamespace(
+            attention_backend=backend, **{f"{flag}_attention_backend": None for flag in flags}
+        ),
+        target_worker=SimpleNamespace(model_runner=runner),
+        draft_worker=SimpleNamespace(draft_runner=runner),
+    )
+    reachable = Slots(slots).of
+    captures = SimpleNamespace(
+        max_batch_size=max_batch_size,
+        reachable=reachable,
+        sizes=lambda tier: graph_batch_sizes(tier, CAPTURED, reachable, max_batch_size),
+    )
+    return TierBuilder(worker, captures, SimpleNamespace(states=[]), chain_tier(3))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("slots", "max_batch_size", "backend", "is_large"),
+    [
+        ({1: [PLAIN_TIER, chain_tier(3)]}, 256, "flashinfer", True),
+        ({1: [PLAIN_TIER, chain_tier(3)]}, 128, "flashinfer", False),  # 395 MB: the host's holds it
+        ({1: [PLAIN_TIER, chain_tier(3)]}, 256, "fa3", False),
+        # A wide verify counts at the largest batch that may run it, and no further.
+        ({1: [chain_tier(15)]}, 128, "flashinfer", True),
+        ({1: [chain_tier(15)], 65: [chain_tier(3)]}, 128, "flashinfer", False),
+    ],
+)
+def test_the_largest_graph_of_every_tier_counts(
+    buffers: dict[str, torch.Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+    slots: dict[int, Sequence[Tier]],
+    max_batch_size: int,
+    backend: str,
+    is_large: bool,
+) -> None:
+    from sglang_adaptive_spec.host import startup
+
+    monkeypatch.setattr(startup, "get_parallel", lambda: SimpleNamespace(tp_size=1))
+    monkeypatch.setattr(startup, "resolved_view", lambda server_args: server_args)
+    monkeypatch.setattr(startup, "use_mla_backend", lambda _server_args: False)
+    builder(slots, max_batch_size, backend).provide_workspace()
+    assert bool(buffers) == is_large
+
+
+def test_latent_attention_plans_otherwise(
+    buffers: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sglang_adaptive_spec.host import startup
+
+    monkeypatch.setattr(startup, "get_parallel", lambda: SimpleNamespace(tp_size=1))
+    monkeypatch.setattr(startup, "resolved_view", lambda server_args: server_args)
+    monkeypatch.setattr(startup, "use_mla_backend", lambda _server_args: True)
+    builder({1: [PLAIN_TIER]}, 256).provide_workspace()
+    assert not buffers
