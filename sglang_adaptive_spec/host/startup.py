@@ -96,8 +96,8 @@ class TierBuilder:
         """Builds every other tier that some batch may choose."""
         del cuda_graph_bs  # the host passes the raw command-line list, which is usually None
         memory = MemoryModel(BACKENDS_PER_TIER * self.backends.gb, self._index().gb)
-        startup_state = self._pool.states[0]
-        memory.learn(self._startup, startup_state.graph_batch_sizes, startup_state.build_gb)
+        sizes = self._pool.states[0].graph_batch_sizes
+        memory.learn(self._startup, sizes, memory.fixed_gb + self.graphs.gb)
         config = self._worker.adaptive_request.config
         budget_gb = config.memory_budget_gb if config.policy == "goodput" else math.inf
         build_tiers(self._pool, self, memory, budget_gb)

@@ -70,7 +70,7 @@ def build_tiers(
         first = min(left, key=lambda tier: (tier == PLAIN_TIER, _chains_first(tier)))
         state = _build(pool, host, first)
         memory.learn(first, state.graph_batch_sizes, state.build_gb)
-        _warn_of_overrun(pool, host, state, budget_gb)
+        _warn_of_overrun(pool, host, state, _left_gb(pool, memory, budget_gb))
     for tier in plan_tiers(pool, host, memory, budget_gb):
         _build(pool, host, tier)
     _warn_of_missing_graphs(pool, host)
@@ -89,7 +89,7 @@ def plan_tiers(
         RuntimeError: A tier that does not fit is all that some batches may choose, and without it
             they would run deeper or wider than asked at a tier built for other sizes.
     """
-    built, left_gb = _built(pool), _left_gb(pool, budget_gb)
+    built, left_gb = _built(pool), _left_gb(pool, memory, budget_gb)
     while True:
         wanted = sorted(_reachable(host) - built, key=_chains_first)
         misfit = _first_misfit(host, memory, wanted, built, left_gb)
@@ -123,13 +123,15 @@ def _first_misfit(
     host: TierHost, memory: MemoryModel, wanted: Sequence[Tier], built: set[Tier], left_gb: float
 ) -> tuple[Tier, str] | None:
     """Returns the first tier without room beside those before it, and what it lacks."""
-    admitted, planned_gb, free_gb = _reachable(host) & built, 0.0, host.min_free_gb()
+    admitted, free_gb = _reachable(host) & built, host.min_free_gb()
+    planned_gb, planned_index_gb = 0.0, 0.0
     for tier in wanted:
         admitted.add(tier)  # a wide tier is refused for the room that its own verify takes
         reserve_gb = _reserve_gb(host, admitted)
-        available_gb = min(free_gb - reserve_gb, left_gb) - planned_gb
         sizes = host.graph_batch_sizes(tier)
         estimate_gb = memory.estimate_gb(tier, sizes)
+        planned_index_gb += memory.index_gb(tier, max(sizes, default=0))
+        available_gb = min(free_gb - reserve_gb, left_gb + planned_index_gb) - planned_gb
         if not host.agree(estimate_gb <= available_gb):
             return tier, (
                 f"its {len(sizes)} graph sizes need about {estimate_gb:.2f} GB and "
@@ -150,8 +152,13 @@ def _reserve_gb(host: TierHost, tiers: set[Tier]) -> float:
     return reserved_gb(rows, host.vocab_size())
 
 
-def _left_gb(pool: RuntimePool, budget_gb: float) -> float:
-    return budget_gb - sum(state.build_gb for state in pool.states)
+def _left_gb(pool: RuntimePool, memory: MemoryModel, budget_gb: float) -> float:
+    """Returns what is left of the budget, which indices do not count towards."""
+    index_gb = sum(
+        memory.index_gb(state.tier, max(state.graph_batch_sizes, default=0))
+        for state in pool.states
+    )
+    return budget_gb + index_gb - sum(state.build_gb for state in pool.states)
 
 
 def _can_leave_out(host: TierHost, tier: Tier, built: set[Tier]) -> bool:
@@ -182,10 +189,10 @@ def _build(pool: RuntimePool, host: TierHost, tier: Tier) -> TierState:
     return state
 
 
-def _warn_of_overrun(pool: RuntimePool, host: TierHost, first: TierState, budget_gb: float) -> None:
+def _warn_of_overrun(pool: RuntimePool, host: TierHost, first: TierState, left_gb: float) -> None:
     """Tells that a tier, built without an estimate, took more than there was for it."""
     reserve_gb = _reserve_gb(host, _reachable(host) & _built(pool))
-    over_gb = -min(host.min_free_gb() - reserve_gb, _left_gb(pool, budget_gb))
+    over_gb = -min(host.min_free_gb() - reserve_gb, left_gb)
     if over_gb > 0:
         logger.warning(
             "ADAPTIVE_EAGLE built tier %s, which tells what the others take, and overran: it took "

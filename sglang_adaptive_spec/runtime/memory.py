@@ -38,17 +38,17 @@ class MemoryModel:
     def learn(self, tier: Tier, sizes: Sequence[int], used_gb: float) -> None:
         """Learns the unit cost from a tier that took ``used_gb``; never downwards.
 
-        An index that would leave nothing of it for the graphs is not believed any more.
+        An index that would leave nothing of it for the graphs is not believed any more. A tier that
+        took no more than backends do teaches nothing.
 
         Args:
             tier: what was captured.
             sizes: the batch sizes of its graphs.
             used_gb: what it took.
         """
-        units = graph_units(tier, len(sizes))
-        if not units:
+        units, rest_gb = graph_units(tier, len(sizes)), used_gb - self.fixed_gb
+        if not units or rest_gb <= 0:
             return
-        rest_gb = used_gb - self.fixed_gb
         if self.index_gb(tier, max(sizes)) >= rest_gb:
             self.index_gb = no_index_gb
         self.unit_gb = max(self.unit_gb, (rest_gb - self.index_gb(tier, max(sizes))) / units)

@@ -366,6 +366,13 @@ def test_the_index_is_no_part_of_what_a_graph_takes() -> None:
     assert memory.estimate_gb(SEVEN, many) == pytest.approx(0.1 + context_gb(SEVEN, 128) + 0.45)
 
 
+def test_a_tier_that_took_less_than_backends_do_teaches_nothing() -> None:
+    memory = MemoryModel(fixed_gb=0.5, index_gb=context_gb)
+    memory.learn(SEVEN, (1, 2, 4, 8), 0.4)
+    assert not memory.has_learned
+    assert memory.estimate_gb(SEVEN, (8,)) == 0.5 + context_gb(SEVEN, 8)
+
+
 def test_an_index_larger_than_what_was_measured_is_not_believed() -> None:
     memory = MemoryModel(fixed_gb=0.1, index_gb=context_gb)
     memory.learn(SEVEN, (1, 2, 4, 8), 0.1 + context_gb(SEVEN, 8))
@@ -383,7 +390,8 @@ class DefaultLadder(FakeHost):
 
 @pytest.mark.parametrize(
     ("context_length", "max_batch_size"),
-    [(8192, 256), (40960, 136), (131072, 48)],  # FlashInfer, tests/host/test_request_cap.py
+    # FlashInfer, tests/host/test_request_cap.py; then what a user may set.
+    [(8192, 256), (40960, 136), (131072, 48), (131072, 128)],
 )
 def test_the_default_ladder_keeps_every_tier(context_length: int, max_batch_size: int) -> None:
     """Of an H200's figures: 10 steps took 0.25 GB up to batch 8 (matrix-trees-h200.json)."""
@@ -400,7 +408,7 @@ def test_the_default_ladder_keeps_every_tier(context_length: int, max_batch_size
     assert sizes == (1, 2, 3, 4, 6, 8)
     pool.add(TierState(ten, (10,), sizes, 1.0, 0.25))
     index = GraphIndex(["flashinfer"], context_length, 1, CATCH_UP_ROUNDS, 0)
-    memory = MemoryModel(0.02, index.gb)
+    memory = MemoryModel(0.1, index.gb)
     memory.learn(ten, sizes, 0.25 + index.gb(ten, 8))
     build_tiers(pool, host, memory, config.memory_budget_gb)
     assert {state.tier for state in pool.states} == set(config.tiers)
