@@ -108,7 +108,6 @@ def _fitting(server_args: Any, config: AdaptiveConfig, cap: int) -> list[int]:
         return sizes
     # Any tier may be captured above its own slot, because batches pad up.
     width = max(config.largest_tier.num_draft_tokens, CATCH_UP_ROUNDS)
-
     largest_bytes = largest_workspace_bytes()
 
     def fits(batch_size: int) -> bool:
