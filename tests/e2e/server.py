@@ -113,6 +113,8 @@ class Launch:
         ]
 
 
+# The host picks further ports by itself, which others may take before it listens.
+PORT_TAKEN = "EADDRINUSE"
 _ports = itertools.cycle(random.sample(PORTS, len(PORTS)))
 _log_number = itertools.count(1)
 
@@ -141,6 +143,7 @@ class Server:
     process: subprocess.Popen[bytes]
     port: int
     log: Path
+    has_restarted: bool = False
 
     @classmethod
     def start(cls, launch: Launch) -> "Server":
@@ -163,7 +166,13 @@ class Server:
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not self.answers("/health"):
             if self.process.poll() is not None:
-                raise RuntimeError(f"{self.launch} ended at its start:\n{self.log_text()[-4000:]}")
+                if self.has_restarted or PORT_TAKEN not in self.log_text():
+                    raise RuntimeError(
+                        f"{self.launch} ended at its start:\n{self.log_text()[-4000:]}"
+                    )
+                again = Server.start(self.launch)
+                self.process, self.port, self.log = again.process, again.port, again.log
+                self.has_restarted = True
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{self.launch} is not ready:\n{self.log_text()[-4000:]}")
             time.sleep(0.2)
