@@ -6,8 +6,8 @@ flashinfer_backend.py, triton_backend.py and flashattention_backend.py). Where c
 they are most of what a tier takes, and a tier of small batches tells nothing about them.
 """
 
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
 
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
 
@@ -25,6 +25,28 @@ class GraphIndex(NamedTuple):
     page_size: int
     catch_up_width: int  # tokens of a request in the draft-extend at zero steps
     row_bytes: int  # of the partial results that Triton keeps per token
+
+    @classmethod
+    def of(
+        cls,
+        view: Any,
+        backends: Collection[str],
+        shapes: Iterable[tuple[int, int, int]],
+        context_length: int,
+        catch_up_width: int,
+    ) -> "GraphIndex":
+        """Returns the buffers of a server with these arguments.
+
+        Args:
+            view: The server's arguments, or as far as they are resolved.
+            backends: Attention backends; empty where nothing is known of theirs.
+            shapes: Heads of target and draft, as `workspaces.plan_heads` gives them.
+            context_length: In tokens.
+            catch_up_width: Tokens of a request in the draft-extend at zero steps.
+        """
+        splits = view.triton_attention_num_kv_splits
+        row_bytes = max(triton_row_bytes(heads, width, splits) for heads, _, width in shapes)
+        return cls(backends, context_length, view.page_size or 1, catch_up_width, row_bytes)
 
     def gb(self, tier: Tier, batch_size: int) -> float:
         """Returns the GB for graphs of ``tier`` up to ``batch_size``; the most of all backends."""
@@ -47,9 +69,6 @@ class GraphIndex(NamedTuple):
             of_trees = 2 * context if tier.topk > 1 else 0
             return 4 * num_backends * (FA3_TABLES * num_pages + of_trees)
         return 0
-
-
-NO_INDEX = GraphIndex((), context_length=0, page_size=1, catch_up_width=0, row_bytes=0)
 
 
 def extend_width(tier: Tier, catch_up_width: int) -> int:

@@ -21,7 +21,7 @@ from sglang.srt.model_executor.cuda_graph_config import Backend
 
 from sglang_adaptive_spec.config import AdaptiveConfig
 from sglang_adaptive_spec.host.arguments import draft_config
-from sglang_adaptive_spec.host.indices import KNOWN, GraphIndex, triton_row_bytes
+from sglang_adaptive_spec.host.indices import KNOWN, GraphIndex
 from sglang_adaptive_spec.host.request import request_of
 from sglang_adaptive_spec.host.unsupported import attention_backends, resolved_reason
 from sglang_adaptive_spec.host.workspaces import largest_workspace_bytes, plan_bytes, plan_heads
@@ -97,10 +97,8 @@ def _fitting(server_args: Any, config: AdaptiveConfig, cap: int) -> list[int]:
         return []
     backends = attention_backends(view)
     shapes = _heads(server_args, view.tp_size)
-    splits = view.triton_attention_num_kv_splits
-    row_bytes = max(triton_row_bytes(heads, width, splits) for heads, _, width in shapes)
     context_length = model_config_of(server_args).context_len
-    index = GraphIndex(backends, context_length, view.page_size or 1, CATCH_UP_ROUNDS, row_bytes)
+    index = GraphIndex.of(view, backends, shapes, context_length, CATCH_UP_ROUNDS)
     budget_gb = INDEX_SHARE * config.memory_budget_gb
     sizes = sorted(size for size in decode.bs if cap < size <= MAX_REQUESTS)
     sizes = [size for size in sizes if index_gb(config, index, size) <= budget_gb]

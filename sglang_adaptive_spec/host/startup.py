@@ -18,7 +18,7 @@ from sglang.srt.runtime_context import get_parallel
 from sglang.srt.utils import get_available_gpu_memory
 
 from sglang_adaptive_spec.host.capture import CaptureLists, Meter, OutOfMemoryGuard
-from sglang_adaptive_spec.host.indices import NO_INDEX, GraphIndex, extend_width, triton_row_bytes
+from sglang_adaptive_spec.host.indices import GraphIndex, extend_width
 from sglang_adaptive_spec.host.unsupported import attention_backends
 from sglang_adaptive_spec.host.workspaces import plan_bytes, plan_heads, provide_workspace
 from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
@@ -170,15 +170,12 @@ class TierBuilder:
 
     def _index(self) -> GraphIndex:
         server_args, plain = self._worker.server_args, self._worker.plain_rounds
-        if use_mla_backend(server_args):
-            return NO_INDEX
-        view, configs = resolved_view(server_args), [each.model_config for each in self._runners()]
-        splits = view.triton_attention_num_kv_splits
-        heads = [plan_heads(config, get_parallel().tp_size) for config in configs]
-        return GraphIndex(
-            attention_backends(view),
+        view, tp_size = resolved_view(server_args), get_parallel().tp_size
+        configs = [runner.model_config for runner in self._runners()]
+        return GraphIndex.of(
+            view,
+            () if use_mla_backend(server_args) else attention_backends(view),
+            [plan_heads(config, tp_size) for config in configs],
             configs[0].context_len,
-            view.page_size,
             plain.width if plain is not None else PLAIN_TIER.num_draft_tokens,
-            max(triton_row_bytes(count, width, splits) for count, _, width in heads),
         )

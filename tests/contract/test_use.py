@@ -175,9 +175,8 @@ def test_flashinfer_takes_its_workspace_where_ours_is_put(version: str) -> None:
     backend = host_source(version) / "sglang/srt/layers/attention/flashinfer_backend.py"
     asked = [
         call.args[0].value
-        for call in ast.walk(ast.parse(backend.read_text()))
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "get_buffer"
-        if isinstance(call.args[0], ast.Constant)
+        for call in _calls(ast.parse(backend.read_text()))
+        if ast.unparse(call.func) == "get_buffer" and isinstance(call.args[0], ast.Constant)
     ]
     assert asked == [_constant("WORKSPACE", WORKSPACES)]
 
@@ -191,7 +190,7 @@ def test_memory_pools_are_there_before_any_attention_backend(version: str) -> No
         if isinstance(node, ast.FunctionDef) and node.name == "init_model_worker"
     )
     steps = ["self.init_memory_pools", "self.init_all_attention_backends"]
-    called = [ast.unparse(node.func) for node in ast.walk(init) if isinstance(node, ast.Call)]
+    called = [ast.unparse(call.func) for call in _calls(init)]
     assert [name for name in called if name in steps] == steps
 
 

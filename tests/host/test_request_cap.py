@@ -126,7 +126,7 @@ def test_a_long_context_leaves_the_tiers_their_memory(
 
 
 def test_memory_granted_to_the_tiers_is_granted_to_their_indices(
-    target: dict[str, str], models: dict[str, str], tmp_path: Path
+    models: dict[str, str], tmp_path: Path
 ) -> None:
     model = write_model(tmp_path / "target", max_position_embeddings=131072)
     config = tmp_path / "adaptive_spec.json"
