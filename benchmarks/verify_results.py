@@ -156,18 +156,18 @@ CHECKS = {
         Check(matrix_trees.check_matrix_trees, matrix_trees.figure_table),
     ),
     **dict.fromkeys(
-        ("transition-h200.json", "transition-h200-shared.json"),
+        ("transition-h200.json", "transition-two-h200.json", "transition-h200-shared.json"),
         Check(transition_summary.check_transition, transition_summary.figure_table),
     ),
-    **dict.fromkeys(
-        ("ramp-h200.json", "ramp-builtin-h200.json"),
-        Check(ramp_summary.check_ramp, ramp_summary.arm_table),
-    ),
+    "ramp-h200.json": Check(ramp_summary.check_ramp, ramp_summary.arm_table),
     **dict.fromkeys(
         ("overhead.json", "overhead-shared.json"),
         Check(overhead.check_overhead, overhead.figure_table),
     ),
     "overlap-h200.json": Check(overlap_summary.check_overlap, overlap_summary.figure_table),
+    "overlap-plan-stream-h200.json": Check(
+        overlap_summary.check_overlap, overlap_summary.cell_table
+    ),
     "sampling-h200.json": Check(check_sampling, sampling_tables.figure_table),
     "simulator.json": Check(simulator.check_simulator, simulator.figure_table),
     **dict.fromkeys(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.differences import Gap
 from benchmarks.overlap import (
     DEFAULT_ARMS,
     GRAMMAR_ARMS,
@@ -84,6 +85,13 @@ def complete() -> dict[str, Any]:
 
 def test_a_complete_result_passes(complete: Any) -> None:
     assert check_overlap(complete) == []
+
+
+def test_a_run_of_the_other_pairs_alone_lacks_parts_and_is_not_wrong() -> None:
+    plan_stream = {"static-3-triton": 10.0, "static-3-triton-plan-stream": 10.5}
+    problems = check_overlap(merged([run_record(plan_stream)]))
+    assert problems
+    assert all(isinstance(problem, Gap) for problem in problems)
 
 
 def test_the_time_of_a_token_is_the_batch_over_the_rate(complete: Any) -> None:
