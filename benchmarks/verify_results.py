@@ -164,11 +164,15 @@ CHECKS = {
         ("overhead.json", "overhead-shared.json"),
         Check(overhead.check_overhead, overhead.figure_table),
     ),
-    "overlap-h200.json": Check(overlap_summary.check_overlap, overlap_summary.figure_table),
+    **dict.fromkeys(
+        ("overlap-h200.json", "overlap-one-h200.json"),
+        Check(overlap_summary.check_overlap, overlap_summary.figure_table),
+    ),
     "overlap-plan-stream-h200.json": Check(
         overlap_summary.check_overlap, overlap_summary.cell_table
     ),
     "sampling-h200.json": Check(check_sampling, sampling_tables.figure_table),
+    "sampling-of-host-h200.json": Check(check_sampling, sampling_tables.cell_table),
     "simulator.json": Check(simulator.check_simulator, simulator.figure_table),
     **dict.fromkeys(
         ("tensor-parallel-h200.json", "tensor-parallel-cpu.json"),

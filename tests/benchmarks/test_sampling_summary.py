@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.differences import Gap
 from benchmarks.homogeneity import REST
 from benchmarks.sampling_check import check_sampling
 from benchmarks.sampling_summary import (
@@ -181,6 +182,17 @@ def test_a_spoilt_cell_is_found(complete: Any, change: Any, message: str) -> Non
     result = copy.deepcopy(complete)
     change(result["cells"][0])
     assert any(message in problem for problem in check_sampling(result))
+
+
+def test_cells_of_the_host_alone_claim_nothing_and_lack_the_rest() -> None:
+    record = run_record()
+    kept = [each for each in record["samples"] if each["cell"] in HOST_CELLS]
+    result = merged([{**record, "samples": kept, "greedy": []}])
+    problems = check_sampling(result)
+    assert problems
+    assert all(isinstance(problem, Gap) for problem in problems)
+    result["cells"][0]["tests"]["extra"] = {}
+    assert any(not isinstance(problem, Gap) for problem in check_sampling(result))
 
 
 def test_a_greedy_share_that_its_requests_do_not_give_is_found(complete: Any) -> None:
