@@ -40,6 +40,7 @@ from sglang_adaptive_spec.runtime.backlog import (
     Backlog,
     CatchUpSchedule,
     RowMap,
+    one_at_a_time,
     to_device,
     window_start,
 )
@@ -131,6 +132,9 @@ class PlainRounds:
         self._verify_input = EagleVerifyInput.create_idle_input(
             topk=1, spec_steps=0, num_verify_tokens=1, device=worker.device
         )
+        is_waited_for = self.width == 1 and torch.device(worker.device).type != "cpu"
+        module = torch.get_device_module(worker.device)
+        self._last_extend = module.Event() if is_waited_for else None
         self._on_publish: Callable[..., Any] | None = None
         self._draft_input: Any = None
         self._debts: list[int] = []  # per row, this round included
@@ -222,15 +226,14 @@ class PlainRounds:
         # The host prepares a draft-extend there, and does not wait for what was computed here.
         if (plan_stream := self._worker.draft_worker.plan_stream) is not None:
             plan_stream.wait_stream(torch.get_device_module(rows.device).current_stream())
-        extend(
-            batch,
-            GenerationBatchResult(
-                logits_output=hidden_only,
-                next_token_ids=window.tokens,
-                accept_lens=window.num_tokens,
-                next_draft_input=result.next_draft_input,
-            ),
+        caught_up = GenerationBatchResult(
+            logits_output=hidden_only,
+            next_token_ids=window.tokens,
+            accept_lens=window.num_tokens,
+            next_draft_input=result.next_draft_input,
         )
+        with one_at_a_time(self._last_extend):
+            extend(batch, caught_up)
 
     # -- pieces of a round --
 

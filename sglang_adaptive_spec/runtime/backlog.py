@@ -7,12 +7,23 @@ drafting round, one draft-extend of that width writes the draft's KV for all of 
 `CatchUpSchedule` says when and `RowMap` where (host side); `Backlog` holds the rows (device side).
 """
 
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+import contextlib
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 
 from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS
+
+
+class DoneEvent(Protocol):
+    """The part of ``torch.cuda.Event`` that is used."""
+
+    def record(self) -> None:
+        """Marks the current stream."""
+
+    def synchronize(self) -> None:
+        """Waits for that work."""
 
 
 class CatchUpSchedule:
@@ -100,6 +111,25 @@ class RowMap:
             request: kept[request] if request in kept else next(free) for request in requests
         }
         self.rows = to_device(list(self._row_of.values()), self._device)
+
+
+@contextlib.contextmanager
+def one_at_a_time(last: DoneEvent | None) -> Iterator[None]:
+    """Surrounds a draft-extend that may follow another one at once: waits for that one.
+
+    FlashInfer's plan for a graph is made without waiting, in one pinned buffer per backend (sglang
+    0.5.23 flashinfer_backend.py:fast_prefill_plan): made early, it would overwrite the one before,
+    which the device has not copied yet. Catch-ups of two rounds and more are never that close: the
+    scheduler reads the result of the first before it launches the second.
+
+    Args:
+        last: marks the last such draft-extend; None where they are never close.
+    """
+    if last is not None:
+        last.synchronize()  # never recorded: done
+    yield
+    if last is not None:
+        last.record()
 
 
 class Window(NamedTuple):

@@ -5,7 +5,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.runtime.backlog import Backlog, CatchUpSchedule, RowMap, to_device
+from sglang_adaptive_spec.runtime.backlog import (
+    Backlog,
+    CatchUpSchedule,
+    RowMap,
+    one_at_a_time,
+    to_device,
+)
 
 WIDTH = 4
 HIDDEN_SIZE = 3
@@ -204,3 +210,27 @@ def test_a_row_taken_over_shows_its_new_owner_only() -> None:
 def test_the_memory_is_that_of_its_tensors(num_rows: int) -> None:
     backlog = Backlog(num_rows, WIDTH, HIDDEN_SIZE, torch.bfloat16, CPU)
     assert backlog.num_bytes == num_rows * WIDTH * (HIDDEN_SIZE * 2 + 8)
+
+
+class Device:
+    """An event of a device, and what was done with it."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def record(self) -> None:
+        self.calls.append("record")
+
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+
+
+def test_a_draft_extend_waits_for_the_one_before_where_they_may_be_close() -> None:
+    device = Device()
+    for _ in range(2):
+        with one_at_a_time(device):
+            device.calls.append("extend")
+    assert device.calls == ["synchronize", "extend", "record"] * 2
+    with one_at_a_time(None):
+        device.calls.append("extend")
+    assert device.calls[-2:] == ["record", "extend"]
