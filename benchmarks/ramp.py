@@ -130,6 +130,10 @@ def run(args: argparse.Namespace) -> int:
                         sent = arrivals(args.seconds, args.low, args.peak, repeat, args.longest)
                         passes.append({"arm": name, "repeat": repeat, **send_ramp(server, sent)})
                 passes[-1]["server_argv"] = measured["server_argv"]
+                if plugin := measured["plugin"]:
+                    passes[-1]["tiers"] = {
+                        name: plugin[name] for name in ("rounds", "skipped_tiers")
+                    }
             except (RuntimeError, OSError):  # the other arms are still worth running
                 traceback.print_exc(file=sys.stdout)
             keep_logs([ARMS[name]], Path(scratch), path.with_suffix(".log"))
