@@ -134,9 +134,9 @@ def check_overlap(result: Raw) -> list[str]:
 
 
 def _check_rates(where: str, cell: Raw, build: Any, key: str) -> list[str]:
-    problems = at_least(f"{where}.windows", cell["windows"], NEEDED)
-    if NEEDED.isdisjoint(cell["windows"]) and _has_pair(cell["windows"]):
-        problems = [Gap(problem) for problem in problems]  # a run of the other pairs alone
+    is_of_other_pairs = NEEDED.isdisjoint(cell["windows"]) and _has_pair(cell["windows"])
+    lacking = gaps if is_of_other_pairs else at_least
+    problems = lacking(f"{where}.windows", cell["windows"], NEEDED)
     again = build(cell["batch_size"], cell[key], cell["windows"])
     problems += differences(cell, again, where)
     return problems + [

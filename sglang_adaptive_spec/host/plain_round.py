@@ -132,9 +132,10 @@ class PlainRounds:
         self._verify_input = EagleVerifyInput.create_idle_input(
             topk=1, spec_steps=0, num_verify_tokens=1, device=worker.device
         )
-        is_waited_for = self.width == 1 and torch.device(worker.device).type != "cpu"
-        module = torch.get_device_module(worker.device)
-        self._last_extend = module.Event() if is_waited_for else None
+        is_waited_for = self.width == 1 and worker.device != "cpu"
+        self._last_extend = (
+            torch.get_device_module(worker.device).Event() if is_waited_for else None
+        )
         self._on_publish: Callable[..., Any] | None = None
         self._draft_input: Any = None
         self._debts: list[int] = []  # per row, this round included

@@ -29,8 +29,8 @@ from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, Tier
 
 logger = logging.getLogger(__name__)
 
-# A choice: the host's largest decode graph on one GPU. Behind 128 requests queued that no
-# speculation served at once (benchmarks/results/ramp-h200.json).
+# A choice: the host's largest decode graph on one GPU. Requests still queue behind 256 that no
+# speculation serves at once (benchmarks/results/ramp-h200.json); more were tried (decision 0020).
 MAX_REQUESTS = 256
 INDEX_SHARE = 0.5  # of the tiers' memory: the graphs of the default ladder take the rest
 

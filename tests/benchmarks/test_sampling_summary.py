@@ -191,6 +191,10 @@ def test_cells_of_the_host_alone_claim_nothing_and_lack_the_rest() -> None:
     problems = check_sampling(result)
     assert problems
     assert all(isinstance(problem, Gap) for problem in problems)
+    without_greedy = merged([{**record, "greedy": []}])
+    assert any(
+        "greedy" in each and not isinstance(each, Gap) for each in check_sampling(without_greedy)
+    )
     result["cells"][0]["tests"]["extra"] = {}
     assert any(not isinstance(problem, Gap) for problem in check_sampling(result))
 
