@@ -67,6 +67,12 @@ PLAIN: tuple[Symbol, ...] = (
         (READ, "FULL", "keep what the draft will read"),
     ),
     *of(
+        "sglang.srt.managers.schedule_batch:ScheduleBatch",
+        (WRITE, "multimodal_inputs", "catch up some of the rows"),
+        (WRITE, "top_logprobs_nums", "catch up some of the rows"),
+        (WRITE, "token_ids_logprobs", "catch up some of the rows"),
+    ),
+    *of(
         "sglang.srt.mem_cache.memory_pool:ReqToTokenPool",
         (READ, "req_to_token", "find the KV slots of the rows"),
     ),

@@ -99,6 +99,11 @@ START: tuple[Symbol, ...] = (
         (READ, "triton_attention_num_kv_splits", "know what Triton keeps per token"),
         (READ, "moe_a2a_backend", "raise it only where no buffers depend on it"),
         (READ, "tp_size", "know the heads of one rank"),
+        (
+            READ,
+            "speculative_use_rejection_sampling",
+            "not catch up in parts what is sampled for a whole batch",
+        ),
         (READ, "dp_size", "know how many replicas report ready"),
         (READ, "pp_size", "serve static under pipeline parallelism"),
         (READ, "disaggregation_mode", "serve static under PD disaggregation"),

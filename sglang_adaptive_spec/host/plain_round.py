@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
+from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.layers.attention.flashinfer_mla_backend import FlashInferMLAAttnBackend
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
@@ -34,20 +35,19 @@ from sglang.srt.speculative.eagle_utils import (
 )
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+from sglang_adaptive_spec.host.catch_up import RELAYED, extend_in_parts, row_parts
 from sglang_adaptive_spec.host.workspaces import plan_bytes, plan_heads
 from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS
 from sglang_adaptive_spec.runtime.backlog import (
+    MAX_ROWS,
     Backlog,
     CatchUpSchedule,
     RowMap,
+    Window,
     one_at_a_time,
     to_device,
     window_start,
 )
-
-# What the next drafting round reads and the last draft-extend wrote; a round without a
-# draft-extend hands it on (sglang 0.5.23 eagle_info.py:EagleDraftInput).
-RELAYED = ("topk_p", "topk_index", "hidden_states", "draft_probs", "dsa_topk_indices")
 
 
 def plain_round_unsupported_reason(target_runner: Any) -> str | None:
@@ -111,31 +111,39 @@ class FirstDrafts:
 
 
 class PlainRounds:
-    """Runs zero-step rounds and the catch-ups between them."""
+    """Runs zero-step rounds and the catch-ups between them.
 
-    def __init__(self, worker: Any, max_batch_size: int) -> None:
+    Args:
+        worker: The host's worker.
+        max_batch_size: Requests that the scheduler may run at once.
+        part_size: Requests that one catch-up may take, those of the largest graph.
+    """
+
+    def __init__(self, worker: Any, max_batch_size: int, part_size: int) -> None:
         draft_runner = worker.draft_worker.draft_runner
+        num_rows = min(max_batch_size, MAX_ROWS)
+        if resolved_view(worker.server_args).speculative_use_rejection_sampling:
+            num_rows = min(num_rows, part_size)  # proposals are sampled for the whole batch
         self._worker = worker
+        self._part_size = part_size
         self._target_worker = worker.target_worker
         self._req_to_token = worker.target_worker.model_runner.req_to_token_pool.req_to_token
-        self.width = catch_up_width(worker.draft_worker, max_batch_size)
+        self.width = catch_up_width(worker.draft_worker, part_size)
         self.schedule = CatchUpSchedule(self.width)
         self.backlog = Backlog(
-            max_batch_size,
+            num_rows,
             self.width,
             get_draft_input_from_target_hidden_dim(draft_runner),
             draft_runner.model_config.dtype,
             worker.device,
         )
-        self._rows = RowMap(max_batch_size, worker.device)
-        self._ones = torch.ones(max_batch_size, dtype=torch.int32, device=worker.device)
+        self._rows = RowMap(num_rows, worker.device)
+        self._ones = torch.ones(num_rows, dtype=torch.int32, device=worker.device)
         self._verify_input = EagleVerifyInput.create_idle_input(
             topk=1, spec_steps=0, num_verify_tokens=1, device=worker.device
         )
-        is_waited_for = self.width == 1 and worker.device != "cpu"
-        self._last_extend = (
-            torch.get_device_module(worker.device).Event() if is_waited_for else None
-        )
+        is_cpu = torch.device(worker.device).type == "cpu"
+        self._last_extend = None if is_cpu else torch.get_device_module(worker.device).Event()
         self._on_publish: Callable[..., Any] | None = None
         self._draft_input: Any = None
         self._debts: list[int] = []  # per row, this round included
@@ -209,34 +217,57 @@ class PlainRounds:
 
     def draft_extend(self, extend: Callable[..., Any], batch: Any, result: Any) -> None:
         """Catches the draft up through the host's ``extend``, if that is due."""
-        rows, width = self._rows.rows, self.backlog.width
+        rows = self._rows.rows
         if not self._is_catch_up or rows is None:
             return
-        window = self.backlog.window(rows, result.new_seq_lens, to_device(self._debts, rows.device))
+        debts = to_device(self._debts, rows.device)
+        next_input = result.next_draft_input
+
+        may_follow_at_once = self.width == 1 or len(rows) > self._part_size
+
+        def extend_part(rows_of_batch: Any, part: slice, draft_input: Any) -> None:
+            window = self.backlog.window(rows[part], result.new_seq_lens[part], debts[part])
+            self._extend_window(extend, rows_of_batch, window, draft_input, may_follow_at_once)
+
+        if len(rows) <= self._part_size:
+            extend_part(batch, slice(None), next_input)
+        else:
+            parts = row_parts(len(rows), self._part_size)
+            extend_in_parts(extend_part, batch, next_input, parts)
+
+    # -- pieces of a round --
+
+    def _extend_window(
+        self,
+        extend: Callable[..., Any],
+        batch: Any,
+        window: Window,
+        draft_input: Any,
+        may_follow_at_once: bool,
+    ) -> None:
+        """Lets the host extend the draft by ``window``; it writes into ``draft_input``."""
         slots = batch.req_pool_indices.unsqueeze(1)
         places = self._req_to_token[slots, window.positions].to(torch.int64)
         # Slot 0 is the host's scrap: what the draft has already, or cannot have yet, goes there.
         batch.out_cache_loc = torch.where(window.is_owed, places, 0).flatten()
         batch.seq_lens = window.start
         if batch.seq_lens_cpu is not None:
-            batch.seq_lens_cpu = window_start(batch.seq_lens_cpu, width)
+            batch.seq_lens_cpu = window_start(batch.seq_lens_cpu, self.width)
             batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())
         hidden_only = LogitsProcessorOutput(
             next_token_logits=None, hidden_states=window.hidden_states
         )
         # The host prepares a draft-extend there, and does not wait for what was computed here.
         if (plan_stream := self._worker.draft_worker.plan_stream) is not None:
-            plan_stream.wait_stream(torch.get_device_module(rows.device).current_stream())
+            plan_stream.wait_stream(torch.get_device_module(places.device).current_stream())
         caught_up = GenerationBatchResult(
             logits_output=hidden_only,
             next_token_ids=window.tokens,
             accept_lens=window.num_tokens,
-            next_draft_input=result.next_draft_input,
+            next_draft_input=draft_input,
         )
-        with one_at_a_time(self._last_extend):
+        with one_at_a_time(self._last_extend if may_follow_at_once else None):
             extend(batch, caught_up)
-
-    # -- pieces of a round --
 
     def _prepare(self, batch: Any, bonus_tokens: torch.Tensor, lens_after: torch.Tensor) -> None:
         """Turns the batch into the decode batch that it would be without speculation."""

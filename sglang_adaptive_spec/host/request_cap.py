@@ -2,14 +2,18 @@
 
 SGLang stops at 48 for EAGLE, where it stops at memory alone without speculation. A server that may
 run zero steps would queue requests that no speculation serves at once, so the cap rises: to the
-largest batch with decode graphs, up to `MAX_REQUESTS`, of chains on plain attention. On FlashInfer
-the plans of such batches must fit the workspace (workspaces.py): where they do not, captures fail,
-or the catch-ups of zero-step rounds get narrow. And graphs keep an index of the KV slots that a
-batch may hold, for every tier: where the context is long, a larger batch would cost deep tiers
-their memory.
+largest batch with decode graphs, up to `GRAPH_REQUESTS`, of chains on plain attention. On
+FlashInfer the plans of such batches must fit the workspace (workspaces.py): where they do not,
+captures fail, or the catch-ups of zero-step rounds get narrow. And graphs keep an index of the KV
+slots that a batch may hold, for every tier: where the context is long, a larger batch would cost
+deep tiers their memory.
+
+Where the config lets still larger batches run zero steps alone, which need no graphs there, it
+rises to `MAX_ROWS`.
 """
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable
 from itertools import takewhile
 from typing import Any
@@ -25,13 +29,14 @@ from sglang_adaptive_spec.host.indices import KNOWN, GraphIndex
 from sglang_adaptive_spec.host.request import request_of
 from sglang_adaptive_spec.host.unsupported import attention_backends, resolved_reason
 from sglang_adaptive_spec.host.workspaces import largest_workspace_bytes, plan_bytes, plan_heads
-from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, Tier
+from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
+from sglang_adaptive_spec.runtime.backlog import MAX_ROWS
 
 logger = logging.getLogger(__name__)
 
-# A choice: the host's largest decode graph on one GPU. Requests still queue behind 256 that no
-# speculation serves at once (benchmarks/results/ramp-h200.json); more were tried (decision 0020).
-MAX_REQUESTS = 256
+# A choice: the host's largest decode graph on one GPU. Behind 256 requests queued that no
+# speculation served at once (benchmarks/results/ramp-h200.json).
+GRAPH_REQUESTS = 256
 INDEX_SHARE = 0.5  # of the tiers' memory: the graphs of the default ladder take the rest
 
 
@@ -49,7 +54,7 @@ def raise_request_cap(server_args: Any, handle_speculative: Callable[[Any], None
     if resolved_reason(server_args) is not None:  # static, once all is resolved
         return
     why = _why_kept(server_args, request.config)
-    raised = cap if why else max(_fitting(server_args, request.config, cap), default=cap)
+    raised = cap if why else _raised(server_args, request.config, cap)
     if raised > cap:
         declare_resolution(server_args, __name__, max_running_requests=raised)
         logger.warning(
@@ -89,6 +94,23 @@ def _why_kept(server_args: Any, config: AdaptiveConfig) -> str | None:
     return None
 
 
+def _raised(server_args: Any, config: AdaptiveConfig, cap: int) -> int:
+    """Returns how many requests may run, at least ``cap``."""
+    largest = max(_fitting(server_args, config, cap), default=cap)
+    if largest < GRAPH_REQUESTS or not _is_plain_above(config, largest):
+        return largest
+    if resolving_view(server_args).speculative_use_rejection_sampling:
+        return largest  # such a draft is not caught up in parts (plain_round.py)
+    return MAX_ROWS
+
+
+def _is_plain_above(config: AdaptiveConfig, batch_size: int) -> bool:
+    """Returns whether batches above ``batch_size`` may choose zero steps alone."""
+    bounds = sorted(config.slots)
+    first = max(0, bisect_right(bounds, batch_size + 1) - 1)
+    return all(config.slots[bound].tiers == (PLAIN_TIER,) for bound in bounds[first:])
+
+
 def _fitting(server_args: Any, config: AdaptiveConfig, cap: int) -> list[int]:
     """Returns the captured batch sizes above ``cap`` up to the first that takes too much memory."""
     view = resolving_view(server_args)
@@ -100,7 +122,7 @@ def _fitting(server_args: Any, config: AdaptiveConfig, cap: int) -> list[int]:
     context_length = model_config_of(server_args).context_len
     index = GraphIndex.of(view, backends, shapes, context_length, CATCH_UP_ROUNDS)
     budget_gb = INDEX_SHARE * config.memory_budget_gb
-    sizes = sorted(size for size in decode.bs if cap < size <= MAX_REQUESTS)
+    sizes = sorted(size for size in decode.bs if cap < size <= GRAPH_REQUESTS)
     sizes = [size for size in sizes if index_gb(config, index, size) <= budget_gb]
     if "flashinfer" not in backends:
         return sizes

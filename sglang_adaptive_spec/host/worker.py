@@ -293,8 +293,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         if reason is not None:
             logger.warning("ADAPTIVE_EAGLE keeps the host's zero-step round: %s.", reason)
             return
-        max_batch_size = self.tier_builder.max_graph_batch_size()
-        self.plain_rounds = PlainRounds(self, max_batch_size)
+        part_size = self.tier_builder.max_graph_batch_size()
+        self.plain_rounds = PlainRounds(self, target_runner.max_running_requests, part_size)
         self._draft_worker.plain_rounds = self.plain_rounds
         self.controller.draft_schedule = self.plain_rounds.schedule
 

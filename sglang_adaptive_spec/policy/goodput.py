@@ -135,8 +135,12 @@ class GoodputPolicy:
             self.learn_time(round_time)
 
     def learn_time(self, round_time: RoundTime) -> None:
-        """Learns what a round took."""
-        self.costs.observe(round_time)
+        """Learns what a round took, unless batches of its size have nothing to choose between.
+
+        Beyond the measured sizes its time would count for those of the largest.
+        """
+        if len(self.reachable(round_time.batch_size)) > 1:
+            self.costs.observe(round_time)
         self._num_timed[round_time.tier] = self._num_timed.get(round_time.tier, 0) + 1
 
     def reachable(self, batch_size: int) -> Sequence[Tier]:

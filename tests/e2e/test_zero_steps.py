@@ -40,6 +40,10 @@ TINY_CASES = [
     visiting("eagle", "0.5.22"),
     visiting("eagle3", "0.5.23"),
 ]
+IN_PARTS = [
+    replace(visiting(base, host), name=f"{base}-parts", plugins=(*PLUGINS, "small_parts"))
+    for base, host in (("eagle", "0.5.20"), ("eagle3", "0.5.23"))
+]
 MUTANTS = [
     visiting("eagle3", "0.5.21", "stale_backlog_row"),
     visiting("eagle3", "0.5.21", "shifted_catch_up"),
@@ -83,7 +87,7 @@ def reference_answers(server: Server) -> dict[str, Any]:
     return {**texts_only(server), **visit_answers(server)}
 
 
-@pytest.mark.parametrize("launch", [*TINY_CASES, REAL], ids=str)
+@pytest.mark.parametrize("launch", [*TINY_CASES, *IN_PARTS, REAL], ids=str)
 def test_after_a_visit_rounds_accept_what_they_would_have_accepted(
     fleet: Fleet, launch: Launch
 ) -> None:
@@ -101,6 +105,17 @@ def test_after_a_visit_rounds_accept_what_they_would_have_accepted(
     assert {expected > 0 for _, expected in comparison.accepted} == {True, False}
     assert comparison.first_drafts
     check_as_if_never_left(comparison)
+
+
+@pytest.mark.parametrize("launch", IN_PARTS, ids=str)
+def test_more_requests_than_graphs_hold_are_caught_up_in_parts(
+    fleet: Fleet, launch: Launch
+) -> None:
+    server = fleet.use(launch)
+    run_arm(server, "visit", PROMPTS, NUM_TOKENS)
+    num_parts = server.internal_state()["e2e_parts"]
+    assert len(PROMPTS) == 6
+    assert num_parts["4"] == num_parts["2"] >= 3  # two that were due, and one to leave
 
 
 @pytest.mark.parametrize("launch", MUTANTS, ids=str)

@@ -1,4 +1,4 @@
-"""Without a number from the user, as many requests run as graphs and FlashInfer's plans hold.
+"""Without a number from the user, more requests run at once than SGLang lets EAGLE have.
 
 The host resolves for a GPU that is not there: only its memory is pretended.
 """
@@ -17,6 +17,7 @@ from tests.host.conftest import write_model
 
 H200_MB = 143771.0
 HOSTS_CAP = 48  # sglang 0.5.21 arg_groups/speculative_hook.py
+MOST = 1024  # where the host has graphs up to 256 and the tiers keep their memory
 
 pytestmark = pytest.mark.usefixtures("plugins_loaded")
 
@@ -56,13 +57,14 @@ def resolved(model_path: str, draft: str, **changes: Any) -> Any:
     return resolved_view(server_args)
 
 
-def test_as_many_run_as_have_decode_graphs(
+def test_zero_steps_alone_serve_more_than_have_decode_graphs(
     target: dict[str, str], models: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
         view = resolved(target["8b"], models["eagle3"])
-    assert view.max_running_requests == 256 == view.cuda_graph_config.decode.max_bs
-    for said in ("up to 256 ", f"SGLang's {HOSTS_CAP}", "--max-running-requests"):
+    assert view.cuda_graph_config.decode.max_bs == 256
+    assert view.max_running_requests == MOST
+    for said in (f"up to {MOST} ", f"SGLang's {HOSTS_CAP}", "--max-running-requests"):
         assert said in caplog.text
 
 
@@ -70,7 +72,7 @@ def test_twice_the_heads_halve_it_and_two_ranks_do_not(
     target: dict[str, str], models: dict[str, str]
 ) -> None:
     assert resolved(target["70b"], models["eagle3"]).max_running_requests == 128
-    assert resolved(target["70b"], models["eagle3"], tp_size=2).max_running_requests == 256
+    assert resolved(target["70b"], models["eagle3"], tp_size=2).max_running_requests == MOST
 
 
 def test_the_drafts_heads_count_as_well(target: dict[str, str], tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ def test_without_such_a_workspace_the_graphs_are_the_limit(
     target: dict[str, str], models: dict[str, str]
 ) -> None:
     on_fa3: dict[str, Any] = {"attention_backend": "fa3"}
-    for largest, cap in ((None, 256), (512, 256), (100, 100), (16, HOSTS_CAP)):
+    for largest, cap in ((None, MOST), (512, MOST), (100, 100), (16, HOSTS_CAP)):
         view = resolved(target["70b"], models["eagle3"], cuda_graph_max_bs_decode=largest, **on_fa3)
         assert view.max_running_requests == cap
 
@@ -106,7 +108,7 @@ def test_without_such_a_workspace_the_graphs_are_the_limit(
 @pytest.mark.parametrize(
     ("context_length", "backend", "cap"),
     [
-        (8192, "flashinfer", 256),
+        (8192, "flashinfer", MOST),
         (40960, "flashinfer", 136),
         (131072, "flashinfer", HOSTS_CAP),
         (40960, "triton", 52),  # its entries are 8 bytes long, and it keeps partial results
@@ -133,6 +135,37 @@ def test_memory_granted_to_the_tiers_is_granted_to_their_indices(
     slot = {"candidate_steps": [0, 1, 2, 3, 5, 7]}
     config.write_text(json.dumps({"policy": "goodput", "memory_budget_gb": 32, "1": slot}))
     view = resolved(model, models["eagle3"], speculative_adaptive_config=str(config))
+    assert view.max_running_requests == 256
+
+
+@pytest.mark.parametrize(
+    ("slots", "cap"),
+    [
+        ({"1": [0, 1, 3]}, 256),
+        ({"1": [0, 1, 3], "300": [0]}, 256),  # 257 to 299 would draft without graphs
+        ({"1": [0, 1, 3], "257": [0], "600": [0, 1]}, 256),
+        ({"1": [0, 1, 3], "200": [0]}, MOST),
+        ({"1": [0]}, MOST),
+    ],
+)
+def test_more_than_graphs_hold_run_where_the_config_has_them_at_zero_steps_alone(
+    target: dict[str, str],
+    models: dict[str, str],
+    tmp_path: Path,
+    slots: dict[str, list[int]],
+    cap: int,
+) -> None:
+    config = tmp_path / "adaptive_spec.json"
+    named = {bound: {"candidate_steps": steps} for bound, steps in slots.items()}
+    config.write_text(json.dumps({"policy": "goodput", **named}))
+    view = resolved(target["8b"], models["eagle3"], speculative_adaptive_config=str(config))
+    assert view.max_running_requests == cap
+
+
+def test_what_is_sampled_for_a_whole_batch_is_not_caught_up_in_parts(
+    target: dict[str, str], models: dict[str, str]
+) -> None:
+    view = resolved(target["8b"], models["eagle3"], speculative_use_rejection_sampling=True)
     assert view.max_running_requests == 256
 
 

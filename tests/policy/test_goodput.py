@@ -199,17 +199,6 @@ def test_probes_from_zero_steps_look_beyond_the_position_that_is_seen_for_free()
 # --- what a policy owes its caller
 
 
-def test_a_slot_limits_the_tiers_of_its_batches() -> None:
-    policy = goodput(slots={1: (3, 5, 7), 16: (1, 2), 64: (0,)})
-    server = Server(policy)
-    for size in (1, 20, 100, 20, 1):
-        server.run(60, constant(0.95, size))
-        allowed = {tier.num_steps for tier in policy.reachable(size)}
-        assert set(server.steps[-59:]) <= allowed | {0}  # zero: the catch-up round
-        assert server.steps[-1] in allowed
-    assert [policy.slot(size) for size in (1, 15, 16, 63, 64, 500)] == [1, 1, 16, 16, 64, 64]
-
-
 SLOTS = st.dictionaries(
     st.sampled_from([1, 2, 8, 32, 100]),
     st.lists(st.sampled_from(STEPS), min_size=1, max_size=4, unique=True),

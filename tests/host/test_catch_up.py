@@ -1,0 +1,95 @@
+"""A catch-up in parts writes what one of the whole batch would have written, row by row."""
+
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+NUM_ROWS = 7
+
+
+@pytest.fixture(scope="module")
+def catch_up(plugins_loaded: None) -> Any:
+    from sglang_adaptive_spec.host import catch_up
+
+    return catch_up
+
+
+def batch() -> Any:
+    """A batch as far as a draft-extend reads it."""
+    lens = torch.arange(10, 10 + NUM_ROWS)
+    return SimpleNamespace(
+        reqs=[f"request {row}" for row in range(NUM_ROWS)],
+        req_pool_indices=torch.arange(NUM_ROWS) + 100,
+        seq_lens=lens,
+        seq_lens_cpu=lens.clone(),
+        seq_lens_sum=int(lens.sum()),
+        orig_seq_lens=lens.clone(),
+        multimodal_inputs=None,
+        top_logprobs_nums=[0] * NUM_ROWS,
+        token_ids_logprobs=None,
+        forward_mode="decode",
+    )
+
+
+class Graphs:
+    """A draft-extend whose results stay in its own buffers until the next one."""
+
+    def __init__(self, part_size: int) -> None:
+        self._hidden = torch.zeros(part_size, 2)
+        self.seen: list[Any] = []
+
+    def extend(self, part_of_batch: Any, part: slice, draft_input: Any) -> None:
+        rows = part_of_batch.req_pool_indices
+        assert part_of_batch.reqs == batch().reqs[part]
+        self.seen.append(part_of_batch)
+        part_of_batch.forward_mode = "draft extend"
+        part_of_batch.seq_lens = part_of_batch.seq_lens - 5
+        self._hidden[: len(rows)] = torch.stack([rows, -rows], dim=1).float()
+        draft_input.hidden_states = self._hidden[: len(rows)]
+        draft_input.topk_index = rows.unsqueeze(1) * 10
+        draft_input.topk_p = torch.ones(len(rows), 1)
+
+
+@pytest.mark.parametrize(("part_size", "sizes"), [(3, [3, 3, 1]), (7, [7]), (6, [6, 1])])
+def test_every_row_gets_its_own_results(catch_up: Any, part_size: int, sizes: list[int]) -> None:
+    graphs, whole, next_input = Graphs(part_size), batch(), SimpleNamespace()
+    parts = catch_up.row_parts(NUM_ROWS, part_size)
+    catch_up.extend_in_parts(graphs.extend, whole, next_input, parts)
+    assert [len(each.reqs) for each in graphs.seen] == sizes
+    rows = whole.req_pool_indices
+    assert next_input.topk_index.tolist() == [[10 * row] for row in rows.tolist()]
+    assert next_input.hidden_states.tolist() == [[row, -row] for row in rows.tolist()]
+    assert next_input.topk_p.shape == (NUM_ROWS, 1)
+    assert next_input.draft_probs is next_input.dsa_topk_indices is None
+
+
+def test_the_batch_itself_is_left_as_it_is(catch_up: Any) -> None:
+    whole = batch()
+    before = copy.deepcopy(whole)
+    parts = catch_up.row_parts(NUM_ROWS, 3)
+    catch_up.extend_in_parts(Graphs(3).extend, whole, SimpleNamespace(), parts)
+    for name, value in vars(before).items():
+        now = getattr(whole, name)
+        assert torch.equal(now, value) if isinstance(value, torch.Tensor) else now == value
+
+
+def test_a_part_has_the_rows_of_every_field(catch_up: Any) -> None:
+    part = catch_up.rows_of(batch(), slice(3, 5))
+    assert part.reqs == ["request 3", "request 4"]
+    for name in ("seq_lens", "seq_lens_cpu", "orig_seq_lens"):
+        assert getattr(part, name).tolist() == [13, 14]
+    assert (part.top_logprobs_nums, part.multimodal_inputs) == ([0, 0], None)
+    assert part.seq_lens_sum is None  # not the whole batch's
+
+
+def test_a_batch_of_the_host_is_copied_with_its_rows(catch_up: Any) -> None:
+    from sglang.srt.managers.schedule_batch import ScheduleBatch
+
+    fields = {name: value for name, value in vars(batch()).items() if name != "forward_mode"}
+    whole = ScheduleBatch(**fields)
+    part = catch_up.rows_of(whole, slice(0, 2))
+    assert (part.reqs, whole.reqs) == (batch().reqs[:2], batch().reqs)
+    assert (part.seq_lens.tolist(), len(whole.seq_lens)) == ([10, 11], NUM_ROWS)
