@@ -9,7 +9,7 @@ slots that a batch may hold, for every tier: where the context is long, a larger
 deep tiers their memory.
 
 Where the config lets still larger batches run zero steps alone, which need no graphs there, it
-rises to `MAX_ROWS`.
+rises to `PLAIN_REQUESTS`.
 """
 
 import logging
@@ -30,13 +30,15 @@ from sglang_adaptive_spec.host.request import request_of
 from sglang_adaptive_spec.host.unsupported import attention_backends, resolved_reason
 from sglang_adaptive_spec.host.workspaces import largest_workspace_bytes, plan_bytes, plan_heads
 from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
-from sglang_adaptive_spec.runtime.backlog import MAX_ROWS
 
 logger = logging.getLogger(__name__)
 
-# A choice: the host's largest decode graph on one GPU. Behind 256 requests queued that no
-# speculation served at once (benchmarks/results/ramp-h200.json).
+# A choice: the host's largest decode graph on one GPU.
 GRAPH_REQUESTS = 256
+# The least that the host's own cap is without speculation (sglang 0.5.23
+# kv_cache_configurator.py:resolve_max_num_reqs). Behind fewer, requests queue that no speculation
+# serves at once, and each that ends lets one in, whose prefill is a forward of its own.
+PLAIN_REQUESTS = 2048
 INDEX_SHARE = 0.5  # of the tiers' memory: the graphs of the default ladder take the rest
 
 
@@ -101,7 +103,7 @@ def _raised(server_args: Any, config: AdaptiveConfig, cap: int) -> int:
         return largest
     if resolving_view(server_args).speculative_use_rejection_sampling:
         return largest  # such a draft is not caught up in parts (plain_round.py)
-    return MAX_ROWS
+    return PLAIN_REQUESTS
 
 
 def _is_plain_above(config: AdaptiveConfig, batch_size: int) -> bool:

@@ -17,7 +17,7 @@ from tests.host.conftest import write_model
 
 H200_MB = 143771.0
 HOSTS_CAP = 48  # sglang 0.5.21 arg_groups/speculative_hook.py
-MOST = 1024  # where the host has graphs up to 256 and the tiers keep their memory
+MOST = 2048  # where the host has graphs up to 256 and the tiers keep their memory
 
 pytestmark = pytest.mark.usefixtures("plugins_loaded")
 
