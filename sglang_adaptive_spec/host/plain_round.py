@@ -221,19 +221,18 @@ class PlainRounds:
         if not self._is_catch_up or rows is None:
             return
         debts = to_device(self._debts, rows.device)
-        next_input = result.next_draft_input
-
-        may_follow_at_once = self.width == 1 or len(rows) > self._part_size
+        is_in_parts = len(rows) > self._part_size
+        may_follow_at_once = is_in_parts or self.width == 1
 
         def extend_part(rows_of_batch: Any, part: slice, draft_input: Any) -> None:
             window = self.backlog.window(rows[part], result.new_seq_lens[part], debts[part])
             self._extend_window(extend, rows_of_batch, window, draft_input, may_follow_at_once)
 
-        if len(rows) <= self._part_size:
-            extend_part(batch, slice(None), next_input)
-        else:
+        if is_in_parts:
             parts = row_parts(len(rows), self._part_size)
-            extend_in_parts(extend_part, batch, next_input, parts)
+            extend_in_parts(extend_part, batch, result.next_draft_input, parts)
+        else:
+            extend_part(batch, slice(None), result.next_draft_input)
 
     # -- pieces of a round --
 
