@@ -117,16 +117,19 @@ def check_overlap(result: Raw) -> list[str]:
     if problems:
         return problems
     problems += measured_on(result["provenance"])
+    # Two commands: perhaps only one was run.
     injected = {_name(cell, "acceptance"): cell for cell in result["cells"]}
-    problems += gaps("cells", injected, {f"{size} {ACCEPTANCE}" for size in BATCH_SIZES})
+    grammar = {_name(cell, "kind"): cell for cell in result["grammar"]}
+    wanted = {f"{size} {ACCEPTANCE}" for size in BATCH_SIZES}
+    lacking = at_least("cells", injected, wanted)
+    wanted = {f"{size} {kind}" for size in GRAMMAR_BATCH_SIZES for kind in KINDS}
+    lacking += at_least("grammar", grammar, wanted)
+    problems += map(Gap, lacking) if injected or grammar else lacking
     for where, cell in injected.items():
         problems += _check_rates(where, cell, injected_cell, "acceptance")
         for arm in cell["windows"]:
             if abs(luck(cell, arm)) > MAX_LUCK:
                 problems.append(f"{where} {arm}: other acceptance than was to be injected")
-    grammar = {_name(cell, "kind"): cell for cell in result["grammar"]}
-    wanted = {f"{size} {kind}" for size in GRAMMAR_BATCH_SIZES for kind in KINDS}
-    problems += map(Gap, at_least("grammar", grammar, wanted))  # another command: perhaps not run
     for where, cell in grammar.items():
         problems += keys(where, cell, GRAMMAR_KEYS)
         problems += _check_rates(where, cell, grammar_cell, "kind")
@@ -140,7 +143,7 @@ def _check_rates(where: str, cell: Raw, build: Any, key: str) -> list[str]:
     again = build(cell["batch_size"], cell[key], cell["windows"])
     problems += differences(cell, again, where)
     return problems + [
-        f"{where} {arm}: {len(windows)} windows"
+        Gap(f"{where} {arm}: {len(windows)} of {MIN_WINDOWS} windows")
         for arm, windows in cell["windows"].items()
         if len(windows) < MIN_WINDOWS
     ]

@@ -156,7 +156,12 @@ CHECKS = {
         Check(matrix_trees.check_matrix_trees, matrix_trees.figure_table),
     ),
     **dict.fromkeys(
-        ("transition-h200.json", "transition-two-h200.json", "transition-h200-shared.json"),
+        (
+            "transition-h200.json",
+            "transition-two-h200.json",
+            "transition-two-smollm2-h200.json",
+            "transition-h200-shared.json",
+        ),
         Check(transition_summary.check_transition, transition_summary.figure_table),
     ),
     "ramp-h200.json": Check(ramp_summary.check_ramp, ramp_summary.arm_table),
@@ -165,7 +170,7 @@ CHECKS = {
         Check(overhead.check_overhead, overhead.figure_table),
     ),
     **dict.fromkeys(
-        ("overlap-h200.json", "overlap-one-h200.json"),
+        ("overlap-h200.json", "overlap-one-h200.json", "overlap-grammar-h200.json"),
         Check(overlap_summary.check_overlap, overlap_summary.figure_table),
     ),
     "overlap-plan-stream-h200.json": Check(

@@ -94,6 +94,20 @@ def test_a_run_of_the_other_pairs_alone_lacks_parts_and_is_not_wrong() -> None:
     assert all(isinstance(problem, Gap) for problem in problems)
 
 
+@pytest.mark.parametrize("part", ["cells", "grammar"])
+def test_one_command_alone_lacks_the_other_and_is_not_wrong(complete: Any, part: str) -> None:
+    result = {**complete, part: []}
+    (problem,) = check_overlap(result)
+    assert isinstance(problem, Gap)
+    assert problem.startswith(f"{part} lacks")
+
+
+def test_a_file_without_any_cell_is_wrong(complete: Any) -> None:
+    problems = check_overlap({**complete, "cells": [], "grammar": []})
+    assert problems
+    assert not any(isinstance(problem, Gap) for problem in problems)
+
+
 def test_the_time_of_a_token_is_the_batch_over_the_rate(complete: Any) -> None:
     (cell,) = (
         one for one in complete["grammar"] if one["batch_size"] == 8 and one["kind"] == "free"
@@ -137,7 +151,11 @@ def test_a_schedule_that_overlaps_less_misses_its_claims(
             "1 0.7 goodput: other acceptance",
         ),
         ("grammar", lambda cell: cell["stderr"].update(goodput=0.0), "1 free.stderr.goodput"),
-        ("grammar", lambda cell: cell["windows"]["goodput"].pop(), "1 free goodput: 2 windows"),
+        (
+            "grammar",
+            lambda cell: cell["windows"]["goodput"].pop(),
+            "goodput: 2 of 3 windows",
+        ),
         ("grammar", lambda cell: cell.update(kind="schema"), "grammar lacks ['1 free']"),
     ],
 )
