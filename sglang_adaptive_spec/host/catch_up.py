@@ -1,8 +1,8 @@
 """A catch-up of more requests than decode graphs hold goes through the graphs in parts.
 
 Without a graph the draft's head would compute the logits of every position of the window, 15 times
-as many as are read: 4 GB for 1024 requests and a vocabulary of 128k. A part is a copy of the
-host's batch with some of its rows; the host's draft-extend cannot tell it from a batch.
+as many as are read. A part is a copy of the host's batch with some of its rows; the host's
+draft-extend cannot tell it from a batch. Each part waits for the one before.
 """
 
 import copy
@@ -12,21 +12,29 @@ from typing import Any
 import torch
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
+from sglang_adaptive_spec.runtime.backlog import DoneEvent, one_at_a_time
+
 # What the next drafting round reads and the last draft-extend wrote; a round without a
 # draft-extend hands it on (sglang 0.5.23 eagle_info.py:EagleDraftInput).
 RELAYED = ("topk_p", "topk_index", "hidden_states", "draft_probs", "dsa_topk_indices")
 # Of a ScheduleBatch, per row, as far as a draft-extend reads them (sglang 0.5.23
 # eagle_worker_common.py:prepare_for_draft_extend, forward_batch_info.py:ForwardBatch.init_new).
 PER_ROW = (
-    *("reqs", "req_pool_indices", "seq_lens", "seq_lens_cpu", "orig_seq_lens"),
-    *("multimodal_inputs", "top_logprobs_nums", "token_ids_logprobs"),
+    "reqs",
+    "req_pool_indices",
+    "seq_lens",
+    "seq_lens_cpu",
+    "orig_seq_lens",
+    "multimodal_inputs",
+    "top_logprobs_nums",
+    "token_ids_logprobs",
 )
 
 
 def row_parts(num_rows: int, part_size: int) -> Iterator[slice]:
     """Returns slices of at most ``part_size`` rows that cover all of ``num_rows``."""
     for start in range(0, num_rows, part_size):
-        yield slice(start, min(start + part_size, num_rows))
+        yield slice(start, start + part_size)
 
 
 def extend_in_parts(
@@ -34,6 +42,7 @@ def extend_in_parts(
     batch: Any,
     next_input: Any,
     parts: Iterable[slice],
+    last: DoneEvent | None,
 ) -> None:
     """Lets ``extend_part`` extend every part of ``batch``; writes what is relayed, by row.
 
@@ -42,15 +51,16 @@ def extend_in_parts(
         batch: the host's, as it would be extended at once; left as it is.
         next_input: the draft input of the next round, of all rows.
         parts: slices that cover all rows, in order.
+        last: marks the last part on the device, also that of the catch-up before; None on a CPU.
     """
     written = []
     for part in parts:
         draft_input = EagleDraftInput()
-        extend_part(rows_of(batch, part), part, draft_input)
-        # A graph writes into its own buffers, and the next part replays it.
-        written.append({name: _copied(getattr(draft_input, name)) for name in RELAYED})
+        with one_at_a_time(last):
+            extend_part(rows_of(batch, part), part, draft_input)
+        written.append(draft_input)
     for name in RELAYED:
-        values = [each[name] for each in written]
+        values = [getattr(each, name) for each in written]
         is_there = all(value is not None for value in values)
         setattr(next_input, name, torch.cat(values) if is_there else None)
 
@@ -64,7 +74,3 @@ def rows_of(batch: Any, part: slice) -> Any:
             setattr(rows, name, value[part])
     rows.seq_lens_sum = None  # computed anew from the lengths
     return rows
-
-
-def _copied(value: torch.Tensor | None) -> torch.Tensor | None:
-    return None if value is None else value.clone()

@@ -143,7 +143,11 @@ ROUNDS: tuple[Symbol, ...] = (
             "build a tier's verify backend on the shared workspace",
             "self, init_new_workspace",
         ),
-        (READ, "max_running_requests", "know the largest decode batch"),
+        (
+            WRITE,
+            "max_running_requests",
+            "know the largest decode batch; take back a number for which there is no memory",
+        ),
         (READ, "device", "capture nothing on a CPU"),
         (READ, "model_config", "see which models keep the host's zero-step round"),
         (READ, "hisparse_coordinator", "keep the host's zero-step round with HiSparse"),
@@ -166,7 +170,7 @@ ROUNDS: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.managers.schedule_batch:ScheduleBatch",
         (READ, "is_extend_in_batch", "tell a mixed batch"),
-        (READ, "reqs", "attribute results to requests"),
+        (WRITE, "reqs", "attribute results to requests; catch up some of the rows"),
         (WRITE, "req_pool_indices", "find where the KV of a row stands; borrow rows to measure on"),
         (READ, "return_logprob", "compute logprobs only where they are asked for"),
         (READ, "has_grammar", "apply the grammar's mask"),

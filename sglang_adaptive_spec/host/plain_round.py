@@ -116,7 +116,7 @@ class PlainRounds:
     Args:
         worker: The host's worker.
         max_batch_size: Requests that the scheduler may run at once.
-        part_size: Requests that one catch-up may take, those of the largest graph.
+        part_size: Requests that one draft-extend may catch up.
     """
 
     def __init__(self, worker: Any, max_batch_size: int, part_size: int) -> None:
@@ -125,7 +125,7 @@ class PlainRounds:
         if resolved_view(worker.server_args).speculative_use_rejection_sampling:
             num_rows = min(num_rows, part_size)  # proposals are sampled for the whole batch
         self._worker = worker
-        self._part_size = part_size
+        self.part_size = part_size
         self._target_worker = worker.target_worker
         self._req_to_token = worker.target_worker.model_runner.req_to_token_pool.req_to_token
         self.width = catch_up_width(worker.draft_worker, part_size)
@@ -221,18 +221,18 @@ class PlainRounds:
         if not self._is_catch_up or rows is None:
             return
         debts = to_device(self._debts, rows.device)
-        is_in_parts = len(rows) > self._part_size
-        may_follow_at_once = is_in_parts or self.width == 1
 
         def extend_part(rows_of_batch: Any, part: slice, draft_input: Any) -> None:
             window = self.backlog.window(rows[part], result.new_seq_lens[part], debts[part])
-            self._extend_window(extend, rows_of_batch, window, draft_input, may_follow_at_once)
+            self._extend_window(extend, rows_of_batch, window, draft_input)
 
-        if is_in_parts:
-            parts = row_parts(len(rows), self._part_size)
-            extend_in_parts(extend_part, batch, result.next_draft_input, parts)
-        else:
-            extend_part(batch, slice(None), result.next_draft_input)
+        next_input = result.next_draft_input
+        if len(rows) > self.part_size:
+            parts = row_parts(len(rows), self.part_size)
+            extend_in_parts(extend_part, batch, next_input, parts, self._last_extend)
+            return
+        with one_at_a_time(self._last_extend if self.width == 1 else None):
+            extend_part(batch, slice(None), next_input)
 
     # -- pieces of a round --
 
@@ -242,7 +242,6 @@ class PlainRounds:
         batch: Any,
         window: Window,
         draft_input: Any,
-        may_follow_at_once: bool,
     ) -> None:
         """Lets the host extend the draft by ``window``; it writes into ``draft_input``."""
         slots = batch.req_pool_indices.unsqueeze(1)
@@ -265,8 +264,7 @@ class PlainRounds:
             accept_lens=window.num_tokens,
             next_draft_input=draft_input,
         )
-        with one_at_a_time(self._last_extend if may_follow_at_once else None):
-            extend(batch, caught_up)
+        extend(batch, caught_up)
 
     def _prepare(self, batch: Any, bonus_tokens: torch.Tensor, lens_after: torch.Tensor) -> None:
         """Turns the batch into the decode batch that it would be without speculation."""
@@ -320,9 +318,7 @@ class PlainRounds:
 
     def _look_at_first_drafts(self, draft_input: Any, tokens: torch.Tensor) -> None:
         """Compares what the draft would propose with what the target chose, where it is current."""
-        if self._rows.rows is None:  # nothing is ever caught up: the drafts are old
-            return
-        is_known = [debt == 1 for debt in self._debts]
+        is_known = self._rows.caught_up(self._debts)
         if any(is_known) and draft_input.topk_index is not None:
             drafts = draft_input.topk_index[:, 0]
             is_correct = first_draft_correct(self._worker, drafts, tokens)

@@ -8,8 +8,8 @@ captures fail, or the catch-ups of zero-step rounds get narrow. And graphs keep 
 slots that a batch may hold, for every tier: where the context is long, a larger batch would cost
 deep tiers their memory.
 
-Where the config lets still larger batches run zero steps alone, which need no graphs there, it
-rises to `PLAIN_REQUESTS`.
+Where the config lets still larger batches run zero steps alone, and every graph that those have
+fits, too, it rises to `PLAIN_REQUESTS`.
 """
 
 import logging
@@ -33,7 +33,7 @@ from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 
 logger = logging.getLogger(__name__)
 
-# A choice: the host's largest decode graph on one GPU.
+# A choice: the host's largest decode graph on one GPU of less than 160 GB.
 GRAPH_REQUESTS = 256
 # The least that the host's own cap is without speculation (sglang 0.5.23
 # kv_cache_configurator.py:resolve_max_num_reqs). Behind fewer, requests queue that no speculation
@@ -98,10 +98,12 @@ def _why_kept(server_args: Any, config: AdaptiveConfig) -> str | None:
 
 def _raised(server_args: Any, config: AdaptiveConfig, cap: int) -> int:
     """Returns how many requests may run, at least ``cap``."""
-    largest = max(_fitting(server_args, config, cap), default=cap)
-    if largest < GRAPH_REQUESTS or not _is_plain_above(config, largest):
+    view, fitting = resolving_view(server_args), _fitting(server_args, config, cap)
+    largest = max((size for size in fitting if size <= GRAPH_REQUESTS), default=cap)
+    do_all_fit = max(view.cuda_graph_config.decode.bs or [0]) in fitting
+    if not do_all_fit or not _is_plain_above(config, largest):
         return largest
-    if resolving_view(server_args).speculative_use_rejection_sampling:
+    if view.speculative_use_rejection_sampling:
         return largest  # such a draft is not caught up in parts (plain_round.py)
     return PLAIN_REQUESTS
 
@@ -124,7 +126,7 @@ def _fitting(server_args: Any, config: AdaptiveConfig, cap: int) -> list[int]:
     context_length = model_config_of(server_args).context_len
     index = GraphIndex.of(view, backends, shapes, context_length, CATCH_UP_ROUNDS)
     budget_gb = INDEX_SHARE * config.memory_budget_gb
-    sizes = sorted(size for size in decode.bs if cap < size <= GRAPH_REQUESTS)
+    sizes = sorted(size for size in decode.bs if size > cap)
     sizes = [size for size in sizes if index_gb(config, index, size) <= budget_gb]
     if "flashinfer" not in backends:
         return sizes

@@ -19,6 +19,7 @@ from sglang.srt.utils import get_available_gpu_memory
 
 from sglang_adaptive_spec.host.capture import CaptureLists, Meter, OutOfMemoryGuard
 from sglang_adaptive_spec.host.indices import GraphIndex, extend_width
+from sglang_adaptive_spec.host.request_cap import GRAPH_REQUESTS
 from sglang_adaptive_spec.host.unsupported import attention_backends
 from sglang_adaptive_spec.host.workspaces import plan_bytes, plan_heads, provide_workspace
 from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
@@ -75,6 +76,11 @@ class TierBuilder:
         with self.startup_capture():
             yield
 
+    def max_catch_up_size(self) -> int:
+        """Returns how many requests a zero-step round's catch-up may take at once."""
+        limit = self._captures.max_batch_size
+        return min(max(self._captures.sizes(PLAIN_TIER), default=GRAPH_REQUESTS), limit)
+
     def max_graph_batch_size(self) -> int:
         """Returns the largest batch that a graph serves, or that the scheduler can form."""
         limit = self._captures.max_batch_size
@@ -122,6 +128,22 @@ class TierBuilder:
     def vocab_size(self) -> int:
         """Returns how many logits the target has per token."""
         return int(self._worker.target_worker.model_runner.model_config.vocab_size)
+
+    def lower_cap(self) -> bool:
+        """Lets no more requests run than graphs hold, where the user named no number."""
+        runner = self._worker.target_worker.model_runner
+        cap, largest = runner.max_running_requests, self.max_graph_batch_size()
+        if self._worker.server_args.max_running_requests is not None or cap <= largest:
+            return False
+        logger.warning(
+            "ADAPTIVE_EAGLE serves up to %d running requests, not %d: sampling for more would take "
+            "memory that the tiers need. --max-running-requests sets another number.",
+            largest,
+            cap,
+        )
+        runner.max_running_requests = largest
+        self._worker.prepare_plain_rounds()
+        return True
 
     def free_gb(self) -> float:
         """Returns this rank's free device memory plus the logits buffers that all graphs share."""

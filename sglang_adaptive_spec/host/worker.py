@@ -187,7 +187,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
 
     def init_cuda_graphs(self, *args: Any, **kwargs: Any) -> None:
         """Builds all tiers; the host calls the builder back where it would build its own."""
-        self._prepare_plain_rounds()
+        self.prepare_plain_rounds()
         self.adaptive_controller: TierBuilder | None = self.tier_builder
         super().init_cuda_graphs(*args, **kwargs)
         self.adaptive_controller = None
@@ -285,7 +285,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         requests = tuple([req.rid for req in batch.reqs])  # compared and kept as it is from here
         return DecodeBatch(size, requests, context_tokens, time.monotonic())
 
-    def _prepare_plain_rounds(self) -> None:
+    def prepare_plain_rounds(self) -> None:
+        """Makes what zero-step rounds keep for the draft, for as many requests as may run."""
         target_runner = self._target_worker.model_runner
         if 0 not in self.adaptive_request.config.candidate_steps:
             return
@@ -293,7 +294,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         if reason is not None:
             logger.warning("ADAPTIVE_EAGLE keeps the host's zero-step round: %s.", reason)
             return
-        part_size = self.tier_builder.max_graph_batch_size()
+        part_size = self.tier_builder.max_catch_up_size()
         self.plain_rounds = PlainRounds(self, target_runner.max_running_requests, part_size)
         self._draft_worker.plain_rounds = self.plain_rounds
         self.controller.draft_schedule = self.plain_rounds.schedule

@@ -141,7 +141,7 @@ class GoodputPolicy:
         """
         if len(self.reachable(round_time.batch_size)) > 1:
             self.costs.observe(round_time)
-        self._num_timed[round_time.tier] = self._num_timed.get(round_time.tier, 0) + 1
+            self._num_timed[round_time.tier] = self._num_timed.get(round_time.tier, 0) + 1
 
     def reachable(self, batch_size: int) -> Sequence[Tier]:
         """Returns the tiers of the slot that serves ``batch_size``, shallowest first."""

@@ -97,10 +97,12 @@ class RowMap:
         self._num_rows = num_rows
         self._row_of: dict[Hashable, int] = {}
         self._requests: Sequence[Hashable] = ()
+        self._was_too_large = False  # the batch before
         self.rows: torch.Tensor | None = None  # [bs] int64; None: the batch has too many requests
 
     def assign(self, requests: Sequence[Hashable]) -> None:
         """Makes `rows` those of ``requests``; others lose theirs."""
+        self._was_too_large = len(self._requests) > self._num_rows
         if requests == self._requests:
             return
         self._requests = requests
@@ -115,6 +117,16 @@ class RowMap:
             request: kept[request] if request in kept else next(free) for request in requests
         }
         self.rows = to_device(list(self._row_of.values()), self._device)
+
+    def caught_up(self, debts: Sequence[int]) -> list[bool]:
+        """Returns per row of the batch whether the draft lacked nothing before this round.
+
+        Args:
+            debts: tokens that it lacks now. After a batch with too many requests they count from
+                there on, and tell nothing.
+        """
+        is_told = self.rows is not None and not self._was_too_large
+        return [is_told and debt == 1 for debt in debts]
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Sequence
 from operator import le
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
 from sglang_adaptive_spec.runtime.memory import MemoryModel
@@ -50,6 +50,12 @@ class TierHost(Protocol):
     def min_free_gb(self) -> float:
         """Returns the least free device memory of all ranks."""
 
+    def lower_cap(self) -> bool:
+        """Lets no more requests run than graphs hold, if nobody asked for more.
+
+        Returns whether fewer may run than before.
+        """
+
     def agree(self, verdict: bool) -> bool:
         """Returns rank 0's verdict on every rank."""
 
@@ -58,6 +64,14 @@ class TierHost(Protocol):
 
     def leave_out(self, tier: Tier) -> None:
         """Makes sure that ``tier`` is never chosen."""
+
+
+class Misfit(NamedTuple):
+    """A tier without room beside those before it."""
+
+    tier: Tier
+    lack: str  # what there is not enough of
+    is_memory: bool  # the device's; else the budget
 
 
 def build_tiers(
@@ -83,7 +97,8 @@ def plan_tiers(
 
     Chains go before trees, so that a wide verify costs no chain its place, and shallow tiers before
     deep ones: every slot can fall back to one. A slot that does so adds to the graphs of the tier
-    it falls back to, so each refusal starts the plan anew.
+    it falls back to, so each refusal starts the plan anew. Before any, as few requests may run as
+    graphs hold: sampling for more takes memory, too, and costs no tier.
 
     Raises:
         RuntimeError: A tier that does not fit is all that some batches may choose, and without it
@@ -95,7 +110,9 @@ def plan_tiers(
         misfit = _first_misfit(host, memory, wanted, built, left_gb)
         if misfit is None:
             return wanted
-        tier, lack = misfit
+        if misfit.is_memory and host.lower_cap():
+            continue
+        tier, lack, _ = misfit
         if not _can_leave_out(host, tier, built):
             raise RuntimeError(
                 f"ADAPTIVE_EAGLE has no room for tier {tier.label}, and without it some batches "
@@ -121,8 +138,8 @@ def _chains_first(tier: Tier) -> tuple[bool, Tier]:
 
 def _first_misfit(
     host: TierHost, memory: MemoryModel, wanted: Sequence[Tier], built: set[Tier], left_gb: float
-) -> tuple[Tier, str] | None:
-    """Returns the first tier without room beside those before it, and what it lacks."""
+) -> Misfit | None:
+    """Returns the first tier without room beside those before it."""
     admitted, free_gb = _reachable(host) & built, host.min_free_gb()
     planned_gb, planned_index_gb = 0.0, 0.0
     for tier in wanted:
@@ -131,13 +148,15 @@ def _first_misfit(
         sizes = host.graph_batch_sizes(tier)
         estimate_gb = memory.estimate_gb(tier, sizes)
         planned_index_gb += memory.index_gb(tier, max(sizes, default=0))
-        available_gb = min(free_gb - reserve_gb, left_gb + planned_index_gb) - planned_gb
+        memory_gb = free_gb - reserve_gb - planned_gb
+        available_gb = min(memory_gb, left_gb + planned_index_gb - planned_gb)
         if not host.agree(estimate_gb <= available_gb):
-            return tier, (
+            lack = (
                 f"its {len(sizes)} graph sizes need about {estimate_gb:.2f} GB and "
                 f"{max(available_gb, 0.0):.2f} GB are left for them ({reserve_gb:.2f} GB stay free "
                 "for serving)"
             )
+            return Misfit(tier, lack, host.agree(estimate_gb > memory_gb))
         planned_gb += estimate_gb
     return None
 

@@ -34,7 +34,7 @@ FOREIGN = {
     # tensors
     "Tensor", "arange", "copy_", "flatten", "full_like", "int32", "int64", "ones", "sum", "to",
     "tolist", "type", "uint8", "unsqueeze", "where", "cpu", "full", "nbytes", "view", "zeros",
-    "cat", "clone",
+    "cat",
     "get_device_module", "get_device_name", "synchronize", "current_stream", "wait_stream",
     "_int_workspace_buffer", "_pin_memory_int_workspace_buffer",  # FlashInfer's wrappers
     "architectures", "index_share_for_mtp_iteration",  # a Hugging Face config

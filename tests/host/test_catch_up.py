@@ -27,38 +27,44 @@ def batch() -> Any:
         seq_lens_cpu=lens.clone(),
         seq_lens_sum=int(lens.sum()),
         orig_seq_lens=lens.clone(),
-        multimodal_inputs=None,
-        top_logprobs_nums=[0] * NUM_ROWS,
-        token_ids_logprobs=None,
+        multimodal_inputs=[f"image {row}" for row in range(NUM_ROWS)],
+        top_logprobs_nums=list(range(NUM_ROWS)),
+        token_ids_logprobs=[[row] for row in range(NUM_ROWS)],
         forward_mode="decode",
     )
 
 
-class Graphs:
-    """A draft-extend whose results stay in its own buffers until the next one."""
+class DraftExtend:
+    """A draft-extend, and the device's mark of the last one."""
 
-    def __init__(self, part_size: int) -> None:
-        self._hidden = torch.zeros(part_size, 2)
+    def __init__(self) -> None:
         self.seen: list[Any] = []
+        self.calls: list[str] = []
 
     def extend(self, part_of_batch: Any, part: slice, draft_input: Any) -> None:
+        self.calls.append("extend")
         rows = part_of_batch.req_pool_indices
         assert part_of_batch.reqs == batch().reqs[part]
         self.seen.append(part_of_batch)
         part_of_batch.forward_mode = "draft extend"
         part_of_batch.seq_lens = part_of_batch.seq_lens - 5
-        self._hidden[: len(rows)] = torch.stack([rows, -rows], dim=1).float()
-        draft_input.hidden_states = self._hidden[: len(rows)]
+        draft_input.hidden_states = torch.stack([rows, -rows], dim=1).float()
         draft_input.topk_index = rows.unsqueeze(1) * 10
         draft_input.topk_p = torch.ones(len(rows), 1)
+
+    def synchronize(self) -> None:
+        self.calls.append("wait")
+
+    def record(self) -> None:
+        self.calls.append("mark")
 
 
 @pytest.mark.parametrize(("part_size", "sizes"), [(3, [3, 3, 1]), (7, [7]), (6, [6, 1])])
 def test_every_row_gets_its_own_results(catch_up: Any, part_size: int, sizes: list[int]) -> None:
-    graphs, whole, next_input = Graphs(part_size), batch(), SimpleNamespace()
+    draft, whole, next_input = DraftExtend(), batch(), SimpleNamespace()
     parts = catch_up.row_parts(NUM_ROWS, part_size)
-    catch_up.extend_in_parts(graphs.extend, whole, next_input, parts)
-    assert [len(each.reqs) for each in graphs.seen] == sizes
+    catch_up.extend_in_parts(draft.extend, whole, next_input, parts, None)
+    assert [len(each.reqs) for each in draft.seen] == sizes
     rows = whole.req_pool_indices
     assert next_input.topk_index.tolist() == [[10 * row] for row in rows.tolist()]
     assert next_input.hidden_states.tolist() == [[row, -row] for row in rows.tolist()]
@@ -70,19 +76,31 @@ def test_the_batch_itself_is_left_as_it_is(catch_up: Any) -> None:
     whole = batch()
     before = copy.deepcopy(whole)
     parts = catch_up.row_parts(NUM_ROWS, 3)
-    catch_up.extend_in_parts(Graphs(3).extend, whole, SimpleNamespace(), parts)
+    catch_up.extend_in_parts(DraftExtend().extend, whole, SimpleNamespace(), parts, None)
     for name, value in vars(before).items():
         now = getattr(whole, name)
         assert torch.equal(now, value) if isinstance(value, torch.Tensor) else now == value
 
 
+def test_every_part_waits_for_the_one_before(catch_up: Any) -> None:
+    """Else its plan would overwrite one that the device has not copied yet."""
+    draft = DraftExtend()
+    parts = catch_up.row_parts(NUM_ROWS, 4)
+    catch_up.extend_in_parts(draft.extend, batch(), SimpleNamespace(), parts, draft)
+    assert draft.calls == ["wait", "extend", "mark"] * 2
+
+
 def test_a_part_has_the_rows_of_every_field(catch_up: Any) -> None:
-    part = catch_up.rows_of(batch(), slice(3, 5))
-    assert part.reqs == ["request 3", "request 4"]
-    for name in ("seq_lens", "seq_lens_cpu", "orig_seq_lens"):
-        assert getattr(part, name).tolist() == [13, 14]
-    assert (part.top_logprobs_nums, part.multimodal_inputs) == ([0, 0], None)
+    whole, part = batch(), catch_up.rows_of(batch(), slice(3, 5))
+    for name in catch_up.PER_ROW:
+        assert list(getattr(part, name)) == list(getattr(whole, name)[3:5])
     assert part.seq_lens_sum is None  # not the whole batch's
+
+
+def test_a_field_that_is_not_there_stays_away(catch_up: Any) -> None:
+    whole = batch()
+    whole.multimodal_inputs = None
+    assert catch_up.rows_of(whole, slice(3, 5)).multimodal_inputs is None
 
 
 def test_a_batch_of_the_host_is_copied_with_its_rows(catch_up: Any) -> None:

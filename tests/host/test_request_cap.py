@@ -43,6 +43,12 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def resolved(model_path: str, draft: str, **changes: Any) -> Any:
     """Returns the arguments as the host resolved them."""
     from sglang.srt.arg_groups.overrides import resolved_view
+
+    return resolved_view(arguments(model_path, draft, **changes))
+
+
+def arguments(model_path: str, draft: str, **changes: Any) -> Any:
+    """Returns the record that the host has resolved."""
     from sglang.srt.server_args import ServerArgs
 
     fields: dict[str, Any] = {
@@ -54,7 +60,7 @@ def resolved(model_path: str, draft: str, **changes: Any) -> Any:
     }
     server_args = ServerArgs(**{**fields, **changes})
     server_args.resolve_once()
-    return resolved_view(server_args)
+    return server_args
 
 
 def test_zero_steps_alone_serve_more_than_have_decode_graphs(
@@ -66,6 +72,15 @@ def test_zero_steps_alone_serve_more_than_have_decode_graphs(
     assert view.max_running_requests == MOST
     for said in (f"up to {MOST} ", f"SGLang's {HOSTS_CAP}", "--max-running-requests"):
         assert said in caplog.text
+
+
+@pytest.mark.parametrize("named", [None, 2048])
+def test_the_record_still_tells_what_the_user_named(
+    target: dict[str, str], models: dict[str, str], named: int | None
+) -> None:
+    """Start-up takes back our number, not theirs (startup.py:lower_cap)."""
+    server_args = arguments(target["8b"], models["eagle3"], max_running_requests=named)
+    assert server_args.max_running_requests == named
 
 
 def test_twice_the_heads_halve_it_and_two_ranks_do_not(
@@ -103,6 +118,17 @@ def test_without_such_a_workspace_the_graphs_are_the_limit(
     for largest, cap in ((None, MOST), (512, MOST), (100, 100), (16, HOSTS_CAP)):
         view = resolved(target["70b"], models["eagle3"], cuda_graph_max_bs_decode=largest, **on_fa3)
         assert view.max_running_requests == cap
+
+
+@pytest.mark.parametrize(
+    ("name", "tp_size", "cap"), [("8b", 1, 256), ("8b", 2, MOST), ("70b", 4, MOST), ("70b", 2, 256)]
+)
+def test_larger_graphs_must_fit_before_more_requests_run_than_they_hold(
+    target: dict[str, str], models: dict[str, str], name: str, tp_size: int, cap: int
+) -> None:
+    """Else catch-ups would get narrow: a draft-extend in every round of no speculation."""
+    view = resolved(target[name], models["eagle3"], cuda_graph_max_bs_decode=512, tp_size=tp_size)
+    assert view.max_running_requests == cap
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,18 @@ def test_a_batch_larger_than_the_rows_has_none_until_it_fits_again() -> None:
     assert sorted(row_map.rows.tolist()) == [0, 1]
 
 
+def test_a_draft_is_known_to_be_current_only_after_a_catch_up_of_its_row() -> None:
+    row_map = RowMap(2, CPU)
+    row_map.assign(["a", "b"])
+    assert row_map.caught_up([1, 2]) == [True, False]
+    row_map.assign(["a", "b", "c"])
+    assert row_map.caught_up([1, 1, 1]) == [False] * 3
+    row_map.assign(["a", "c"])  # their debts count from here on
+    assert row_map.caught_up([1, 1]) == [False] * 2
+    row_map.assign(["a", "c"])
+    assert row_map.caught_up([2, 1]) == [False, True]
+
+
 def test_the_rows_are_on_the_device_once_per_batch() -> None:
     row_map = RowMap(4, CPU)
     row_map.assign(["a", "b"])

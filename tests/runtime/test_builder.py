@@ -2,28 +2,22 @@
 
 import logging
 import math
-from collections.abc import Sequence
 
 import pytest
 
-from sglang_adaptive_spec.config import load_config, parse_config
-from sglang_adaptive_spec.host.indices import GraphIndex
+from sglang_adaptive_spec.config import parse_config
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.tiers import (
-    CATCH_UP_ROUNDS,
-    PLAIN_TIER,
     Policy,
     Tier,
     chain_tier,
 )
 from sglang_adaptive_spec.runtime.builder import MIN_RESERVED_GB, build_tiers, reserved_gb
-from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, thinned
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import RuntimePool, Slot, TierState
+from tests.runtime.fake_host import CAPTURED, VOCAB, FakeHost
 
 SEVEN = chain_tier(7)
-CAPTURED = [1, 2, 4, 8, 16, 32, 64, 128]
-VOCAB = 128_256
 TREE = Tier(3, 4, 24)
 
 
@@ -31,56 +25,6 @@ def ladder(slots: str) -> Policy:
     """A policy that chooses among all tiers of a slot, named as in a config file."""
     config = parse_config("a test", f'{{"policy": "goodput", {slots}}}'.encode())
     return build_policy(config, max(config.tiers).num_steps)
-
-
-class FakeHost:
-    """A device with so much memory, on which a tier costs what ``cost_gb`` says."""
-
-    def __init__(
-        self,
-        free_gb: float,
-        cost_gb: float,
-        other_rank_free_gb: float = 1e9,
-        policy: Policy | None = None,
-        captured: Sequence[int] = CAPTURED,
-        max_batch_size: int = 128,
-    ) -> None:
-        self.left_gb, self.cost_gb, self.other_rank_free_gb = free_gb, cost_gb, other_rank_free_gb
-        self.policy = policy or build_policy(load_config("host-default"), 3)
-        self.captured, self.max_batch_size = captured, max_batch_size
-        self.rank0_says: bool | None = None
-        self.built: list[Tier] = []
-
-    def reachable_by_batch(self) -> list[Sequence[Tier]]:
-        return [self.policy.reachable(size) for size in range(1, self.max_batch_size + 1)]
-
-    def reachable_without(self, tier: Tier) -> list[Sequence[Tier]]:
-        policy = self.policy.without([tier])
-        return [policy.reachable(size) for size in range(1, self.max_batch_size + 1)]
-
-    def vocab_size(self) -> int:
-        return VOCAB
-
-    def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
-        reachable = self.policy.reachable
-        return tuple(graph_batch_sizes(tier, self.captured, reachable, self.max_batch_size))
-
-    def free_gb(self) -> float:
-        return self.left_gb
-
-    def min_free_gb(self) -> float:
-        return min(self.left_gb, self.other_rank_free_gb)
-
-    def agree(self, verdict: bool) -> bool:
-        return verdict if self.rank0_says is None else self.rank0_says
-
-    def build(self, tier: Tier) -> tuple[object, ...]:
-        self.left_gb -= self.cost_gb
-        self.built.append(tier)
-        return (tier.num_steps,)
-
-    def leave_out(self, tier: Tier) -> None:
-        self.policy = self.policy.without([tier])
 
 
 def run(host: FakeHost) -> RuntimePool:
@@ -333,37 +277,3 @@ def test_with_any_room_no_batch_is_left_without_the_graph_of_a_tier_it_may_choos
         size = min(size for size in CAPTURED if size >= batch)
         for tier in host.policy.reachable(batch):
             assert size in graphs[tier], (batch, tier)
-
-
-class DefaultLadder(FakeHost):
-    """The default config on the host's capture list of an H200; drafting tiers take fewer sizes."""
-
-    def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
-        captured = self.captured if tier == PLAIN_TIER else thinned(self.captured)
-        return tuple(graph_batch_sizes(tier, captured, self.policy.reachable, self.max_batch_size))
-
-
-@pytest.mark.parametrize(
-    ("context_length", "max_batch_size"),
-    # FlashInfer, tests/host/test_request_cap.py; then what a user may set.
-    [(8192, 256), (40960, 136), (131072, 48), (131072, 128)],
-)
-def test_the_default_ladder_keeps_every_tier(context_length: int, max_batch_size: int) -> None:
-    """Of an H200's figures: 10 steps took 0.25 GB up to batch 8 (matrix-trees-h200.json)."""
-    config, ten = load_config(None), chain_tier(10)
-    host = DefaultLadder(
-        free_gb=10.0,
-        cost_gb=0.3,
-        policy=build_policy(config, 3),
-        # The host captures nothing beyond what may run.
-        captured=[*range(1, 9), *range(10, 33, 2), *range(40, max_batch_size + 1, 8)],
-        max_batch_size=max_batch_size,
-    )
-    pool, sizes = RuntimePool([Slot(host, "slot")], ten), host.graph_batch_sizes(ten)
-    assert sizes == (1, 2, 3, 4, 6, 8)
-    pool.add(TierState(ten, (10,), sizes, 1.0, 0.25))
-    index = GraphIndex(["flashinfer"], context_length, 1, CATCH_UP_ROUNDS, 0)
-    memory = MemoryModel(0.1, index.gb)
-    memory.learn(ten, sizes, 0.25 + index.gb(ten, 8))
-    build_tiers(pool, host, memory, config.memory_budget_gb)
-    assert {state.tier for state in pool.states} == set(config.tiers)

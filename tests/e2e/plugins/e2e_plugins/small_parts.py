@@ -30,7 +30,7 @@ def register() -> None:
 
 
 def shrink(info: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
-    scheduler.draft_worker.plain_rounds._part_size = PART_SIZE
+    scheduler.draft_worker.plain_rounds.part_size = PART_SIZE
     return info
 
 

@@ -1,0 +1,92 @@
+"""What start-up says of sizes, and the number of requests that it takes back."""
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sglang_adaptive_spec.policy.slots import Slots
+from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, chain_tier
+from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
+
+THREE = chain_tier(3)
+
+
+class Worker:
+    """The worker as far as sizes depend on it."""
+
+    device, gpu_id = "meta", 0
+
+    def __init__(self, cap: int, named: int | None = None) -> None:
+        self.server_args = SimpleNamespace(max_running_requests=named)
+        self.runner = SimpleNamespace(max_running_requests=cap)
+        self.target_worker = SimpleNamespace(model_runner=self.runner)
+        self.prepared_for: list[int] = []
+
+    def prepare_plain_rounds(self) -> None:
+        self.prepared_for.append(self.runner.max_running_requests)
+
+
+class Captures:
+    """Graphs of 1 to 256 requests; zero steps alone from 33 on, or up to 32 only."""
+
+    def __init__(self, worker: Worker, plain_up_to: int | None = None) -> None:
+        self._runner = worker.runner
+        upper = [PLAIN_TIER] if plain_up_to is None else [THREE]
+        self.reachable = Slots({1: [PLAIN_TIER, THREE], (plain_up_to or 32) + 1: upper}).of
+
+    @property
+    def max_batch_size(self) -> int:
+        return int(self._runner.max_running_requests)
+
+    def sizes(self, tier: Any) -> tuple[int, ...]:
+        captured = [1, 2, 4, 8, 16, 32, 64, 128, 256]
+        return tuple(graph_batch_sizes(tier, captured, self.reachable, self.max_batch_size))
+
+
+def builder(worker: Worker, captures: Any) -> Any:
+    from sglang_adaptive_spec.host.startup import TierBuilder
+
+    return TierBuilder(worker, captures, SimpleNamespace(states=[]), THREE)  # type: ignore[arg-type]
+
+
+def test_a_number_of_our_own_is_taken_back_to_what_graphs_hold(
+    plugins_loaded: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(2048)
+    tiers = builder(worker, Captures(worker))
+    with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
+        assert tiers.lower_cap()
+    assert worker.runner.max_running_requests == 256
+    assert worker.prepared_for == [256]  # no memory is kept for more
+    assert "up to 256 running requests, not 2048" in caplog.text
+    assert not tiers.lower_cap()
+    assert worker.prepared_for == [256]
+
+
+@pytest.mark.parametrize(("cap", "named"), [(2048, 2048), (48, None), (256, None)])
+def test_other_numbers_stay(plugins_loaded: None, cap: int, named: int | None) -> None:
+    worker = Worker(cap, named)
+    assert not builder(worker, Captures(worker)).lower_cap()
+    assert worker.runner.max_running_requests == cap
+    assert not worker.prepared_for
+
+
+@pytest.mark.parametrize(
+    ("cap", "plain_up_to", "size"), [(2048, None, 256), (48, None, 48), (2048, 32, 32)]
+)
+def test_a_catch_up_takes_what_graphs_at_zero_steps_hold(
+    plugins_loaded: None, cap: int, plain_up_to: int | None, size: int
+) -> None:
+    worker = Worker(cap)
+    assert builder(worker, Captures(worker, plain_up_to)).max_catch_up_size() == size
+
+
+@pytest.mark.parametrize(("cap", "size"), [(2048, 256), (64, 64)])
+def test_without_graphs_a_catch_up_takes_as_many_as_graphs_would(
+    plugins_loaded: None, cap: int, size: int
+) -> None:
+    worker = Worker(cap)
+    captures = SimpleNamespace(max_batch_size=cap, sizes=lambda _tier: ())
+    assert builder(worker, captures).max_catch_up_size() == size

@@ -1,0 +1,69 @@
+"""A device with memory to plan with, for tests of the builder."""
+
+from collections.abc import Sequence
+
+from sglang_adaptive_spec.config import load_config
+from sglang_adaptive_spec.policy.build import build_policy
+from sglang_adaptive_spec.policy.tiers import Policy, Tier
+from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
+
+CAPTURED = [1, 2, 4, 8, 16, 32, 64, 128]
+VOCAB = 128_256
+
+
+class FakeHost:
+    """A device with so much memory, on which a tier costs what ``cost_gb`` says."""
+
+    def __init__(
+        self,
+        free_gb: float,
+        cost_gb: float,
+        other_rank_free_gb: float = 1e9,
+        policy: Policy | None = None,
+        captured: Sequence[int] = CAPTURED,
+        max_batch_size: int = 128,
+        is_cap_ours: bool = False,
+    ) -> None:
+        self.left_gb, self.cost_gb, self.other_rank_free_gb = free_gb, cost_gb, other_rank_free_gb
+        self.policy = policy or build_policy(load_config("host-default"), 3)
+        self.captured, self.max_batch_size = captured, max_batch_size
+        self.is_cap_ours = is_cap_ours
+        self.rank0_says: bool | None = None
+        self.built: list[Tier] = []
+
+    def reachable_by_batch(self) -> list[Sequence[Tier]]:
+        return [self.policy.reachable(size) for size in range(1, self.max_batch_size + 1)]
+
+    def reachable_without(self, tier: Tier) -> list[Sequence[Tier]]:
+        policy = self.policy.without([tier])
+        return [policy.reachable(size) for size in range(1, self.max_batch_size + 1)]
+
+    def vocab_size(self) -> int:
+        return VOCAB
+
+    def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
+        reachable = self.policy.reachable
+        return tuple(graph_batch_sizes(tier, self.captured, reachable, self.max_batch_size))
+
+    def free_gb(self) -> float:
+        return self.left_gb
+
+    def min_free_gb(self) -> float:
+        return min(self.left_gb, self.other_rank_free_gb)
+
+    def lower_cap(self) -> bool:
+        is_lowered = self.is_cap_ours and self.max_batch_size > max(self.captured)
+        if is_lowered:
+            self.max_batch_size = max(self.captured)
+        return is_lowered
+
+    def agree(self, verdict: bool) -> bool:
+        return verdict if self.rank0_says is None else self.rank0_says
+
+    def build(self, tier: Tier) -> tuple[object, ...]:
+        self.left_gb -= self.cost_gb
+        self.built.append(tier)
+        return (tier.num_steps,)
+
+    def leave_out(self, tier: Tier) -> None:
+        self.policy = self.policy.without([tier])
