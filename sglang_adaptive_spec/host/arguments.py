@@ -48,7 +48,8 @@ def resolve_adaptive(resolve: Callable[[], Any], server_args: Any) -> Any:
         if reason is None:
             _check_trees(server_args, request)
             # Only now: what names no tier does not matter to a server that cannot switch.
-            setattr(server_args, ATTRIBUTE, _with_initial(request, user_values))
+            resolved = getattr(server_args, ATTRIBUTE)  # request_cap.py may have added to it
+            setattr(server_args, ATTRIBUTE, _with_initial(resolved, user_values))
             return result
         # The raw fields are sealed while the host resolves, so putting the bookkeeping and our own
         # four writes back gives the unresolved record again.

@@ -1,4 +1,4 @@
-"""A catch-up of more requests than decode graphs hold goes through the graphs in parts.
+"""A catch-up of more requests than decode graphs hold goes in parts that they hold.
 
 Without a graph the draft's head would compute the logits of every position of the window, 15 times
 as many as are read. A part is a copy of the host's batch with some of its rows; the host's

@@ -5,7 +5,7 @@ this record registers the plugin there, so no child can serve without it, whatev
 says; where that fails, the child dies and the server never becomes ready.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sglang_adaptive_spec.config import AdaptiveConfig
@@ -23,6 +23,7 @@ class AdaptiveRequest:
     base: str  # EAGLE or EAGLE3
     initial_steps: int | None  # None: the user gave none, and the server is static
     static_reason: str | None = None
+    is_cap_raised: bool = False  # more requests may run than the host lets EAGLE have
 
     @property
     def mode(self) -> str:
@@ -35,15 +36,14 @@ class AdaptiveRequest:
         return self.config.largest_tier
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fields = (self.config, self.base, self.initial_steps, self.static_reason)
-        return _restore, fields
+        return _restore, tuple(getattr(self, field.name) for field in fields(self))
 
 
-def _restore(*fields: Any) -> AdaptiveRequest:
+def _restore(*values: Any) -> AdaptiveRequest:
     from sglang_adaptive_spec.plugin import register
 
     register()
-    return AdaptiveRequest(*fields)
+    return AdaptiveRequest(*values)
 
 
 def request_of(server_args: Any) -> AdaptiveRequest | None:

@@ -15,6 +15,7 @@ fits, too, it rises to `PLAIN_REQUESTS`.
 import logging
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
@@ -26,14 +27,14 @@ from sglang.srt.model_executor.cuda_graph_config import Backend
 from sglang_adaptive_spec.config import AdaptiveConfig
 from sglang_adaptive_spec.host.arguments import draft_config
 from sglang_adaptive_spec.host.indices import KNOWN, GraphIndex
-from sglang_adaptive_spec.host.request import request_of
+from sglang_adaptive_spec.host.request import ATTRIBUTE, request_of
 from sglang_adaptive_spec.host.unsupported import attention_backends, resolved_reason
 from sglang_adaptive_spec.host.workspaces import largest_workspace_bytes, plan_bytes, plan_heads
 from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 
 logger = logging.getLogger(__name__)
 
-# A choice: the host's largest decode graph on one GPU of less than 160 GB.
+# A choice: the host's largest decode graph on one GPU of 60 to 160 GB.
 GRAPH_REQUESTS = 256
 # The least that the host's own cap is without speculation (sglang 0.5.23
 # kv_cache_configurator.py:resolve_max_num_reqs). Behind fewer, requests queue that no speculation
@@ -59,6 +60,7 @@ def raise_request_cap(server_args: Any, handle_speculative: Callable[[Any], None
     raised = cap if why else _raised(server_args, request.config, cap)
     if raised > cap:
         declare_resolution(server_args, __name__, max_running_requests=raised)
+        setattr(server_args, ATTRIBUTE, replace(request, is_cap_raised=True))
         logger.warning(
             "ADAPTIVE_EAGLE serves up to %d running requests instead of SGLang's %d for EAGLE. "
             "--max-running-requests sets another number.",

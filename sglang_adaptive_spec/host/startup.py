@@ -129,21 +129,23 @@ class TierBuilder:
         """Returns how many logits the target has per token."""
         return int(self._worker.target_worker.model_runner.model_config.vocab_size)
 
-    def lower_cap(self) -> bool:
-        """Lets no more requests run than graphs hold, where the user named no number."""
+    def lower_cap_size(self) -> int | None:
+        """Returns what graphs hold, where the plugin let more requests run; else None."""
+        largest = self.max_graph_batch_size()
+        is_ours = self._worker.adaptive_request.is_cap_raised
+        return largest if is_ours and largest < self._captures.max_batch_size else None
+
+    def lower_cap(self, largest: int) -> None:
+        """Lets no more than ``largest`` requests run."""
         runner = self._worker.target_worker.model_runner
-        cap, largest = runner.max_running_requests, self.max_graph_batch_size()
-        if self._worker.server_args.max_running_requests is not None or cap <= largest:
-            return False
         logger.warning(
             "ADAPTIVE_EAGLE serves up to %d running requests, not %d: sampling for more would take "
             "memory that the tiers need. --max-running-requests sets another number.",
             largest,
-            cap,
+            runner.max_running_requests,
         )
         runner.max_running_requests = largest
         self._worker.prepare_plain_rounds()
-        return True
 
     def free_gb(self) -> float:
         """Returns this rank's free device memory plus the logits buffers that all graphs share."""

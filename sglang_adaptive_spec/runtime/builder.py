@@ -50,11 +50,11 @@ class TierHost(Protocol):
     def min_free_gb(self) -> float:
         """Returns the least free device memory of all ranks."""
 
-    def lower_cap(self) -> bool:
-        """Lets no more requests run than graphs hold, if nobody asked for more.
+    def lower_cap_size(self) -> int | None:
+        """Returns how many requests graphs hold, if more may run and nobody asked for that."""
 
-        Returns whether fewer may run than before.
-        """
+    def lower_cap(self, largest: int) -> None:
+        """Lets no more than ``largest`` requests run."""
 
     def agree(self, verdict: bool) -> bool:
         """Returns rank 0's verdict on every rank."""
@@ -71,7 +71,7 @@ class Misfit(NamedTuple):
 
     tier: Tier
     lack: str  # what there is not enough of
-    is_memory: bool  # the device's; else the budget
+    cap: int | None  # requests to which a lower cap would leave it more room
 
 
 def build_tiers(
@@ -97,8 +97,8 @@ def plan_tiers(
 
     Chains go before trees, so that a wide verify costs no chain its place, and shallow tiers before
     deep ones: every slot can fall back to one. A slot that does so adds to the graphs of the tier
-    it falls back to, so each refusal starts the plan anew. Before any, as few requests may run as
-    graphs hold: sampling for more takes memory, too, and costs no tier.
+    it falls back to, so each refusal starts the plan anew. Requests beyond those that graphs hold
+    cost no tier: where sampling for them takes its memory, fewer may run, and the plan starts anew.
 
     Raises:
         RuntimeError: A tier that does not fit is all that some batches may choose, and without it
@@ -110,7 +110,8 @@ def plan_tiers(
         misfit = _first_misfit(host, memory, wanted, built, left_gb)
         if misfit is None:
             return wanted
-        if misfit.is_memory and host.lower_cap():
+        if misfit.cap is not None:
+            host.lower_cap(misfit.cap)
             continue
         tier, lack, _ = misfit
         if not _can_leave_out(host, tier, built):
@@ -148,24 +149,26 @@ def _first_misfit(
         sizes = host.graph_batch_sizes(tier)
         estimate_gb = memory.estimate_gb(tier, sizes)
         planned_index_gb += memory.index_gb(tier, max(sizes, default=0))
-        memory_gb = free_gb - reserve_gb - planned_gb
-        available_gb = min(memory_gb, left_gb + planned_index_gb - planned_gb)
+        budget_gb = left_gb + planned_index_gb - planned_gb
+        available_gb = min(free_gb - reserve_gb - planned_gb, budget_gb)
         if not host.agree(estimate_gb <= available_gb):
             lack = (
                 f"its {len(sizes)} graph sizes need about {estimate_gb:.2f} GB and "
                 f"{max(available_gb, 0.0):.2f} GB are left for them ({reserve_gb:.2f} GB stay free "
                 "for serving)"
             )
-            return Misfit(tier, lack, host.agree(estimate_gb > memory_gb))
+            cap = host.lower_cap_size()
+            would_help = _reserve_gb(host, admitted, cap) < reserve_gb and estimate_gb <= budget_gb
+            return Misfit(tier, lack, cap if host.agree(would_help) else None)
         planned_gb += estimate_gb
     return None
 
 
-def _reserve_gb(host: TierHost, tiers: set[Tier]) -> float:
+def _reserve_gb(host: TierHost, tiers: set[Tier], cap: int | None = None) -> float:
     """Counts the largest batch of each tier: an eager verify is larger than any graph's."""
     rows = max(
         batch_size * tier.num_draft_tokens
-        for batch_size, reachable in enumerate(host.reachable_by_batch(), start=1)
+        for batch_size, reachable in enumerate(host.reachable_by_batch()[:cap], start=1)
         for tier in tiers.intersection(reachable)
     )
     return reserved_gb(rows, host.vocab_size())

@@ -5,6 +5,7 @@ The host resolves for a GPU that is not there: only its memory is pretended.
 
 import json
 import logging
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from sglang_adaptive_spec.config import parse_config
 from sglang_adaptive_spec.host.indices import GraphIndex
+from sglang_adaptive_spec.host.request import request_of
 from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS
 from tests.host.conftest import write_model
 
@@ -74,13 +76,23 @@ def test_zero_steps_alone_serve_more_than_have_decode_graphs(
         assert said in caplog.text
 
 
-@pytest.mark.parametrize("named", [None, 2048])
-def test_the_record_still_tells_what_the_user_named(
-    target: dict[str, str], models: dict[str, str], named: int | None
+@pytest.mark.parametrize(
+    ("changes", "is_raised"),
+    [
+        ({}, True),
+        ({"max_running_requests": MOST}, False),
+        ({"cuda_graph_max_bs_decode": 16}, False),
+        ({"speculative_num_steps": 3}, True),  # what names the tier to start at loses nothing
+    ],
+)
+def test_every_process_knows_whose_number_it_is(
+    target: dict[str, str], models: dict[str, str], changes: dict[str, Any], is_raised: bool
 ) -> None:
-    """Start-up takes back our number, not theirs (startup.py:lower_cap)."""
-    server_args = arguments(target["8b"], models["eagle3"], max_running_requests=named)
-    assert server_args.max_running_requests == named
+    """Start-up may take back ours (startup.py:lower_cap)."""
+    server_args = arguments(target["8b"], models["eagle3"], **changes)
+    request = pickle.loads(pickle.dumps(request_of(server_args)))
+    assert request.is_cap_raised == is_raised
+    assert request == request_of(server_args)
 
 
 def test_twice_the_heads_halve_it_and_two_ranks_do_not(

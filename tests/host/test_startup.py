@@ -18,8 +18,8 @@ class Worker:
 
     device, gpu_id = "meta", 0
 
-    def __init__(self, cap: int, named: int | None = None) -> None:
-        self.server_args = SimpleNamespace(max_running_requests=named)
+    def __init__(self, cap: int, is_raised: bool = True) -> None:
+        self.adaptive_request = SimpleNamespace(is_cap_raised=is_raised)
         self.runner = SimpleNamespace(max_running_requests=cap)
         self.target_worker = SimpleNamespace(model_runner=self.runner)
         self.prepared_for: list[int] = []
@@ -57,20 +57,18 @@ def test_a_number_of_our_own_is_taken_back_to_what_graphs_hold(
     worker = Worker(2048)
     tiers = builder(worker, Captures(worker))
     with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
-        assert tiers.lower_cap()
+        assert tiers.lower_cap_size() == 256
+        tiers.lower_cap(256)
     assert worker.runner.max_running_requests == 256
     assert worker.prepared_for == [256]  # no memory is kept for more
     assert "up to 256 running requests, not 2048" in caplog.text
-    assert not tiers.lower_cap()
-    assert worker.prepared_for == [256]
+    assert tiers.lower_cap_size() is None
 
 
-@pytest.mark.parametrize(("cap", "named"), [(2048, 2048), (48, None), (256, None)])
-def test_other_numbers_stay(plugins_loaded: None, cap: int, named: int | None) -> None:
-    worker = Worker(cap, named)
-    assert not builder(worker, Captures(worker)).lower_cap()
-    assert worker.runner.max_running_requests == cap
-    assert not worker.prepared_for
+@pytest.mark.parametrize(("cap", "is_raised"), [(2048, False), (48, False), (256, True)])
+def test_other_numbers_stay(plugins_loaded: None, cap: int, is_raised: bool) -> None:
+    worker = Worker(cap, is_raised)
+    assert builder(worker, Captures(worker)).lower_cap_size() is None
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,12 @@ class FakeHost:
         captured: Sequence[int] = CAPTURED,
         max_batch_size: int = 128,
         is_cap_ours: bool = False,
+        vocab_size: int = VOCAB,
     ) -> None:
         self.left_gb, self.cost_gb, self.other_rank_free_gb = free_gb, cost_gb, other_rank_free_gb
         self.policy = policy or build_policy(load_config("host-default"), 3)
         self.captured, self.max_batch_size = captured, max_batch_size
-        self.is_cap_ours = is_cap_ours
+        self.is_cap_ours, self._vocab_size = is_cap_ours, vocab_size
         self.rank0_says: bool | None = None
         self.built: list[Tier] = []
 
@@ -39,7 +40,7 @@ class FakeHost:
         return [policy.reachable(size) for size in range(1, self.max_batch_size + 1)]
 
     def vocab_size(self) -> int:
-        return VOCAB
+        return self._vocab_size
 
     def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
         reachable = self.policy.reachable
@@ -51,11 +52,12 @@ class FakeHost:
     def min_free_gb(self) -> float:
         return min(self.left_gb, self.other_rank_free_gb)
 
-    def lower_cap(self) -> bool:
-        is_lowered = self.is_cap_ours and self.max_batch_size > max(self.captured)
-        if is_lowered:
-            self.max_batch_size = max(self.captured)
-        return is_lowered
+    def lower_cap_size(self) -> int | None:
+        largest = max(self.captured)
+        return largest if self.is_cap_ours and largest < self.max_batch_size else None
+
+    def lower_cap(self, largest: int) -> None:
+        self.max_batch_size = largest
 
     def agree(self, verdict: bool) -> bool:
         return verdict if self.rank0_says is None else self.rank0_says

@@ -81,7 +81,17 @@ def test_a_number_that_the_user_named_costs_tiers() -> None:
     assert host.max_batch_size == 2048
 
 
-def test_a_tier_beyond_the_budget_leaves_the_requests() -> None:
-    host = DefaultLadder(2048, free_gb=40.0, is_cap_ours=True)
-    assert build(host, budget_gb=1.0) < set(CONFIG.tiers)
+@pytest.mark.parametrize(
+    ("free_gb", "budget_gb", "vocab_size"),
+    [
+        (40.0, 1.0, VOCAB),  # the budget alone lacks room
+        (4.5, 1.0, VOCAB),  # with fewer requests it still would
+        (4.0, 4.0, 32_000),  # sampling for them takes no more than stays free anyway
+    ],
+)
+def test_requests_go_only_where_that_helps(
+    free_gb: float, budget_gb: float, vocab_size: int
+) -> None:
+    host = DefaultLadder(2048, free_gb=free_gb, is_cap_ours=True, vocab_size=vocab_size)
+    assert build(host, budget_gb=budget_gb) < set(CONFIG.tiers)
     assert host.max_batch_size == 2048
