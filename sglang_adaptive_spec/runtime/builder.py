@@ -166,12 +166,13 @@ def _first_misfit(
 
 def _reserve_gb(host: TierHost, tiers: set[Tier], cap: int | None = None) -> float:
     """Counts the largest batch of each tier: an eager verify is larger than any graph's."""
-    rows = max(
+    by_batch = enumerate(host.reachable_by_batch()[:cap], start=1)
+    rows = (
         batch_size * tier.num_draft_tokens
-        for batch_size, reachable in enumerate(host.reachable_by_batch()[:cap], start=1)
+        for batch_size, reachable in by_batch
         for tier in tiers.intersection(reachable)
     )
-    return reserved_gb(rows, host.vocab_size())
+    return reserved_gb(max(rows, default=0), host.vocab_size())
 
 
 def _left_gb(pool: RuntimePool, memory: MemoryModel, budget_gb: float) -> float:

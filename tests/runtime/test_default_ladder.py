@@ -1,11 +1,12 @@
 """The default config finds room for its tiers, and for as many requests as memory holds."""
 
+import json
 import math
 from typing import Any
 
 import pytest
 
-from sglang_adaptive_spec.config import load_config
+from sglang_adaptive_spec.config import load_config, parse_config
 from sglang_adaptive_spec.host.indices import GraphIndex
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier, chain_tier
@@ -73,6 +74,18 @@ def test_requests_beyond_the_graphs_cost_no_tier() -> None:
     host = DefaultLadder(2048, free_gb=enough_gb + reserved_gb(2048, VOCAB), is_cap_ours=True)
     assert build(host) == every_tier
     assert host.max_batch_size == 2048
+
+
+def test_a_tier_of_large_batches_alone_goes_with_them() -> None:
+    slots = {"1": {"candidate_steps": [1]}, "257": {"candidate_steps": [0]}}
+    config = parse_config("test", json.dumps({"policy": "goodput", **slots}).encode())
+    policy = build_policy(config, 1)
+    host = FakeHost(4.0, 0.1, 1e9, policy, [64, 128, 256], 2048, is_cap_ours=True)
+    pool = RuntimePool([Slot(host, "slot")], TEN)
+    pool.add(TierState(TEN, (10,), (256,), 1.0, 0.25))  # what the server started at is no tier
+    build_tiers(pool, host, MemoryModel(1.5, unit_gb=0.01))
+    assert host.built == [chain_tier(1)]
+    assert host.max_batch_size == 256
 
 
 def test_a_number_that_the_user_named_costs_tiers() -> None:
