@@ -81,6 +81,7 @@ WITH_TREES = {
     },
     "9": {"candidate_steps": [0, 1, 2, 3, 5, 7]},
     "129": {"candidate_steps": [0, 1, 2, 3, 5]},
+    "257": {"candidate_steps": [0]},
 }
 
 
