@@ -13,7 +13,6 @@ fits, too, it rises to `PLAIN_REQUESTS`.
 """
 
 import logging
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import takewhile
@@ -30,6 +29,7 @@ from sglang_adaptive_spec.host.indices import KNOWN, GraphIndex
 from sglang_adaptive_spec.host.request import ATTRIBUTE, request_of
 from sglang_adaptive_spec.host.unsupported import attention_backends, resolved_reason
 from sglang_adaptive_spec.host.workspaces import largest_workspace_bytes, plan_bytes, plan_heads
+from sglang_adaptive_spec.policy.slots import Slots
 from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 
 logger = logging.getLogger(__name__)
@@ -112,9 +112,9 @@ def _raised(server_args: Any, config: AdaptiveConfig, cap: int) -> int:
 
 def _is_plain_above(config: AdaptiveConfig, batch_size: int) -> bool:
     """Returns whether batches above ``batch_size`` may choose zero steps alone."""
-    bounds = sorted(config.slots)
-    first = max(0, bisect_right(bounds, batch_size + 1) - 1)
-    return all(config.slots[bound].tiers == (PLAIN_TIER,) for bound in bounds[first:])
+    slots = Slots({bound: slot.tiers for bound, slot in config.slots.items()})
+    first = slots.bound(batch_size + 1)
+    return all(tiers == (PLAIN_TIER,) for bound, tiers in slots.tiers.items() if bound >= first)
 
 
 def _fitting(server_args: Any, config: AdaptiveConfig, cap: int) -> list[int]:

@@ -135,8 +135,8 @@ def one_at_a_time(last: DoneEvent | None) -> Iterator[None]:
 
     FlashInfer's plan for a graph is made without waiting, in one pinned buffer per backend (sglang
     0.5.23 flashinfer_backend.py:fast_prefill_plan): made early, it would overwrite the one before,
-    which the device has not copied yet. Catch-ups of two rounds and more are never that close: the
-    scheduler reads the result of the first before it launches the second.
+    which the device has not copied yet. Catch-ups in one part, of two rounds and more, are never
+    that close: the scheduler reads the result of the first before it launches the second.
 
     Args:
         last: marks the last such draft-extend; None where they are never close.

@@ -154,7 +154,7 @@ def test_a_schedule_that_overlaps_less_misses_its_claims(
         (
             "grammar",
             lambda cell: cell["windows"]["goodput"].pop(),
-            "goodput: 2 of 3 windows",
+            "1 free goodput: 2 of 3 windows",
         ),
         ("grammar", lambda cell: cell.update(kind="schema"), "grammar lacks ['1 free']"),
     ],
