@@ -32,6 +32,10 @@ from sglang_adaptive_spec.policy.tiers import (
 
 logger = logging.getLogger(__name__)
 
+# Rounds whose results were not worked through: the overlap schedule has two in flight, and a few
+# results wait. More are not waited for.
+MAX_LAUNCHES = 16
+
 
 class TierPool(Protocol):
     """Holds the runtime state of every tier and knows the one in force."""
@@ -69,10 +73,7 @@ class RoundClock(Protocol):
         """Tells that the round in flight is not followed by another at once."""
 
     def poll(self) -> RoundTime | None:
-        """Takes note of a result worked through; returns a period, if a new one is known."""
-
-    def reset(self) -> None:
-        """Forgets the rounds in flight: their results will not be polled."""
+        """Takes note of the oldest round's end; returns a period, if a new one is known."""
 
 
 class FirstDrafts(Protocol):
@@ -150,6 +151,8 @@ class AdaptiveController:
             self.clock.start(tier, batch.size, batch.context_tokens, is_catch_up, num_in_flight)
         launch = Launch(tier, batch.size, self._requests, is_catch_up)
         self._launches.append(launch)
+        if len(self._launches) > MAX_LAUNCHES:
+            self._give_up(MAX_LAUNCHES)
         return launch
 
     def attach(self, first_drafts: FirstDrafts) -> None:
@@ -170,20 +173,19 @@ class AdaptiveController:
         self._results_at_once = results_at_once(self.policy)
 
     def _learn(self, num_correct_drafts: Sequence[int], batch_size: int) -> None:
-        if not self._launches or self._launches[0].batch_size != batch_size:
-            # A result without its launch cannot be attributed, nor can those queued behind it.
-            self._launches.clear()
-            if self.clock is not None:
-                self.clock.reset()
+        sizes = [launch.batch_size for launch in self._launches]
+        if batch_size not in sizes:  # nobody launched such a round
             self.counters.num_feedback_mismatches += 1
             return
+        if older := sizes.index(batch_size):  # their results were lost
+            self._give_up(older)
         launch = self._launches.popleft()
-        self.counters.count_round(launch.tier, num_correct_drafts)
-        firsts = launch.first_drafts.read() if launch.first_drafts is not None else None
-        round_time = self.clock.poll() if self.clock is not None else None  # once per result
+        round_time = self.clock.poll() if self.clock is not None else None  # once per launch
         if round_time is not None and self.shared_times is not None:
             self.shared_times.add(round_time)
         try:
+            self.counters.count_round(launch.tier, num_correct_drafts)
+            firsts = launch.first_drafts.read() if launch.first_drafts is not None else None
             self.policy.observe(
                 Observation(launch.tier, batch_size, launch.requests, num_correct_drafts, firsts)
             )
@@ -191,6 +193,14 @@ class AdaptiveController:
                 self.policy.observe_time(round_time)
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("observe")
+
+    def _give_up(self, num_launches: int) -> None:
+        """Waits no longer for the results of the oldest launches."""
+        for _ in range(num_launches):
+            self._launches.popleft()
+            if self.clock is not None:
+                self.clock.poll()
+        self.counters.num_feedback_mismatches += num_launches
 
     def _learn_shared(self, times: SharedTimes) -> None:
         for round_time in times.tick():  # a message among the ranks: its failure ends the server

@@ -97,9 +97,6 @@ class FakeClock:
         self.num_polls += 1
         return self._finished.pop() if self._finished else None
 
-    def reset(self) -> None:
-        self.calls.append(("reset",))
-
 
 class PatientPolicy(ScriptedPolicy):
     """Takes three results together."""

@@ -170,7 +170,8 @@ ROUNDS: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.managers.schedule_batch:ScheduleBatch",
         (READ, "is_extend_in_batch", "tell a mixed batch"),
-        (WRITE, "reqs", "attribute results to requests; catch up some of the rows"),
+        (WRITE, "reqs", "know the context of requests; catch up some of the rows"),
+        (READ, "req_to_token_pool", "attribute results to requests"),
         (WRITE, "req_pool_indices", "find where the KV of a row stands; borrow rows to measure on"),
         (READ, "return_logprob", "compute logprobs only where they are asked for"),
         (READ, "has_grammar", "apply the grammar's mask"),
@@ -182,11 +183,19 @@ ROUNDS: tuple[Symbol, ...] = (
         (WRITE, "out_cache_loc", "write KV where decode, or the catch-up, puts it"),
         (WRITE, "seq_lens", "read the batch size; one token more, or the catch-up's window"),
         (WRITE, "seq_lens_cpu", "the same on the CPU"),
-        (WRITE, "seq_lens_sum", "know the context; the same summed"),
+        (WRITE, "seq_lens_sum", "the same summed"),
     ),
     *of(
         "sglang.srt.managers.schedule_batch:Req",
-        (READ, "rid", "tell requests apart"),
+        (READ, "kv", "know how much context a request has"),
+    ),
+    *of(
+        "sglang.srt.managers.schedule_batch:ReqKvInfo",
+        (READ, "kv_committed_len", "know how much context a request has"),
+    ),
+    *of(
+        "sglang.srt.mem_cache.memory_pool:ReqToTokenPool",
+        (READ, "req_generation", "tell requests of one row apart"),
     ),
     *of(
         "sglang.srt.model_executor.forward_batch_info:ForwardMode",

@@ -26,6 +26,7 @@ from sglang_adaptive_spec.host.plain_round import (
 )
 from sglang_adaptive_spec.host.registration import install_build_hooks
 from sglang_adaptive_spec.host.request import AdaptiveRequest, request_of
+from sglang_adaptive_spec.host.rows import context_tokens, row_keys
 from sglang_adaptive_spec.host.seeding import Seeding, seed_costs
 from sglang_adaptive_spec.host.startup import TierBuilder
 from sglang_adaptive_spec.host.telemetry import Telemetry
@@ -280,10 +281,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             self.plain_rounds.schedule.settle()  # decode rows advance past what is kept
 
     def _decode_batch(self, batch: Any) -> DecodeBatch:
-        context_tokens = batch.seq_lens_sum or 0  # None where no attention backend needs it
         size = batch.seq_lens.shape[0]
-        requests = tuple([req.rid for req in batch.reqs])  # compared and kept as it is from here
-        return DecodeBatch(size, requests, context_tokens, time.monotonic())
+        return DecodeBatch(size, row_keys(batch), context_tokens(batch), time.monotonic())
 
     def prepare_plain_rounds(self) -> None:
         """Makes what zero-step rounds keep for the draft, for as many requests as may run."""

@@ -173,11 +173,6 @@ class RoundTimer:
         tier, batch_size, context_tokens, is_catch_up, stands_for = timed
         return RoundTime(tier, batch_size, context_tokens, ms, is_catch_up, stands_for)
 
-    def reset(self) -> None:
-        """Forgets the rounds in flight; their results will not be polled."""
-        self._num_finished = self._num_started
-        self._is_direct = self._is_timing = False
-
 
 def clock_of(device: str) -> Clock:
     """Returns events for a device that has a stream, readings of the clock for the CPU."""

@@ -13,7 +13,7 @@ from typing import Any
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from e2e_plugins.forced_switch import WalkAllTiers
-from e2e_plugins.stand_in import SCHEDULER
+from e2e_plugins.stand_in import SCHEDULER, note_ids, rids
 
 WORKER = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2"
 ROUND = f"{WORKER}.forward_batch_generation"
@@ -33,13 +33,13 @@ class FailingWalk(WalkAllTiers):
 
     def choose(self, batch: Any) -> Any:
         tier = super().choose(batch)
-        if is_meant(batch.requests, "choose") and self._random.random() < 0.5:
+        if is_meant(rids(batch.requests), "choose") and self._random.random() < 0.5:
             done["choose"] += 1
             raise ZeroDivisionError("e2e: choose fails")
         return tier
 
     def observe(self, observation: Any) -> None:
-        if is_meant(observation.requests, "observe"):
+        if is_meant(rids(observation.requests), "observe"):
             done["observe"] += 1
             raise KeyError("e2e: observe fails")
 
@@ -97,6 +97,7 @@ def show_done(result: Any, *_args: Any, **_kw: Any) -> Any:
 
 def fail() -> None:
     """The plugin with the failing policy and the failing round."""
+    note_ids()
     HookRegistry.register(f"{SCHEDULER}.get_init_info", take_over, HookType.AFTER)
     HookRegistry.register(f"{SCHEDULER}.get_internal_state", show_done, HookType.AFTER)
     HookRegistry.register(ROUND, run_round, HookType.AROUND)

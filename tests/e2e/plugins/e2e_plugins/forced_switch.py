@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
-from e2e_plugins.stand_in import StandIn, take_over
+from e2e_plugins.stand_in import StandIn, rids, take_over
 
 SEED = 20
 
@@ -39,7 +39,8 @@ class WalkAllTiers(StandIn):
 
     def observe(self, observation: Any) -> None:
         self._policy.observe(observation)
-        for rid, accepted in zip(observation.requests, observation.num_correct_drafts, strict=True):
+        names = rids(observation.requests)
+        for rid, accepted in zip(names, observation.num_correct_drafts, strict=True):
             self.rounds[rid].append([observation.tier.label, accepted])
         chosen, ran = self._launched.popleft(), observation.tier
         account, requests = self.account, set(observation.requests)

@@ -8,14 +8,14 @@ import re
 from typing import Any
 
 from e2e_plugins.forced_switch import WalkAllTiers, shown
-from e2e_plugins.stand_in import take_over
+from e2e_plugins.stand_in import rids, take_over
 
 
 class WalkUnlessPinned(WalkAllTiers):
     """Walks on in the rounds in which nobody is pinned."""
 
     def choose(self, batch: Any) -> Any:
-        pins = {match[1] for rid in batch.requests if (match := re.match(r"at-(\d+)-", rid))}
+        pins = {match[1] for rid in rids(batch.requests) if (match := re.match(r"at-(\d+)-", rid))}
         if not pins:
             return super().choose(batch)
         (steps,) = pins

@@ -5,7 +5,24 @@ from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
+from sglang_adaptive_spec.host.rows import row_keys
+
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+
+
+_rid_of: dict[Any, str] = {}
+
+
+def rids(requests: Iterable[Any]) -> list[str]:
+    """Returns the ids that clients know the rows of a batch by."""
+    return [_rid_of[request] for request in requests]
+
+
+def note_rids(run: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kw: Any) -> Any:
+    """Remembers the ids of a batch before any policy is asked about it."""
+    if batch.reqs:
+        _rid_of.update(zip(row_keys(batch), [req.rid for req in batch.reqs], strict=True))
+    return run(scheduler, batch, *args, **kw)
 
 
 class StandIn:
@@ -46,5 +63,11 @@ def take_over(make: Callable[..., StandIn], show: Callable[[StandIn], Mapping[st
         result.internal_state |= show(scheduler.draft_worker.controller.policy)
         return result
 
+    note_ids()
     HookRegistry.register(f"{SCHEDULER}.get_init_info", replace, HookType.AFTER)
     HookRegistry.register(f"{SCHEDULER}.get_internal_state", add, HookType.AFTER)
+
+
+def note_ids() -> None:
+    """Makes `rids` known."""
+    HookRegistry.register(f"{SCHEDULER}.run_batch", note_rids, HookType.AROUND)

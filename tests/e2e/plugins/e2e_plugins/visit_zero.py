@@ -14,7 +14,7 @@ from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from e2e_plugins.stand_in import StandIn, take_over
+from e2e_plugins.stand_in import StandIn, rids, take_over
 
 ROUND = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.forward_batch_generation"
 STEPS = 3
@@ -36,7 +36,7 @@ class VisitZero(StandIn):
         self.rounds: dict[str, list[list[Any]]] = defaultdict(list)
 
     def choose(self, batch: Any) -> Any:
-        requests = {_rid(request) for request in batch.requests}
+        requests = set(rids(batch.requests))
         if not requests & self._requests:
             self._num_rounds = 0
         self._requests = requests
@@ -48,13 +48,10 @@ class VisitZero(StandIn):
 
     def observe(self, observation: Any) -> None:
         firsts = observation.first_draft_correct or [None] * observation.batch_size
-        rows = zip(observation.requests, observation.num_correct_drafts, firsts, strict=True)
-        for request, num_correct, first in rows:
-            self.rounds[_rid(request)].append([observation.tier.num_steps, num_correct, first])
-
-
-def _rid(request: Any) -> str:
-    return str(getattr(request, "rid", request))
+        names = rids(observation.requests)
+        rows = zip(names, observation.num_correct_drafts, firsts, strict=True)
+        for rid, num_correct, first in rows:
+            self.rounds[rid].append([observation.tier.num_steps, num_correct, first])
 
 
 def _num_together(rids: set[str]) -> int:

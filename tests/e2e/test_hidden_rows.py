@@ -1,0 +1,44 @@
+"""Rounds know their requests and their context where the host tells neither by id nor by length."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.e2e.fleet import Fleet
+from tests.e2e.launches import forced
+from tests.e2e.server import OURS, Launch
+from tests.e2e.traffic import answers, check_identical, check_idle_and_whole
+
+CASES = [
+    replace(
+        forced(base, host=host, overlap=True),
+        name=f"{base}-hidden-rows",
+        plugins=(OURS, "hidden_rows"),
+    )
+    for base, host in (("eagle", "0.5.20"), ("eagle3", "0.5.23"))
+]
+MIN_ROUNDS = 100
+
+pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("launch", CASES, ids=str, scope="module")]
+
+
+def test_requests_of_one_id_are_told_apart(fleet: Fleet, launch: Launch) -> None:
+    reference = fleet.ask_once(launch.reference(), answers)
+    check_identical(fleet.ask_once(launch, answers), reference)
+    state = fleet.use(launch).internal_state()
+    assert min(state["adaptive_spec"]["rounds"].values()) > 0
+    assert state["adaptive_spec"]["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
+
+
+def test_the_policy_is_told_the_context_but_for_the_round_in_flight(
+    fleet: Fleet, launch: Launch
+) -> None:
+    fleet.ask_once(launch, answers)
+    check_idle_and_whole(fleet.use(launch))
+    contexts = fleet.use(launch).internal_state()["e2e_contexts"]
+    assert len(contexts) >= MIN_ROUNDS
+    wrong = [
+        (told, true) for told, true, in_flight in contexts if not 0 <= true - told <= in_flight
+    ]
+    assert wrong == []
+    assert any(told for told, _, _ in contexts)
