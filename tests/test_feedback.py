@@ -1,4 +1,4 @@
-"""Every result goes to the round that produced it; one that fits no round costs no other its own."""
+"""Every result goes to the round that produced it; one that fits none costs no other its own."""
 
 from hypothesis import given
 from hypothesis import strategies as st

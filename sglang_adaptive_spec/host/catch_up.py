@@ -29,6 +29,9 @@ PER_ROW = (
     "top_logprobs_nums",
     "token_ids_logprobs",
 )
+# Of its SamplingBatchInfo, as far as a draft-extend that draws its proposals reads them (sglang
+# 0.5.23 eagle_worker_v2.py:_draft_extend_for_decode).
+SAMPLED_PER_ROW = ("temperatures", "top_ks", "sampling_seed")
 
 
 def row_parts(num_rows: int, part_size: int) -> Iterator[slice]:
@@ -67,10 +70,17 @@ def extend_in_parts(
 
 def rows_of(batch: Any, part: slice) -> Any:
     """Returns a copy of ``batch`` with the rows of ``part`` alone."""
-    rows = copy.copy(batch)
-    for name in PER_ROW:
-        value = getattr(batch, name)
-        if value is not None:
-            setattr(rows, name, value[part])
+    rows = _cut(batch, PER_ROW, part)
+    rows.sampling_info = _cut(batch.sampling_info, SAMPLED_PER_ROW, part)
     rows.seq_lens_sum = None  # computed anew from the lengths
     return rows
+
+
+def _cut(whole: Any, names: Iterable[str], part: slice) -> Any:
+    """Returns a copy of ``whole`` with ``part`` of those of its fields that are there."""
+    cut = copy.copy(whole)
+    for name in names:
+        value = getattr(whole, name)
+        if value is not None:
+            setattr(cut, name, value[part])
+    return cut

@@ -63,6 +63,10 @@ PLAIN: tuple[Symbol, ...] = (
         ),
     ),
     *of(
+        "sglang.srt.model_executor.forward_batch_info:ForwardBatch",
+        (WRITE, "spec_info", "tell the positions, then decode as without speculation"),
+    ),
+    *of(
         "sglang.srt.model_executor.forward_batch_info:CaptureHiddenMode",
         (READ, "FULL", "keep what the draft will read"),
     ),
@@ -80,6 +84,10 @@ PLAIN: tuple[Symbol, ...] = (
         "sglang.srt.sampling.sampling_batch_info:SamplingBatchInfo",
         (CALL, "update_regex_vocab_mask", "sample by the grammar with logprobs", "self"),
         (READ, "grammar_mask", "sample by the grammar with logprobs"),
+        (READ, "is_all_greedy", "draw the same token on every rank"),
+        (WRITE, "temperatures", "catch up some of the rows"),
+        (WRITE, "top_ks", "catch up some of the rows"),
+        (WRITE, "sampling_seed", "catch up some of the rows"),
     ),
     *of(
         "sglang.srt.speculative.eagle_utils",

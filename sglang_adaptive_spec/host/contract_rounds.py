@@ -169,7 +169,7 @@ ROUNDS: tuple[Symbol, ...] = (
     ),
     *of(
         "sglang.srt.managers.schedule_batch:ScheduleBatch",
-        (READ, "is_extend_in_batch", "tell a mixed batch"),
+        (WRITE, "is_extend_in_batch", "tell a mixed batch; catch up the rows of one that decode"),
         (WRITE, "reqs", "know the context of requests; catch up some of the rows"),
         (READ, "req_to_token_pool", "attribute results to requests"),
         (WRITE, "req_pool_indices", "find where the KV of a row stands; borrow rows to measure on"),
@@ -201,7 +201,7 @@ ROUNDS: tuple[Symbol, ...] = (
         "sglang.srt.model_executor.forward_batch_info:ForwardMode",
         (CALL, "is_extend", "tell extend from decode", "self"),
         (CALL, "is_idle", "leave idle batches alone", "self"),
-        (CALL, "is_mixed", "forget the backlog where decode rows ride along", "self"),
+        (CALL, "is_mixed", "catch the draft up before decode rows ride along", "self"),
         (READ, "DECODE", "decode in a zero-step round"),
     ),
 )

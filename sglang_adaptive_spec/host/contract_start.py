@@ -143,6 +143,11 @@ START: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.environ:Envs",
         (READ, "SGLANG_FLASHINFER_WORKSPACE_SIZE", "know for how many requests plans fit"),
+        (
+            WRITE,
+            "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND",
+            "catch the draft up although it is set",
+        ),
     ),
     *of("sglang.srt.environ", (READ, "envs", "read a variable of the host")),
     *of(
@@ -277,6 +282,7 @@ START: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.distributed.parallel_state:GroupCoordinator",
         (CALL, "broadcast_object", "know the same on every rank", "self, obj, *, src"),
+        (CALL, "broadcast", "draw the same token on every rank", "self, input_, *, src"),
         (READ, "world_size", "ask other ranks only when there are some"),
         (READ, "cpu_group", "take the least free memory of all ranks"),
     ),

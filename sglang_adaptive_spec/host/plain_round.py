@@ -12,10 +12,9 @@ its steps while the zero-step tier is in force (worker.py).
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.layers.attention.flashinfer_mla_backend import FlashInferMLAAttnBackend
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
@@ -35,7 +34,7 @@ from sglang.srt.speculative.eagle_utils import (
 )
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-from sglang_adaptive_spec.host.catch_up import RELAYED, extend_in_parts, row_parts
+from sglang_adaptive_spec.host.catch_up import RELAYED, extend_in_parts, row_parts, rows_of
 from sglang_adaptive_spec.host.workspaces import plan_bytes, plan_heads
 from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS
 from sglang_adaptive_spec.runtime.backlog import (
@@ -48,6 +47,20 @@ from sglang_adaptive_spec.runtime.backlog import (
     to_device,
     window_start,
 )
+
+# A choice, 0.3 GB in fp32: a draft-extend without graphs makes logits of every position of its
+# window, and nothing is planned for those (runtime/builder.py: MIN_RESERVED_GB).
+MAX_EAGER_LOGITS = 2**26
+
+
+class DecodePositions(NamedTuple):
+    """Tells a forward where its tokens stand.
+
+    From these the host derives positions of multimodal models, too, which it would else compute
+    from lengths on the CPU (sglang 0.5.23 forward_batch_info.py:compute_spec_mrope_positions).
+    """
+
+    positions: torch.Tensor  # [bs] int64
 
 
 def plain_round_unsupported_reason(target_runner: Any) -> str | None:
@@ -78,6 +91,11 @@ def catch_up_width(draft_worker: Any, max_batch_size: int) -> int:
         if plan_bytes(max_batch_size, width, *heads) <= workspace.nbytes:
             return width
     return 1  # as wide as the host's own draft-extend at zero steps
+
+
+def eager_part_size(width: int, vocab_size: int) -> int:
+    """Returns how many requests a draft-extend of ``width`` catches up without graphs."""
+    return max(MAX_EAGER_LOGITS // (width * vocab_size), 1)
 
 
 class PlainDecodeGraphRunner(DecodeCudaGraphRunner):
@@ -122,8 +140,6 @@ class PlainRounds:
     def __init__(self, worker: Any, max_batch_size: int, part_size: int) -> None:
         draft_runner = worker.draft_worker.draft_runner
         num_rows = min(max_batch_size, MAX_ROWS)
-        if resolved_view(worker.server_args).speculative_use_rejection_sampling:
-            num_rows = min(num_rows, part_size)  # proposals are sampled for the whole batch
         self._worker = worker
         self.part_size = part_size
         self._target_worker = worker.target_worker
@@ -148,6 +164,7 @@ class PlainRounds:
         self._draft_input: Any = None
         self._debts: list[int] = []  # per row, this round included
         self._is_catch_up = False
+        self._has_target = True  # else the draft is caught up alone
         self.is_running = False
         self.first_drafts: FirstDrafts | None = None
 
@@ -163,9 +180,32 @@ class PlainRounds:
         self.first_drafts = None
         self.is_running = True
 
+    def begin_catch_up(self, batch: Any, requests: Sequence[Hashable]) -> Any:
+        """Starts a catch-up without a round, of those rows of a mixed batch that decode.
+
+        Args:
+            batch: the host's, as it will be extended; left as it is.
+            requests: its rows.
+
+        Returns:
+            The decode batch to run, or None if the draft lacks nothing.
+        """
+        first = next((row for row, debt in enumerate(self.schedule.debts(requests)) if debt), None)
+        if first is None:
+            return None
+        rows = rows_of(batch, slice(first, None))  # rows that decode come last
+        rows.forward_mode, rows.is_extend_in_batch = ForwardMode.DECODE, False
+        rows.spec_info = EagleDraftInput()
+        rows.seq_lens = rows.seq_lens - 1  # without the token that the extend adds
+        if rows.seq_lens_cpu is not None:
+            rows.seq_lens_cpu = rows.seq_lens_cpu - 1
+        self._has_target = False
+        self.begin(None, requests[first:], is_catch_up=True)
+        return rows
+
     def end(self) -> None:
         """Ends the round, also after an error."""
-        self.is_running = False
+        self.is_running, self._has_target = False, True
         self._on_publish = self._draft_input = None
 
     def trivial_verify_input(self, batch: Any) -> Any:
@@ -175,6 +215,10 @@ class PlainRounds:
 
     def verify(self, batch: Any, grammar_barrier: Any) -> GenerationBatchResult:
         """Runs the target on the bonus tokens and samples the next ones."""
+        if not self._has_target:
+            return GenerationBatchResult(
+                new_seq_lens=batch.seq_lens, next_draft_input=EagleDraftInput()
+            )
         draft_input, lens_before = self._draft_input, batch.seq_lens
         lens_after = lens_before + 1
         if self._on_publish is not None:
@@ -187,6 +231,7 @@ class PlainRounds:
             capture_hidden_mode=CaptureHiddenMode.FULL,
             return_hidden_states_before_norm=False,
         )
+        forward_batch.spec_info = batch.spec_info = None
         runner.shared_read_done_event = None  # only this forward's own mark may be waited on
         output = self._target_worker.forward_batch_generation(
             batch=None, forward_batch=forward_batch, is_verify=True
@@ -226,15 +271,24 @@ class PlainRounds:
             window = self.backlog.window(rows[part], result.new_seq_lens[part], debts[part])
             self._extend_window(extend, rows_of_batch, window, draft_input)
 
-        next_input = result.next_draft_input
-        if len(rows) > self.part_size:
-            parts = row_parts(len(rows), self.part_size)
+        next_input, part_size = result.next_draft_input, self._part_size()
+        if len(rows) > part_size:
+            parts = row_parts(len(rows), part_size)
             extend_in_parts(extend_part, batch, next_input, parts, self._last_extend)
             return
         with one_at_a_time(self._last_extend if self.width == 1 else None):
             extend_part(batch, slice(None), next_input)
 
     # -- pieces of a round --
+
+    def _part_size(self) -> int:
+        """Returns how many requests the draft-extend in force may catch up at once."""
+        draft = self._worker.draft_worker
+        if draft.cuda_graph_runner_for_draft_extend is not None:
+            return self.part_size
+        known, config = draft.hot_token_id, draft.draft_runner.model_config
+        vocab_size = config.vocab_size if known is None else len(known)
+        return min(self.part_size, eager_part_size(self.width, vocab_size))
 
     def _extend_window(
         self,
@@ -269,7 +323,7 @@ class PlainRounds:
     def _prepare(self, batch: Any, bonus_tokens: torch.Tensor, lens_after: torch.Tensor) -> None:
         """Turns the batch into the decode batch that it would be without speculation."""
         batch.forward_mode = ForwardMode.DECODE
-        batch.spec_info = None
+        batch.spec_info = DecodePositions(batch.seq_lens.to(torch.int64))
         batch.input_ids = bonus_tokens.to(torch.int64)
         batch.out_cache_loc = self._req_to_token[batch.req_pool_indices, batch.seq_lens].to(
             torch.int64
@@ -284,7 +338,12 @@ class PlainRounds:
         runner = self._target_worker.model_runner
         if not batch.return_logprob:
             # Greedy tokens are int64 already; sampling kernels return int32.
-            return runner.sample(logits_output, forward_batch).to(torch.int64)
+            tokens = runner.sample(logits_output, forward_batch).to(torch.int64)
+            # As the host does after a verify: what is drawn may differ among ranks.
+            group = get_parallel().tp_group
+            if group.world_size > 1 and not batch.sampling_info.is_all_greedy:
+                group.broadcast(tokens, src=0)
+            return tokens
         return self._sample_with_logprobs(batch, logits_output)
 
     def _sample_with_logprobs(self, batch: Any, logits_output: Any) -> torch.Tensor:

@@ -105,8 +105,6 @@ def _raised(server_args: Any, config: AdaptiveConfig, cap: int) -> int:
     do_all_fit = max(view.cuda_graph_config.decode.bs or [0]) in fitting
     if not do_all_fit or not _is_plain_above(config, largest):
         return largest
-    if view.speculative_use_rejection_sampling:
-        return largest  # such a draft is not caught up in parts (plain_round.py)
     return PLAIN_REQUESTS
 
 

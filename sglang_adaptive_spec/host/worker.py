@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sglang.srt.environ import envs
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.runtime_context import get_context, get_parallel
@@ -213,7 +214,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         mode = batch.forward_mode
         self._is_target_last_to_read = False
         if mode.is_extend() or batch.is_extend_in_batch:
-            self._before_extend(mode)
+            self._before_extend(batch)
         elif not mode.is_idle():
             launch = self.controller.before_decode(self._decode_batch(batch))
             if self.plain_rounds is not None and launch.tier == PLAIN_TIER:
@@ -275,10 +276,24 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             return self.plain_rounds.verify(batch, kwargs.get("grammar_barrier"))
         return super().verify(batch, *args, **kwargs)
 
-    def _before_extend(self, mode: Any) -> None:
+    def _before_extend(self, batch: Any) -> None:
         self.controller.before_extend()
-        if self.plain_rounds is not None and mode.is_mixed():
-            self.plain_rounds.schedule.settle()  # decode rows advance past what is kept
+        plain = self.plain_rounds
+        if plain is None:
+            return
+        requests = row_keys(batch)
+        if not batch.forward_mode.is_mixed():
+            plain.schedule.forget(requests)
+            return
+        rows = plain.begin_catch_up(batch, requests)  # they advance past what is kept
+        if rows is None:
+            return
+        self.pool.activate(PLAIN_TIER)
+        try:
+            super().forward_batch_generation(rows)
+        finally:
+            plain.end()
+            self.pool.activate(self.controller.startup_tier)
 
     def _decode_batch(self, batch: Any) -> DecodeBatch:
         size = batch.seq_lens.shape[0]
@@ -293,6 +308,12 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         if reason is not None:
             logger.warning("ADAPTIVE_EAGLE keeps the host's zero-step round: %s.", reason)
             return
+        if envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND.get():
+            logger.warning(
+                "ADAPTIVE_EAGLE ignores SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND=1: its zero-step "
+                "rounds put the draft-extend off by themselves, and it must come in the end."
+            )
+            envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND.set(False)
         part_size = self.tier_builder.max_catch_up_size()
         self.plain_rounds = PlainRounds(self, target_runner.max_running_requests, part_size)
         self._draft_worker.plain_rounds = self.plain_rounds

@@ -69,6 +69,18 @@ class CatchUpSchedule:
             self._requests = requests
         return is_last or self._furthest + self._since >= self._interval
 
+    def forget(self, requests: Sequence[Hashable]) -> None:
+        """Takes note that ``requests`` are prefilled anew: the draft is level with them."""
+        if self.is_behind(requests):
+            debts = self.debts(tuple(self._behind))
+            self._behind = {
+                request: debt
+                for request, debt in zip(self._behind, debts, strict=True)
+                if request not in requests
+            }
+            self._furthest, self._since = max(self._behind.values(), default=0), 0
+            self._requests = ()
+
     def settle(self) -> None:
         """Books a catch-up of every request."""
         self._behind, self._since = {}, 0

@@ -17,6 +17,13 @@ def catch_up(plugins_loaded: None) -> Any:
     return catch_up
 
 
+def sampling() -> Any:
+    """Sampling parameters by row, as far as a draft-extend may read them."""
+    return SimpleNamespace(
+        temperatures=torch.arange(NUM_ROWS) / 10, top_ks=torch.arange(NUM_ROWS), sampling_seed=None
+    )
+
+
 def batch() -> Any:
     """A batch as far as a draft-extend reads it."""
     lens = torch.arange(10, 10 + NUM_ROWS)
@@ -31,6 +38,7 @@ def batch() -> Any:
         top_logprobs_nums=list(range(NUM_ROWS)),
         token_ids_logprobs=[[row] for row in range(NUM_ROWS)],
         forward_mode="decode",
+        sampling_info=sampling(),
     )
 
 
@@ -79,7 +87,10 @@ def test_the_batch_itself_is_left_as_it_is(catch_up: Any) -> None:
     catch_up.extend_in_parts(DraftExtend().extend, whole, SimpleNamespace(), parts, None)
     for name, value in vars(before).items():
         now = getattr(whole, name)
-        assert torch.equal(now, value) if isinstance(value, torch.Tensor) else now == value
+        if name == "sampling_info":
+            assert torch.equal(now.top_ks, value.top_ks)
+        else:
+            assert torch.equal(now, value) if isinstance(value, torch.Tensor) else now == value
 
 
 def test_every_part_waits_for_the_one_before(catch_up: Any) -> None:
@@ -95,6 +106,11 @@ def test_a_part_has_the_rows_of_every_field(catch_up: Any) -> None:
     for name in catch_up.PER_ROW:
         assert list(getattr(part, name)) == list(getattr(whole, name)[3:5])
     assert part.seq_lens_sum is None  # not the whole batch's
+    assert part.sampling_info.top_ks.tolist() == [3, 4]
+    assert (
+        part.sampling_info.temperatures.tolist() == whole.sampling_info.temperatures[3:5].tolist()
+    )
+    assert len(whole.sampling_info.top_ks) == NUM_ROWS
 
 
 def test_a_field_that_is_not_there_stays_away(catch_up: Any) -> None:
