@@ -42,8 +42,10 @@ class ServerCosts:
         self.origin = {
             "file": path.name,
             "date": stored.date,
-            "gpu": stored.key.gpu,
-            "host_version": stored.key.host_version,
+            "gpu": stored.key["gpu"],
+            # A field of its own up to format 2.
+            "host_version": stored.key.get("versions", {}).get("sglang")
+            or stored.key["host_version"],
             "measured_batch_sizes": {
                 str(tier.num_steps): sorted({size for size, _, _ in points})
                 for tier, points in zip(self.tiers, self._state["seeds"], strict=True)
@@ -94,9 +96,8 @@ def keep_costs(source: Path, target: Path, served: Path | None) -> None:
         ValueError: ``served`` is of another server.
     """
     stored = msgspec.json.decode(source.read_bytes(), type=KeptCosts)
-    key = msgspec.structs.replace(
-        stored.key, model=Path(stored.key.model).name, draft=Path(stored.key.draft).name
-    )
+    names = {name: Path(stored.key[name]).name for name in ("model", "draft")}
+    key = stored.key | names
     kept = msgspec.to_builtins(msgspec.structs.replace(stored, key=key))
     if served is not None:
         record = json.loads(served.read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sglang_adaptive_spec.host.cost_settings import COST_SETTINGS
 from sglang_adaptive_spec.host.symbols import Kind, Symbol, of
 
 HOOK, OVERRIDE, CALL, READ, WRITE = Kind
@@ -26,10 +27,14 @@ _INPUT_FIELDS = tuple(
         "exec_:ExecDeterministic",
         "exec_:ExecOverlap",
         "exec_:ExecFeatures",
+        "exec_:ExecComm",
+        "exec_:ExecGraph",
+        "exec_:ExecMamba",
+        "exec_:ExecOffload",
     )
 )
 
-START: tuple[Symbol, ...] = (
+_START: tuple[Symbol, ...] = (
     # -- how the plugin enters --
     *of(
         "sglang.srt.plugins.hook_registry:HookRegistry",
@@ -370,3 +375,11 @@ START: tuple[Symbol, ...] = (
         (READ, "page_size", "borrow whole pages"),
     ),
 )
+
+_LISTED = {symbol.path for symbol in _START}
+_COSTS = of(
+    "sglang.srt.server_args:ServerArgs",
+    *((READ, name, "measure round times anew where it differs") for name in COST_SETTINGS),
+    declared_in=_INPUT_FIELDS,
+)
+START = (*_START, *(symbol for symbol in _COSTS if symbol.path not in _LISTED))

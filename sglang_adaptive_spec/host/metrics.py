@@ -8,6 +8,7 @@ with their labels and has the queries. Accept length by tier, for example:
       / sum by (num_steps) (rate(sglang:adaptive_spec_request_rounds_total[5m]))
 """
 
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,6 +17,8 @@ from sglang_adaptive_spec.counters import RoundCounters
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.tiers import Tier
 from sglang_adaptive_spec.watch import MOVE_REASONS, WatchedPolicy
+
+logger = logging.getLogger(__name__)
 
 EXPORT_INTERVAL_S = 1.0  # well below the scrape intervals in use (Prometheus' default: 60 s)
 
@@ -66,10 +69,18 @@ class MetricsExporter(threading.Thread):
         }
 
     def run(self) -> None:
-        """Exports once a second until the process ends."""
-        wait = threading.Event().wait
+        """Exports once a second until the process ends, whatever happens to one export."""
+        wait, has_failed = threading.Event().wait, False
         while not wait(EXPORT_INTERVAL_S):
-            self.export()
+            try:
+                self.export()
+            except Exception:
+                if not has_failed:
+                    logger.exception(
+                        "ADAPTIVE_EAGLE could not export its counters to /metrics; it tries again "
+                        "every second. Further failures are not logged."
+                    )
+                has_failed = True
 
     def export(self) -> None:
         """Adds what is new since the last call."""

@@ -12,7 +12,8 @@ its steps while the zero-step tier is in force (worker.py).
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from sglang.srt.configs.hybrid_arch import mambaish_config
@@ -51,16 +52,6 @@ from sglang_adaptive_spec.runtime.backlog import (
 # A choice, 0.3 GB in fp32: a draft-extend without graphs makes logits of every position of its
 # window, and nothing is planned for those (runtime/builder.py: MIN_RESERVED_GB).
 MAX_EAGER_LOGITS = 2**26
-
-
-class DecodePositions(NamedTuple):
-    """Tells a forward where its tokens stand.
-
-    From these the host derives positions of multimodal models, too, which it would else compute
-    from lengths on the CPU (sglang 0.5.23 forward_batch_info.py:compute_spec_mrope_positions).
-    """
-
-    positions: torch.Tensor  # [bs] int64
 
 
 def plain_round_unsupported_reason(target_runner: Any) -> str | None:
@@ -323,7 +314,10 @@ class PlainRounds:
     def _prepare(self, batch: Any, bonus_tokens: torch.Tensor, lens_after: torch.Tensor) -> None:
         """Turns the batch into the decode batch that it would be without speculation."""
         batch.forward_mode = ForwardMode.DECODE
-        batch.spec_info = DecodePositions(batch.seq_lens.to(torch.int64))
+        # Positions of multimodal models follow from these, too; else the host would compute them
+        # from lengths on the CPU (sglang 0.5.23 forward_batch_info.py:
+        # compute_spec_mrope_positions).
+        batch.spec_info = SimpleNamespace(positions=batch.seq_lens.to(torch.int64))
         batch.input_ids = bonus_tokens.to(torch.int64)
         batch.out_cache_loc = self._req_to_token[batch.req_pool_indices, batch.seq_lens].to(
             torch.int64

@@ -8,28 +8,22 @@ serving (policy/costs.py). All ranks run the same rounds; rank 0's times count.
 The borrowed slots keep what the rounds wrote, as slots that a finished request gave back do.
 """
 
-import copy
 import logging
-import platform
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import torch
 from sglang.srt.managers.schedule_batch import ScheduleBatch
-from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
-from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.runtime_context import get_parallel
-from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
-from sglang.srt.speculative.eagle_info import EagleDraftInput
-from sglang.srt.speculative.eagle_utils import get_draft_recurrent_hidden_state_spec
 
-from sglang_adaptive_spec import __version__
-from sglang_adaptive_spec.host.versions import versions_report
+from sglang_adaptive_spec.host.borrowed_batch import BorrowedBatch, fresh, longest_context
+from sglang_adaptive_spec.host.cost_key import cost_key
 from sglang_adaptive_spec.policy.cost_cache import CostKey, default_folder, load, save
-from sglang_adaptive_spec.policy.costs import DEFAULT_BUCKETS, CostTable
+from sglang_adaptive_spec.policy.costs import DEFAULT_BUCKETS, MIN_MS, CostTable
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
 
@@ -49,7 +43,9 @@ TIMED_ROUNDS = 4  # on a GPU, between two events
 # (benchmarks/results/matrix-trees-h200.json, by benchmarks/matrix.py).
 LIMIT_S = 8.0  # or TIER_LIMIT_S for each tier, where that is more
 TIER_LIMIT_S = 1.2
-MAX_POOL_SHARE = 0.8  # of the free KV slots
+# A choice: kept round times are dropped where one is off by more, either way. Windows of one arm
+# differ by up to 1.18 on an H200 (FlashInfer); measuring again costs 8 s.
+MAX_KEPT_RATIO = 1.25
 CPU_SIZES = (1, 4)
 CPU_CONTEXT_LEN = 64
 CPU_TIMED_ROUNDS = 3  # their median: a CPU is rarely idle
@@ -86,39 +82,45 @@ def seed_costs(worker: Any, policy: GoodputPolicy, max_batch_size: int) -> Seedi
     """Gives ``policy`` the costs of an earlier start on the same machine, else measures them."""
     start_s = time.perf_counter()
     plain, seeder = worker.plain_rounds, Seeder(worker, max_batch_size)
-    group, folder = get_parallel().tp_group, default_folder()
+    group = get_parallel().tp_group
+    folder = default_folder() if get_parallel().tp_rank == 0 else None
     sizes = {size for state in worker.pool.states for size in state.graph_batch_sizes}
     policy.costs = _empty_table(policy, sizes)
-    key = _cost_key(worker, policy, sizes, seeder.longest_contexts())
-    stored = load(key, folder) if get_parallel().tp_rank == 0 else None
-    state = group.broadcast_object(None if stored is None else stored.to_dict(), src=0)
-    if state is not None:
-        policy.costs, source = CostTable.from_dict(state), "cache"
-    else:
-        source = "measured"
-        try:
-            policy.costs = seeder.seed(policy.costs)
-        except (RuntimeError, ValueError, TypeError, AttributeError, AssertionError):
-            # A draft that asks more of a batch than a borrowed one has must not stop the start.
-            # Among several ranks it must: another that did not fail waits for this one.
-            if group.world_size > 1:
-                raise
-            logger.exception(
-                "ADAPTIVE_EAGLE could not measure its round times; it learns them while serving."
-            )
-            policy.costs, source = _empty_table(policy, sizes), "none"
-        if source == "measured" and get_parallel().tp_rank == 0:
-            if seeder.is_complete:  # half a table is measured anew
-                save(key, policy.costs, folder)
-            else:
-                late = f"its limit of {seeder.limit_s:g} s was over"
-                _warn_of(seeder.out_of_time, late, "list fewer tiers in the config")
-                full = "the KV pool has too few slots"
-                _warn_of(seeder.out_of_room, full, "give the server a larger KV pool")
+    key = cost_key(worker, policy.costs.tiers, sizes, seeder.longest_contexts())
+    found = load(key, folder)
+    state = group.broadcast_object(None if found is None else found.to_dict(), src=0)
+    kept = None if state is None else CostTable.from_dict(state)
+    try:
+        if kept is not None and seeder.confirms(kept):
+            policy.costs, source = kept, "cache"
+        else:
+            policy.costs, source = seeder.seed(policy.costs), "measured"
+    except (RuntimeError, ValueError, TypeError, AttributeError, AssertionError):
+        # A draft that asks more of a batch than a borrowed one has must not stop the start.
+        # Among several ranks it must: another that did not fail waits for this one.
+        if group.world_size > 1:
+            raise
+        logger.exception(
+            "ADAPTIVE_EAGLE could not measure its round times; it learns them while serving."
+        )
+        policy.costs, source = _empty_table(policy, sizes), "none"
+    if source == "measured" and get_parallel().tp_rank == 0:
+        _keep(key, policy.costs, folder, seeder)
     if plain is not None:
         policy.costs.catch_up_rounds = plain.width
     seconds = time.perf_counter() - start_s - seeder.warm_up_s
     return Seeding(source, seconds, seeder.num_points, seeder.warm_up_s)
+
+
+def _keep(key: CostKey, costs: CostTable, folder: Path | None, seeder: "Seeder") -> None:
+    """Keeps a whole table for the next start, and names what half a one lacks."""
+    if seeder.is_complete:
+        save(key, costs, folder)
+        return
+    late = f"its limit of {seeder.limit_s:g} s was over"
+    _warn_of(seeder.out_of_time, late, "list fewer tiers in the config")
+    full = "the KV pool has too few slots"
+    _warn_of(seeder.out_of_room, full, "give the server a larger KV pool")
 
 
 def _warn_of(missing: Collection[tuple[Tier, int]], why: str, remedy: str) -> None:
@@ -139,29 +141,6 @@ def _warn_of(missing: Collection[tuple[Tier, int]], why: str, remedy: str) -> No
 def _empty_table(policy: GoodputPolicy, sizes: Collection[int]) -> CostTable:
     """Returns a table that knows nothing yet, for the captured batch sizes where there are any."""
     return CostTable.empty(policy.costs.tiers, sorted(sizes) or DEFAULT_BUCKETS)
-
-
-def _cost_key(
-    worker: Any, policy: GoodputPolicy, sizes: Collection[int], longest_contexts: tuple[int, ...]
-) -> CostKey:
-    args, runner = worker.server_args, worker.target_worker.model_runner
-    is_cpu = worker.device == "cpu"
-    gpu = platform.processor() or platform.machine()
-    if not is_cpu:
-        gpu = torch.get_device_module(worker.device).get_device_name(worker.gpu_id)
-    return CostKey(
-        gpu=gpu,
-        tp_size=get_parallel().tp_group.world_size,
-        model=str(args.model_path),
-        draft=str(args.speculative_draft_model_path),
-        dtype=str(runner.model_config.dtype),
-        attention_backend=type(runner.attn_backend).__name__,
-        host_version=versions_report()["sglang"],
-        plugin_version=__version__,
-        tiers=tuple((t.num_steps, t.topk, t.num_draft_tokens) for t in policy.costs.tiers),
-        buckets=tuple(sorted(sizes)),
-        longest_contexts=longest_contexts,
-    )
 
 
 class Seeder:
@@ -187,6 +166,39 @@ class Seeder:
         """
         longest = (self._contexts(size, True)[-1] for size in (1, self._max_batch_size))
         return tuple(2 ** (length.bit_length() - 1) for length in longest)
+
+    def confirms(self, costs: CostTable) -> bool:
+        """Times one point of every tier; returns whether all are about what ``costs`` says.
+
+        A key says what a start asked for. What it does not know, a slower clock, say, or another
+        driver, shows here.
+        """
+        worker = self._worker
+        try:
+            self._warm_up()
+            for state in worker.pool.states:
+                tier, size = state.tier, max(self._sizes(state), default=0)
+                context_len = self._contexts(size, False)[0] if size else 0
+                worker.pool.activate(tier)
+                with BorrowedBatch(worker, size, context_len) as batch:
+                    if batch is None or not size:
+                        continue
+                    ms = self._round_ms(tier, batch, False)
+                expected_ms = costs.round_ms(tier, size, size * context_len)
+                if tier == PLAIN_TIER:
+                    expected_ms -= costs.plain_extra_ms(size, size * context_len)
+                off = max(ms, expected_ms) / max(min(ms, expected_ms), MIN_MS)
+                if not worker.tier_builder.agree(off <= MAX_KEPT_RATIO):
+                    logger.info(
+                        "ADAPTIVE_EAGLE measures its round times anew: tier %s takes %.2f ms at "
+                        "batch %d, and %.2f ms by those kept from an earlier start.",
+                        *(tier.label, ms, size, expected_ms),
+                    )
+                    return False
+        finally:
+            worker.pool.activate(self._startup)
+            worker.draft_worker.draft_runner.shared_read_done_event = None
+        return True
 
     def seed(self, costs: CostTable) -> CostTable:
         """Returns ``costs`` with what was measured, alike on every rank."""
@@ -277,14 +289,14 @@ class Seeder:
     def _round_ms(self, tier: Tier, batch: ScheduleBatch, is_catch_up: bool) -> float:
         """Returns the time of a round of those that follow each other at once."""
         for _ in range(1 if self._is_cpu else WARM_UP_ROUNDS):
-            self._worker.run_alone(tier, _fresh(batch), is_catch_up)
+            self._worker.run_alone(tier, fresh(batch), is_catch_up)
         if self._is_cpu:
             return self._median_ms(tier, batch, is_catch_up)
         event = torch.get_device_module(self._worker.device).Event
         begin, end = event(enable_timing=True), event(enable_timing=True)
         begin.record()
         for _ in range(TIMED_ROUNDS):
-            self._worker.run_alone(tier, _fresh(batch), is_catch_up)
+            self._worker.run_alone(tier, fresh(batch), is_catch_up)
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) / TIMED_ROUNDS
@@ -293,107 +305,6 @@ class Seeder:
         times_ms = []
         for _ in range(CPU_TIMED_ROUNDS):
             start_s = time.perf_counter()
-            self._worker.run_alone(tier, _fresh(batch), is_catch_up)
+            self._worker.run_alone(tier, fresh(batch), is_catch_up)
             times_ms.append((time.perf_counter() - start_s) * 1e3)
         return median(times_ms)
-
-
-def _fresh(batch: ScheduleBatch) -> ScheduleBatch:
-    """Returns a batch to run a round on, such that the next round finds ``batch`` as it was.
-
-    A round without a graph widens the draft input's hidden states to the tree's (sglang 0.5.23
-    eagle_worker_v2.py:draft_forward).
-    """
-    batch = copy.copy(batch)
-    batch.spec_info = copy.copy(batch.spec_info)
-    return batch
-
-
-def longest_context(worker: Any, size: int) -> int:
-    """Returns the most tokens per request that ``size`` requests may borrow, page by page.
-
-    Rows are longer than the context that the attention's buffers are made for: a round of the
-    largest captured batch at that length would overrun them.
-    """
-    allocator = worker.token_to_kv_pool_allocator
-    runner = worker.target_worker.model_runner
-    row = min(runner.req_to_token_pool.req_to_token.shape[1], runner.model_config.context_len)
-    free = min(int(MAX_POOL_SHARE * allocator.available_size() / size), row)
-    return free // allocator.page_size * allocator.page_size - get_alloc_reserve_per_decode()
-
-
-class BorrowedBatch:
-    """A decode batch on request rows and KV slots that nobody uses yet; gives them back."""
-
-    def __init__(self, worker: Any, size: int, context_len: int) -> None:
-        self._worker = worker
-        self._size, self._context_len = size, context_len
-        runner = worker.target_worker.model_runner
-        self._req_to_token = runner.req_to_token_pool.req_to_token
-        self._allocator = worker.token_to_kv_pool_allocator
-        self._slots: torch.Tensor | None = None
-        self._rows = torch.arange(1, size + 1, device=worker.device)  # row 0 is padding
-
-    def __enter__(self) -> ScheduleBatch | None:
-        if self._context_len > longest_context(self._worker, self._size):
-            return None
-        page_size = self._allocator.page_size
-        wanted = self._context_len + get_alloc_reserve_per_decode()
-        per_row = -(-wanted // page_size) * page_size
-        self._slots = self._allocator.alloc(self._size * per_row)
-        if self._slots is None:
-            return None
-        slots = self._slots.view(self._size, per_row).to(self._req_to_token.dtype)
-        self._req_to_token[self._rows, :per_row] = slots
-        return self._batch()
-
-    def __exit__(self, *_: Any) -> None:
-        if self._slots is not None:
-            self._req_to_token[self._rows] = 0
-            self._allocator.free(self._slots)
-
-    def _batch(self) -> ScheduleBatch:
-        worker, size, device = self._worker, self._size, self._worker.device
-        runner = worker.target_worker.model_runner
-        batch = ScheduleBatch.init_new(
-            [],
-            runner.req_to_token_pool,
-            self._allocator,
-            None,
-            runner.model_config,
-            False,
-            runner.spec_algorithm,
-        )
-        lens = torch.full((size,), self._context_len, dtype=torch.int64)
-        batch.forward_mode = ForwardMode.DECODE
-        batch.seq_lens, batch.seq_lens_cpu = lens.to(device), lens
-        batch.seq_lens_sum = size * self._context_len
-        batch.orig_seq_lens = batch.seq_lens.to(torch.int32)
-        batch.req_pool_indices, batch.req_pool_indices_cpu = self._rows, self._rows.cpu()
-        batch.sampling_info = _greedy(size, runner.model_config.vocab_size, device)
-        hidden_size, dtype = get_draft_recurrent_hidden_state_spec(worker.draft_worker.draft_runner)
-        topk = worker.draft_worker.relay_topk
-        batch.spec_info = EagleDraftInput(
-            topk_p=torch.ones((size, topk), device=device),
-            topk_index=torch.zeros((size, topk), dtype=torch.int64, device=device),
-            hidden_states=torch.zeros((size, hidden_size), dtype=dtype, device=device),
-            bonus_tokens=torch.ones(size, dtype=torch.int64, device=device),
-        )
-        return batch
-
-
-def _greedy(size: int, vocab_size: int, device: str) -> SamplingBatchInfo:
-    ones = torch.ones(size, device=device)
-    return SamplingBatchInfo(
-        temperatures=ones.unsqueeze(1),
-        top_ps=ones,
-        top_ks=torch.ones(size, dtype=torch.int32, device=device),
-        min_ps=torch.zeros(size, device=device),
-        is_all_greedy=True,
-        is_any_greedy=True,
-        need_top_p_sampling=False,
-        need_top_k_sampling=False,
-        need_min_p_sampling=False,
-        vocab_size=vocab_size,
-        device=device,
-    )

@@ -1,7 +1,7 @@
 """Keeps a cost table across restarts, in a file that belongs to one key.
 
-The key says all that round times depend on (GPU, models, dtype, backend, versions, tiers, and how
-long contexts the KV pool let start-up measure). Its digest is part of the file's name and the file
+The key says all that round times depend on (GPU, models, versions, settings, tiers, and how long
+contexts the KV pool let start-up measure). Its digest is part of the file's name and the file
 repeats it whole: a file under another key or of another format version is never used, "close
 enough" is another key. The default folder is ``$XDG_CACHE_HOME/sglang-adaptive-spec``, or
 ``~/.cache/sglang-adaptive-spec``.
@@ -21,7 +21,7 @@ from sglang_adaptive_spec.policy.costs import CostTable
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 DIGEST_CHARS = 16  # of the file's name; the key inside decides
 
 
@@ -29,13 +29,10 @@ class CostKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What a cost table was measured on."""
 
     gpu: str
-    tp_size: int
     model: str
     draft: str
-    dtype: str
-    attention_backend: str
-    host_version: str
-    plugin_version: str
+    versions: dict[str, str]  # of the host, of what it computes with, of this package
+    settings: dict[str, str]  # by name, as resolved: types, backends, parallelism, kernels
     tiers: tuple[tuple[int, int, int], ...]  # num_steps, topk, num_draft_tokens
     buckets: tuple[int, ...] = ()  # captured batch sizes
     longest_contexts: tuple[int, ...] = ()  # that could be measured, of one request and of many
@@ -45,13 +42,17 @@ class CostKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """A short name of the key."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:DIGEST_CHARS]
 
+    def as_json(self) -> dict[str, Any]:
+        """Returns what a file gives back."""
+        return dict(msgspec.json.decode(msgspec.json.encode(self)))
+
 
 class CostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The whole file; tools read its costs whatever its key's fields were."""
 
     format_version: int
     date: str  # ISO 8601, UTC
-    key: CostKey
+    key: dict[str, Any]  # a CostKey
     costs: dict[str, Any]  # CostTable.to_dict()
 
 
@@ -61,12 +62,23 @@ class Versioned(msgspec.Struct, frozen=True):
     format_version: int
 
 
-def default_folder() -> Path:
-    """Returns the user's cache folder of this package; it may not exist yet."""
+def default_folder() -> Path | None:
+    """Returns the user's cache folder of this package, which may not exist yet.
+
+    None for a user without a home, as in a container: nothing is kept, which is said once.
+    """
     root = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG base directory specification: a relative path there is invalid and ignored.
-    cache = Path(root) if os.path.isabs(root) else Path("~/.cache").expanduser()
-    return cache / "sglang-adaptive-spec"
+    if os.path.isabs(root):
+        return Path(root) / "sglang-adaptive-spec"
+    try:
+        return Path("~/.cache/sglang-adaptive-spec").expanduser()
+    except RuntimeError:  # no HOME and no entry of the user among those of the system
+        logger.warning(
+            "ADAPTIVE_EAGLE cannot keep its round times: this user has no home directory, so every "
+            "start measures them again. Set HOME or XDG_CACHE_HOME."
+        )
+        return None
 
 
 def cost_file(key: CostKey, folder: Path) -> Path:
@@ -74,11 +86,13 @@ def cost_file(key: CostKey, folder: Path) -> Path:
     return folder / f"costs-{key.digest}.json"
 
 
-def load(key: CostKey, folder: Path) -> CostTable | None:
+def load(key: CostKey, folder: Path | None) -> CostTable | None:
     """Returns the table stored under exactly ``key``, drift taken back to 1; None without one.
 
     A file that cannot be used is left alone with one warning: start-up measures again.
     """
+    if folder is None:
+        return None
     path = cost_file(key, folder)
     try:
         costs = _parse(path.read_bytes(), key)
@@ -102,7 +116,7 @@ def _parse(text: bytes, key: CostKey) -> CostTable:
     if version != FORMAT_VERSION:
         raise ValueError(f"its format version is {version}, this one reads {FORMAT_VERSION}")
     stored = msgspec.json.decode(text, type=CostFile)
-    if stored.key != key:
+    if stored.key != key.as_json():
         raise ValueError("it holds another key than its name says")
     costs = CostTable.from_dict(stored.costs)
     if tuple((t.num_steps, t.topk, t.num_draft_tokens) for t in costs.tiers) != key.tiers:
@@ -110,14 +124,21 @@ def _parse(text: bytes, key: CostKey) -> CostTable:
     return costs
 
 
-def save(key: CostKey, costs: CostTable, folder: Path) -> bool:
+def save(key: CostKey, costs: CostTable, folder: Path | None) -> bool:
     """Stores ``costs`` under ``key``, all or nothing; returns whether it could.
 
     A folder that cannot be written is one warning: serving goes on.
     """
+    if folder is None:
+        return False
     path = cost_file(key, folder)
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    content = CostFile(format_version=FORMAT_VERSION, date=date, key=key, costs=costs.to_dict())
+    content = CostFile(
+        format_version=FORMAT_VERSION,
+        date=date,
+        key=key.as_json(),
+        costs=costs.to_dict(),
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write_atomically(path, msgspec.json.encode(content))

@@ -83,3 +83,25 @@ def test_catch_ups_are_counted(exporter_of: Any) -> None:
     server.watched.meter.add(RoundTime(plain, 2, 200, 25.0, True), 2, (2.0, 10.0), False)
     exporter.export()
     assert (value("catch_up_rounds"), value("catch_up_ms")) == (1, 25.0)
+
+
+def test_an_export_that_fails_is_logged_once_and_the_next_one_exports(
+    exporter_of: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    counters = RoundCounters()
+    counters.count_round(THREE, [2])
+    exporter = exporter_of(counters, Server(goodput()).watched)
+    export, outcomes = exporter.export, iter([OSError("disk full"), OSError("disk full"), None])
+
+    def flaky() -> None:
+        outcome = next(outcomes, SystemExit())  # ends the thread after the third export
+        if outcome is not None:
+            raise outcome
+        export()
+
+    monkeypatch.setattr(exporter, "export", flaky)
+    monkeypatch.setattr("sglang_adaptive_spec.host.metrics.EXPORT_INTERVAL_S", 0.0)
+    with pytest.raises(SystemExit):
+        exporter.run()
+    assert value("rounds", num_steps="3") == 1
+    assert [record.levelname for record in caplog.records] == ["ERROR"]

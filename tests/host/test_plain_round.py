@@ -120,3 +120,58 @@ def test_flashinfers_plan_for_mla_takes_the_same_space_at_any_width(
     vars(backend).update(vars(worker.draft_extend_attn_backend))
     worker.draft_extend_attn_backend = backend
     assert plain_round.catch_up_width(worker, 128) == 1
+
+
+def test_without_graphs_a_part_is_bounded_by_the_logits_of_its_window(plain_round: Any) -> None:
+    for vocab_size, width in ((128_256, 15), (32_000, 15), (151_936, 1)):
+        size = plain_round.eager_part_size(width, vocab_size)
+        assert size * width * vocab_size <= plain_round.MAX_EAGER_LOGITS
+        assert (size + 1) * width * vocab_size > plain_round.MAX_EAGER_LOGITS
+    assert plain_round.eager_part_size(15, 10**8) == 1
+
+
+@pytest.mark.parametrize(
+    ("graphs", "hot_tokens", "expected"),
+    [(object(), None, 256), (None, None, 34), (None, 32_000, 139)],
+)
+def test_graphs_catch_up_what_they_hold_and_eager_runs_what_its_logits_allow(
+    plain_round: Any, graphs: object, hot_tokens: int | None, expected: int
+) -> None:
+    draft = SimpleNamespace(
+        cuda_graph_runner_for_draft_extend=graphs,
+        hot_token_id=None if hot_tokens is None else range(hot_tokens),
+        draft_runner=SimpleNamespace(model_config=SimpleNamespace(vocab_size=128_256)),
+    )
+    rounds = SimpleNamespace(_worker=SimpleNamespace(draft_worker=draft), part_size=256, width=15)
+    assert plain_round.PlainRounds._part_size(rounds) == expected
+
+
+class Group:
+    """Two ranks that drew different tokens; everyone gets those of the first."""
+
+    world_size = 2
+
+    def __init__(self, first: list[int]) -> None:
+        self._first = first
+        self.num_broadcasts = 0
+
+    def broadcast(self, tokens: torch.Tensor, src: int) -> None:
+        assert src == 0
+        self.num_broadcasts += 1
+        tokens.copy_(torch.tensor(self._first))
+
+
+@pytest.mark.parametrize("is_greedy", [False, True])
+def test_what_is_drawn_at_zero_steps_is_the_same_on_every_rank(
+    plain_round: Any, monkeypatch: pytest.MonkeyPatch, is_greedy: bool
+) -> None:
+    group = Group([7, 8])
+    monkeypatch.setattr(plain_round, "get_parallel", lambda: SimpleNamespace(tp_group=group))
+    drawn = torch.tensor([7, 9], dtype=torch.int32)
+    target = SimpleNamespace(sample=lambda _logits, _batch: drawn)
+    rounds = SimpleNamespace(_target_worker=SimpleNamespace(model_runner=target))
+    info = SimpleNamespace(is_all_greedy=is_greedy)
+    batch = SimpleNamespace(return_logprob=False, sampling_info=info)
+    tokens = plain_round.PlainRounds._sample(rounds, batch, None, None)
+    assert tokens.dtype == torch.int64
+    assert (tokens.tolist(), group.num_broadcasts) == (([7, 9], 0) if is_greedy else ([7, 8], 1))

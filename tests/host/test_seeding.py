@@ -21,6 +21,7 @@ from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
 
 DEEP = chain_tier(3)
 RESERVE = 2 * DEEP.num_draft_tokens
+MAX_POOL_SHARE = 0.8
 SIZES = [1, 2, 4, 8, 16, 32]
 NO_TIME = (" s was over", "list fewer tiers")
 NO_ROOM = ("too few slots", "a larger KV pool")
@@ -28,10 +29,10 @@ NO_ROOM = ("too few slots", "a larger KV pool")
 
 @pytest.fixture(scope="module")
 def seeding(plugins_loaded: None) -> Iterator[Any]:
-    from sglang_adaptive_spec.host import seeding
+    from sglang_adaptive_spec.host import borrowed_batch, seeding
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seeding, "get_alloc_reserve_per_decode", lambda: RESERVE)
+        patch.setattr(borrowed_batch, "get_alloc_reserve_per_decode", lambda: RESERVE)
         yield seeding
 
 
@@ -90,7 +91,7 @@ def test_no_context_outgrows_pool_request_rows_or_the_model_s_context(
     reserve = RESERVE
     per_row = -(-(longest + reserve) // page_size) * page_size
     assert per_row <= min(row, context_len)
-    assert size * per_row <= seeding.MAX_POOL_SHARE * free
+    assert size * per_row <= MAX_POOL_SHARE * free
     contexts = seeding.Seeder(worker, 256)._contexts(size, True)
     assert contexts[0] <= contexts[1] <= max(longest, 1)
 
@@ -182,18 +183,18 @@ def start(seeding: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Starts a server with so many free KV slots and seconds; returns how it came by its costs."""
     group = SimpleNamespace(world_size=1, broadcast_object=lambda each, src: each)
     tiers = (chain_tier(1), DEEP)
-    fields = ("gpu", "model", "draft", "dtype", "attention_backend", "host_version")
-    key = CostKey(tp_size=1, plugin_version="0", tiers=tiers, **dict.fromkeys(fields, "x"))
+    key = CostKey(gpu="x", model="x", draft="x", versions={}, settings={}, tiers=tiers)
     monkeypatch.setattr(seeding, "BorrowedBatch", FakeBatch)
-    monkeypatch.setattr(seeding.Seeder, "_round_ms", lambda *_: 5.0)
+    monkeypatch.setattr(seeding.Seeder, "_round_ms", lambda *_: round_ms[0])
     monkeypatch.setattr(seeding.Seeder, "_warm_up", lambda _self: None)
     monkeypatch.setattr(
         seeding,
-        "_cost_key",
+        "cost_key",
         lambda *args: msgspec.structs.replace(key, longest_contexts=args[-1]),
     )
     monkeypatch.setattr(seeding, "default_folder", lambda: tmp_path)
     parallel = SimpleNamespace(tp_rank=0, tp_group=group)
+    round_ms = [5.0]
     monkeypatch.setattr(seeding, "get_parallel", lambda: parallel)
 
     def seed(
@@ -202,7 +203,9 @@ def start(seeding: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         rank: int = 0,
         agree: Callable[[bool], bool] = bool,
         activate: Callable[[Tier], None] = lambda _tier: None,
+        ms: float = 5.0,
     ) -> Any:
+        round_ms[0] = ms
         monkeypatch.setattr(seeding, "LIMIT_S", limit_s)
         monkeypatch.setattr(seeding, "TIER_LIMIT_S", 0.0)
         parallel.tp_rank = rank
@@ -215,26 +218,27 @@ def start(seeding: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return seed
 
 
-def test_the_key_names_the_contexts_of_one_request_and_of_many(seeding: Any) -> None:
+def test_pools_of_one_power_of_two_have_the_same_longest_contexts(
+    seeding: Any,
+) -> None:
     worker = worker_of(free=10**5, row=10**5)
     contexts = seeding.Seeder(worker, 32).longest_contexts()
     assert contexts == (16384, 2048)
     assert seeding.Seeder(worker, 64).longest_contexts()[0] == contexts[0]
-    policy = SimpleNamespace(costs=SimpleNamespace(tiers=(DEEP,)))
-    worker.server_args = SimpleNamespace(model_path="m", speculative_draft_model_path="d")
-    worker.device = "cpu"
-    runner = worker.target_worker.model_runner
-    runner.model_config.dtype, runner.attn_backend = "bf16", object()
-    group = SimpleNamespace(tp_group=SimpleNamespace(world_size=1))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seeding, "get_parallel", lambda: group)
-        assert seeding._cost_key(worker, policy, {1, 2}, contexts).longest_contexts == contexts
 
 
 def test_what_a_smaller_pool_cut_is_not_used_by_a_larger_one(start: Any) -> None:
     """A few slots more or less, as from start to start, are the same pool."""
     pools = (10**5, 10**5 + 500, 10**6, 10**5)
     assert [start(free).source for free in pools] == ["measured", "cache", "measured", "cache"]
+
+
+@pytest.mark.parametrize(("ms", "source"), [(5.5, "cache"), (4.3, "cache"), (7.0, "measured")])
+def test_kept_costs_that_disagree_with_this_start_are_measured_anew(
+    start: Any, ms: float, source: str
+) -> None:
+    assert [start(10**6).source, start(10**6, ms=ms).source] == ["measured", source]
+    assert start(10**6, ms=ms).source == "cache"
 
 
 def test_a_whole_table_is_kept_for_the_next_start(start: Any, caplog: Any) -> None:

@@ -16,25 +16,19 @@ from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, RoundTime, Tier, chain
 TIERS = (PLAIN_TIER, chain_tier(3))
 KEY = CostKey(
     gpu="NVIDIA H200",
-    tp_size=1,
     model="org/target@1",
     draft="org/draft@1",
-    dtype="bfloat16",
-    attention_backend="flashinfer",
-    host_version="0.5.23",
-    plugin_version="0.2.0",
+    versions={"sglang": "0.5.23", "sglang-adaptive-spec": "0.2.0"},
+    settings={"dtype": "bfloat16", "quantization": "None", "tp_size": "1"},
     tiers=tuple((tier.num_steps, tier.topk, tier.num_draft_tokens) for tier in TIERS),
     buckets=(1, 2, 4, 8),
 )
 OTHER_VALUES = {
     "gpu": "NVIDIA H100",
-    "tp_size": 2,
     "model": "org/target@2",
     "draft": "",
-    "dtype": "float16",
-    "attention_backend": "fa3",
-    "host_version": "0.5.22",
-    "plugin_version": "0.2.1",
+    "versions": {"sglang": "0.5.23", "sglang-adaptive-spec": "0.2.1"},
+    "settings": {"dtype": "bfloat16", "quantization": "fp8", "tp_size": "1"},
     "tiers": ((0, 1, 1), (5, 1, 6)),
     "buckets": (1, 2, 4),
     "longest_contexts": (16384, 512),
@@ -206,3 +200,17 @@ def test_without_the_variable_the_folder_is_the_same(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", "/home/u")
     assert default_folder() == Path("/home/u/.cache/sglang-adaptive-spec")
+
+
+def test_a_user_without_a_home_keeps_nothing_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])  # KeyError, as without an entry
+    folder = default_folder()
+    assert folder is None
+    (warning,) = warnings_of(caplog)
+    assert "XDG_CACHE_HOME" in warning
+    assert load(KEY, folder) is None
+    assert not save(KEY, seeded_table(), folder)

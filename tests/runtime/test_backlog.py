@@ -246,3 +246,16 @@ def test_a_draft_extend_waits_for_the_one_before_where_they_may_be_close() -> No
     with one_at_a_time(None):
         device.calls.append("extend")
     assert device.calls[-2:] == ["record", "extend"]
+
+
+def test_a_request_that_is_prefilled_owes_nothing_and_the_others_still_do() -> None:
+    """The host may give a row away again under the same number (/flush_cache, up to 0.5.22)."""
+    schedule = CatchUpSchedule(interval=4)
+    schedule.add_round(["a", "b"], is_last=False)
+    schedule.add_round(["a", "b"], is_last=False)
+    schedule.forget(["a", "x"])
+    assert schedule.debts(["a", "b"]) == [0, 2]
+    assert not schedule.is_behind(["a"])
+    schedule.add_round(["a", "b"], is_last=False)
+    assert schedule.debts(["a", "b"]) == [1, 3]
+    assert schedule.add_round(["a", "b"], is_last=False)  # b's debt has reached the interval

@@ -82,13 +82,10 @@ def cost_cache(tmp_path: Path, steps: tuple[int, ...]) -> str:
     tiers = tuple(map(chain_tier, steps))
     key = CostKey(
         gpu="H200",
-        tp_size=1,
         model="target",
         draft="draft",
-        dtype="bfloat16",
-        attention_backend="flashinfer",
-        host_version="0.5.21",
-        plugin_version="0",
+        versions={"sglang": "0.5.21"},
+        settings={"dtype": "bfloat16"},
         tiers=tuple((tier.num_steps, tier.topk, tier.num_draft_tokens) for tier in tiers),
     )
     assert save(key, seed_table(CostTable.empty(tiers), ExampleCosts()), tmp_path)

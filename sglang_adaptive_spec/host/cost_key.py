@@ -1,0 +1,53 @@
+"""What this server's round times depend on: only an equal start may use them again."""
+
+import platform
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from sglang.srt.arg_groups.overrides import resolved_view
+
+from sglang_adaptive_spec.host.cost_settings import COST_SETTINGS
+from sglang_adaptive_spec.host.versions import versions_report
+from sglang_adaptive_spec.policy.cost_cache import CostKey
+from sglang_adaptive_spec.policy.tiers import Tier
+
+
+def cost_key(
+    worker: Any,
+    tiers: Collection[Tier],
+    buckets: Collection[int],
+    longest_contexts: tuple[int, ...],
+) -> CostKey:
+    """Returns the key of a server whose tiers are built.
+
+    Args:
+        worker: The host's worker.
+        tiers: In the table's order.
+        buckets: Captured batch sizes.
+        longest_contexts: That could be measured, of one request and of many.
+    """
+    args, view = worker.server_args, resolved_view(worker.server_args)
+    settings = {name: str(getattr(view, name)) for name in COST_SETTINGS}
+    runners = {
+        "target": worker.target_worker.model_runner,
+        "draft": worker.draft_worker.draft_runner,
+    }
+    for name, runner in runners.items():  # a checkpoint and a GPU decide, too
+        config = runner.model_config
+        in_force = (config.dtype, config.quantization, runner.kv_cache_dtype)
+        settings[name] = " ".join(map(str, in_force))
+        settings[f"{name} attention"] = type(runner.attn_backend).__name__
+    gpu = platform.processor() or platform.machine()
+    if worker.device != "cpu":
+        gpu = torch.get_device_module(worker.device).get_device_name(worker.gpu_id)
+    return CostKey(
+        gpu=gpu,
+        model=str(args.model_path),
+        draft=str(args.speculative_draft_model_path),
+        versions=versions_report(),
+        settings=settings,
+        tiers=tuple((tier.num_steps, tier.topk, tier.num_draft_tokens) for tier in tiers),
+        buckets=tuple(sorted(buckets)),
+        longest_contexts=longest_contexts,
+    )

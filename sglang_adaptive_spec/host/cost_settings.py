@@ -1,0 +1,79 @@
+"""Arguments of the host that set how long a round takes, beside the models themselves.
+
+Round times kept from an earlier start are used only where all of these are the same. Fields of
+ServerArgs that every supported release has, as they are resolved.
+"""
+
+from __future__ import annotations
+
+_MODELS = (
+    "revision",
+    "speculative_draft_model_revision",
+    "quantization",
+    "speculative_draft_model_quantization",
+    "dtype",
+    "kv_cache_dtype",
+    "speculative_draft_kv_cache_dtype",
+    "json_model_override_args",
+    "model_impl",
+    "load_format",
+    "speculative_draft_load_format",
+    "speculative_token_map",
+    "cpu_offload_gb",
+    "offload_group_size",
+)
+_ATTENTION = (
+    "attention_backend",
+    "decode_attention_backend",
+    "prefill_attention_backend",
+    "speculative_draft_attention_backend",
+    "speculative_attention_mode",
+    "linear_attn_backend",
+    "linear_attn_verify_backend",
+    "mamba_backend",
+    "triton_attention_num_kv_splits",
+    "page_size",
+    "context_length",
+)
+_PARALLEL = (
+    "tp_size",
+    "dp_size",
+    "ep_size",
+    "nnodes",
+    "moe_dense_tp_size",
+    "enable_dp_lm_head",
+    "disable_custom_all_reduce",
+    "enable_mscclpp",
+    "enable_nccl_nvls",
+    "enable_symm_mem",
+    "enable_torch_symm_mem",
+    "enable_flashinfer_allreduce_fusion",
+)
+_EXPERTS = (
+    "moe_runner_backend",
+    "speculative_moe_runner_backend",
+    "moe_a2a_backend",
+    "speculative_moe_a2a_backend",
+    "deepep_mode",
+    "ep_num_redundant_experts",
+    "disable_shared_experts_fusion",
+    "enable_fused_moe_sum_all_reduce",
+)
+_KERNELS = (
+    "sampling_backend",
+    "fp8_gemm_runner_backend",
+    "fp4_gemm_runner_backend",
+    "bf16_gemm_backend",
+    "enable_fp32_lm_head",
+    "enable_tf32_matmul",
+    "enable_torch_compile",
+    "torch_compile_max_bs",
+    "disable_cuda_graph",
+    "disable_decode_cuda_graph",
+    "disable_overlap_schedule",
+    "enable_single_batch_overlap",
+    "enable_mixed_chunk",
+    "enable_hierarchical_cache",
+    "speculative_use_rejection_sampling",
+)
+COST_SETTINGS = _MODELS + _ATTENTION + _PARALLEL + _EXPERTS + _KERNELS
