@@ -32,7 +32,8 @@ READERS = [REPO / "tools" / "write_contract.py"]
 FOREIGN = {
     "OutOfMemoryError",  # torch
     # tensors
-    "Generator", "Tensor", "arange", "copy_", "flatten", "full_like", "int32", "int64", "manual_seed", "ones", "randn", "randperm", "sum", "to",
+    "Generator", "Tensor", "arange", "copy_", "flatten", "full_like", "int32", "int64",
+    "manual_seed", "ones", "randn", "randperm", "sum", "to",
     "tolist", "type", "uint8", "unsqueeze", "where", "cpu", "full", "nbytes", "view", "zeros",
     "cat",
     "get_device_module", "get_device_name", "synchronize", "current_stream", "wait_stream",
