@@ -129,11 +129,15 @@ class TierBuilder:
         """Returns how many logits the target has per token."""
         return int(self._worker.target_worker.model_runner.model_config.vocab_size)
 
+    def is_cap_raised(self) -> bool:
+        """Returns whether the plugin let more requests run than the host does for EAGLE."""
+        return bool(self._worker.adaptive_request.is_cap_raised)
+
     def lower_cap_size(self) -> int | None:
         """Returns what graphs hold, where the plugin let more requests run; else None."""
         largest = self.max_graph_batch_size()
-        is_ours = self._worker.adaptive_request.is_cap_raised
-        return largest if is_ours and largest < self._captures.max_batch_size else None
+        can_go = self.is_cap_raised() and largest < self._captures.max_batch_size
+        return largest if can_go else None
 
     def lower_cap(self, largest: int) -> None:
         """Lets no more than ``largest`` requests run."""

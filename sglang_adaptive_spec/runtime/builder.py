@@ -20,6 +20,12 @@ logger = logging.getLogger(__name__)
 # What serving allocates beside the graphs. The largest of it is sampling: three fp32 copies of the
 # verify logits, 1.5 GB for 128 requests x 8 tokens x 128k vocabulary and 4.4 GB for 24 tokens.
 SAMPLING_BYTES_PER_LOGIT = 3 * 4
+# Penalties and biases are tensors of requests x vocabulary in fp32, there as long as one request of
+# the batch has any: four penalizers, a bias, both sums of them for the newest round and for the one
+# in flight, and one that a joining request is merged into (sglang 0.5.23 sampling/penaltylib,
+# sampling_batch_info.py).
+PENALTY_BYTES_PER_LOGIT = 10 * 4
+CAP_STEP = 256  # requests from one cap that is tried to the next
 # A choice, not a measurement: it was enough in every start on an H200 with 8 tokens a request.
 MIN_RESERVED_GB = 2.0
 
@@ -49,6 +55,9 @@ class TierHost(Protocol):
 
     def min_free_gb(self) -> float:
         """Returns the least free device memory of all ranks."""
+
+    def is_cap_raised(self) -> bool:
+        """Returns whether more requests may run than the host or anybody asked for."""
 
     def lower_cap_size(self) -> int | None:
         """Returns how many requests graphs hold, if more may run and nobody asked for that."""
@@ -128,9 +137,17 @@ def plan_tiers(
         )
 
 
-def reserved_gb(rows: int, vocab_size: int) -> float:
-    """Returns the GB that stay free where the largest verify makes ``rows`` rows of logits."""
-    return max(MIN_RESERVED_GB, SAMPLING_BYTES_PER_LOGIT * rows * vocab_size / 2**30)
+def reserved_gb(rows: int, num_penalized: int, vocab_size: int) -> float:
+    """Returns the GB that stay free for serving.
+
+    Args:
+        rows: of logits that the largest verify makes.
+        num_penalized: requests of the largest batch whose penalties must find room.
+        vocab_size: logits per row.
+    """
+    sampling_gb = SAMPLING_BYTES_PER_LOGIT * rows * vocab_size / 2**30
+    penalties_gb = PENALTY_BYTES_PER_LOGIT * num_penalized * vocab_size / 2**30
+    return max(MIN_RESERVED_GB, sampling_gb) + penalties_gb
 
 
 def _chains_first(tier: Tier) -> tuple[bool, Tier]:
@@ -157,22 +174,39 @@ def _first_misfit(
                 f"{max(available_gb, 0.0):.2f} GB are left for them ({reserve_gb:.2f} GB stay free "
                 "for serving)"
             )
-            cap = host.lower_cap_size()
-            would_help = _reserve_gb(host, admitted, cap) < reserve_gb and estimate_gb <= budget_gb
-            return Misfit(tier, lack, cap if host.agree(would_help) else None)
+            is_in_budget = estimate_gb <= budget_gb
+            rest_gb = free_gb - planned_gb - estimate_gb if is_in_budget else -math.inf
+            return Misfit(tier, lack, _cap_that_leaves(host, admitted, rest_gb))
         planned_gb += estimate_gb
     return None
 
 
+def _cap_that_leaves(host: TierHost, tiers: set[Tier], rest_gb: float) -> int | None:
+    """Returns the most running requests, of fewer than now, for which ``rest_gb`` is enough."""
+    least = host.lower_cap_size()
+    if least is None:
+        return None
+    most = len(host.reachable_by_batch())
+    caps: list[int] = [*range(most - CAP_STEP, least, -CAP_STEP), least]
+    for cap in caps:
+        if host.agree(_reserve_gb(host, tiers, cap) <= rest_gb):
+            return cap
+    return None
+
+
 def _reserve_gb(host: TierHost, tiers: set[Tier], cap: int | None = None) -> float:
-    """Counts the largest batch of each tier: an eager verify is larger than any graph's."""
-    by_batch = enumerate(host.reachable_by_batch()[:cap], start=1)
+    """Counts the largest batch of each tier: an eager verify is larger than any graph's.
+
+    And where the plugin lets more requests run than the host would: penalties of all of them.
+    """
+    by_batch = host.reachable_by_batch()[:cap]
     rows = (
         batch_size * tier.num_draft_tokens
-        for batch_size, reachable in by_batch
+        for batch_size, reachable in enumerate(by_batch, start=1)
         for tier in tiers.intersection(reachable)
     )
-    return reserved_gb(max(rows, default=0), host.vocab_size())
+    num_penalized = len(by_batch) if host.is_cap_raised() else 0  # else it is the user's choice
+    return reserved_gb(max(rows, default=0), num_penalized, host.vocab_size())
 
 
 def _left_gb(pool: RuntimePool, memory: MemoryModel, budget_gb: float) -> float:

@@ -52,6 +52,9 @@ class FakeHost:
     def min_free_gb(self) -> float:
         return min(self.left_gb, self.other_rank_free_gb)
 
+    def is_cap_raised(self) -> bool:
+        return self.is_cap_ours
+
     def lower_cap_size(self) -> int | None:
         largest = max(self.captured)
         return largest if self.is_cap_ours and largest < self.max_batch_size else None

@@ -190,8 +190,14 @@ def test_a_tier_that_batches_fall_back_to_is_built_though_its_own_slot_is_out_of
 
 
 def test_what_stays_free_follows_the_widest_verify() -> None:
-    assert reserved_gb(128 * 8, VOCAB) == MIN_RESERVED_GB
-    assert reserved_gb(128 * 24, VOCAB) == pytest.approx(4.4, abs=0.01)
+    assert reserved_gb(128 * 8, 0, VOCAB) == MIN_RESERVED_GB
+    assert reserved_gb(128 * 24, 0, VOCAB) == pytest.approx(4.4, abs=0.01)
+
+
+def test_what_stays_free_holds_the_penalties_of_all_requests() -> None:
+    """Four penalizers, a bias, two sums twice over, and one that is merged: 1 GB each."""
+    gained_gb = reserved_gb(2048, 2048, VOCAB) - reserved_gb(2048, 0, VOCAB)
+    assert gained_gb == pytest.approx(10 * 2048 * VOCAB * 4 / 2**30)
 
 
 def test_a_wide_tree_is_refused_for_the_room_of_its_verify_and_costs_no_other_tier_its_place(

@@ -59,28 +59,40 @@ def build(
     [(8192, 2048), (8192, 256), (40960, 136), (131072, 48), (131072, 128)],
 )
 def test_every_tier_is_kept(context_length: int, max_batch_size: int) -> None:
-    host = DefaultLadder(max_batch_size, free_gb=10.0, is_cap_ours=True)
+    penalties_gb = reserved_gb(0, max_batch_size, VOCAB) - reserved_gb(0, 0, VOCAB)
+    host = DefaultLadder(max_batch_size, free_gb=10.0 + penalties_gb, is_cap_ours=True)
     assert build(host, context_length, CONFIG.memory_budget_gb) == set(CONFIG.tiers)
     assert host.max_batch_size == max_batch_size
 
 
 def test_requests_beyond_the_graphs_cost_no_tier() -> None:
     every_tier = set(CONFIG.tiers)
-    sizes_gb = [quarter / 4 for quarter in range(10, 40)]
-    enough_gb = next(gb for gb in sizes_gb if build(DefaultLadder(256, free_gb=gb)) == every_tier)
+    sizes_gb = [eighth / 8 for eighth in range(34, 90)]
+    enough_gb = next(
+        gb
+        for gb in sizes_gb
+        if build(DefaultLadder(256, free_gb=gb, is_cap_ours=True)) == every_tier
+    )
     host = DefaultLadder(2048, free_gb=enough_gb, is_cap_ours=True)
     assert build(host) == every_tier
     assert host.max_batch_size == 256
-    host = DefaultLadder(2048, free_gb=enough_gb + reserved_gb(2048, VOCAB), is_cap_ours=True)
+    host = DefaultLadder(2048, free_gb=enough_gb + reserved_gb(2048, 2048, VOCAB), is_cap_ours=True)
     assert build(host) == every_tier
     assert host.max_batch_size == 2048
+
+
+def test_as_many_requests_stay_as_there_is_room_for() -> None:
+    least_gb, most_gb = (reserved_gb(size, size, VOCAB) for size in (256, 2048))
+    host = DefaultLadder(2048, free_gb=4.0 + (least_gb + most_gb) / 2, is_cap_ours=True)
+    assert build(host) == set(CONFIG.tiers)
+    assert 256 < host.max_batch_size < 2048
 
 
 def test_a_tier_of_large_batches_alone_goes_with_them() -> None:
     slots = {"1": {"candidate_steps": [1]}, "257": {"candidate_steps": [0]}}
     config = parse_config("test", json.dumps({"policy": "goodput", **slots}).encode())
     policy = build_policy(config, 1)
-    host = FakeHost(4.0, 0.1, 1e9, policy, [64, 128, 256], 2048, is_cap_ours=True)
+    host = FakeHost(5.2, 0.1, 1e9, policy, [64, 128, 256], 2048, is_cap_ours=True)
     pool = RuntimePool([Slot(host, "slot")], TEN)
     pool.add(TierState(TEN, (10,), (256,), 1.0, 0.25))  # what the server started at is no tier
     build_tiers(pool, host, MemoryModel(1.5, unit_gb=0.01))
@@ -94,17 +106,7 @@ def test_a_number_that_the_user_named_costs_tiers() -> None:
     assert host.max_batch_size == 2048
 
 
-@pytest.mark.parametrize(
-    ("free_gb", "budget_gb", "vocab_size"),
-    [
-        (40.0, 1.0, VOCAB),  # the budget alone lacks room
-        (4.5, 1.0, VOCAB),  # with fewer requests it still would
-        (4.0, 4.0, 32_000),  # sampling for them takes no more than stays free anyway
-    ],
-)
-def test_requests_go_only_where_that_helps(
-    free_gb: float, budget_gb: float, vocab_size: int
-) -> None:
-    host = DefaultLadder(2048, free_gb=free_gb, is_cap_ours=True, vocab_size=vocab_size)
-    assert build(host, budget_gb=budget_gb) < set(CONFIG.tiers)
+def test_requests_go_only_where_that_helps() -> None:
+    host = DefaultLadder(2048, free_gb=40.0, is_cap_ours=True)
+    assert build(host, budget_gb=1.0) < set(CONFIG.tiers)  # the budget alone lacks room
     assert host.max_batch_size == 2048
