@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 
 from benchmarks import (
     backends,
+    context,
     matrix_tables,
     matrix_trees,
     overhead,
     overlap_summary,
+    penalties,
     ramp_summary,
     sampling_tables,
     simulator,
@@ -164,6 +166,8 @@ CHECKS = {
         ),
         Check(transition_summary.check_transition, transition_summary.figure_table),
     ),
+    "context-fa3-h200.json": Check(context.check_context, context.wave_table),
+    "penalties-h200.json": Check(penalties.check_penalties, penalties.arm_table),
     "ramp-h200.json": Check(ramp_summary.check_ramp, ramp_summary.arm_table),
     **dict.fromkeys(
         ("overhead.json", "overhead-shared.json"),
