@@ -74,7 +74,7 @@ class Probing:
     """What probes took, as shares of all time."""
 
     time_share: float  # rounds for which another tier than the one in force was asked
-    loss_share: float  # what the policy books as lost: those rounds also serve tokens
+    loss_share: float  # what the policy books as lost: less, for those rounds serve tokens, too
 
 
 class WatchedGoodput:
@@ -96,7 +96,7 @@ class WatchedGoodput:
     def probing(self) -> Probing:
         """What probes took until the newest choice."""
         total_s = self._last_s - (self._first_s or 0.0)
-        loss_share = float(self.policy.describe()["probing"]["share_of_time"])
+        loss_share = float(self.policy.describe()["probing"]["share_lost"])
         return Probing(self._probing_s / total_s if total_s else 0.0, loss_share)
 
     def choose(self, batch: DecodeBatch) -> Tier:
