@@ -21,13 +21,8 @@ Floats = npt.NDArray[np.float64]
 # 3 steps take 1.42 rounds of none at batch 1 (benchmarks/results/slice-h200.json, tokens_per_s of
 # none over static-3 times 3.5 accepted tokens); 2.7 at batch 100, so it flatters depth there.
 STEP_SHARE = 0.14
-# Choices: rounds of a tier at a bucket from which on it borrows nothing from the others there, and
-# the weight of a served round against a bucket nobody served, where order must be restored.
-OWN_ROUNDS = 16
+# A choice: weight of a served round against a bucket nobody served, where order must be restored.
 SEEN_WEIGHT = 4.0
-# Of what other drafting tiers showed at a bucket, where a tier has shown nothing. At one batch size
-# an H200 serves 8B shapes 2 to 19 % above the seeds, one step most: all would be too much to lend.
-LENT_SHARE = 0.5
 MIN_EXPECTED_MS = 1e-6  # keeps ratios finite
 
 
@@ -159,29 +154,6 @@ def difference(upper: Curve, lower: Curve) -> Curve:
     base = isotonic(np.maximum(upper.base - lower.base, 0.0), ones)
     slope = isotonic(np.maximum(upper.slope - lower.slope, 0.0), ones)
     return Curve(base, slope, max(upper.rise - lower.rise, 0.0))
-
-
-def with_lent(rounds: npt.NDArray[np.int64], log: Floats, plain_idx: int | None) -> Floats:
-    """Returns every tier's factor at every bucket, its own or lent: [num_tiers, num_buckets].
-
-    A drafting tier not seen at a bucket takes LENT_SHARE of what the others showed there, so that
-    it does not gain by it. Zero steps neither lend nor borrow: their round is another one.
-
-    Args:
-        rounds: Rounds behind every correction, [num_tiers, num_buckets].
-        log: Logs of the corrections, [num_tiers, num_buckets].
-        plain_idx: Zero steps.
-    """
-    lent = rounds.copy()
-    if plain_idx is not None:
-        lent[plain_idx] = 0
-    level = LENT_SHARE * (lent * log).sum(axis=0) / np.maximum(lent.sum(axis=0), 1)
-    share = np.minimum(rounds / OWN_ROUNDS, 1.0)
-    borrowed = (1.0 - share) * level
-    if plain_idx is not None:
-        borrowed[plain_idx] = 0.0
-    factor: Floats = np.exp(share * log + borrowed)
-    return factor
 
 
 def corrected(curves: Sequence[Curve], rounds: npt.NDArray[np.int64], factor: Floats) -> Floats:

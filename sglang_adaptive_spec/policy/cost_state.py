@@ -15,6 +15,7 @@ from sglang_adaptive_spec.policy.tiers import Tier
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 PER_TIER = (  # fields with one entry a tier
     "seeds",
+    "seed_spreads",
     "learned",
     "correction_log",
     "num_corrected",
@@ -38,6 +39,13 @@ class CostState(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     rounds_since_drift: int
     catch_up_ratios: list[float]  # observed over expected extra time, oldest first
     residuals: list[list[float]]  # [T] relative, oldest first
+    # Fields with defaults are younger than the oldest files that must be readable.
+    seed_spreads: list[list[float]] = []  # [T] relative standard error of every seed; 0 if not told
+    drift_shown: dict[int, dict[int, float]] = {}  # tier -> bucket: log of the drift it showed
+    visit: list[
+        float
+    ] = []  # the first rounds of the tier and bucket seen last: logs, as corrections
+    visited: tuple[int, int] = (-1, -1)  # tier, bucket
 
 
 def new_state(tiers: Sequence[Tier], buckets: Sequence[int]) -> CostState:
@@ -56,6 +64,7 @@ def new_state(tiers: Sequence[Tier], buckets: Sequence[int]) -> CostState:
         rounds_since_drift=0,
         catch_up_ratios=[],
         residuals=[[] for _ in tiers],
+        seed_spreads=[[] for _ in tiers],
     )
 
 
@@ -69,6 +78,8 @@ def state_from_dict(data: Mapping[str, Any]) -> CostState:
         state = msgspec.convert(data, CostState, str_keys=True)
     except msgspec.ValidationError as error:
         raise ValueError(f"the cost table cannot be read: {error}; fix: seed again.") from error
+    if not state.seed_spreads:
+        state.seed_spreads = [[0.0] * len(points) for points in state.seeds]
     num_tiers, num_buckets = len(state.tiers), len(state.buckets)
     is_square = num_buckets > 0 and all(len(getattr(state, name)) == num_tiers for name in PER_TIER)
     num_entries = [*map(len, state.correction_log), *map(len, state.num_corrected)]

@@ -8,8 +8,8 @@ base and slope come from the seed (`cost_curves`), the rest from served rounds. 
 median ratio of the first rounds of a tier at a bucket, then follows: it holds whatever the seed did
 not, such as host work that the GPU does not hide. drift, one factor for all tiers, is the median
 ratio of the last rounds of any settled tier, as far as a neighbour explains it: a little is booked
-on the corrections. Half of what the drafting tiers were seen to do at a bucket is lent to those not
-visited there. ms; deterministic, no clock.
+on the corrections, and so is what another tier does not show (`cost_visits`). What some tiers
+were seen to do at a bucket says something about the rest (`cost_belief`). ms; no clock.
 """
 
 import math
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from sglang_adaptive_spec.policy.cost_belief import believe, prior
 from sglang_adaptive_spec.policy.cost_curves import (
     Floats,
     corrected,
@@ -27,8 +28,8 @@ from sglang_adaptive_spec.policy.cost_curves import (
     extrapolate,
     fit_curve,
     fit_learned,
-    with_lent,
 )
+from sglang_adaptive_spec.policy.cost_seeds import covariance_at, out_of_order, smooth
 from sglang_adaptive_spec.policy.cost_state import (
     CostState,
     clamp,
@@ -37,6 +38,17 @@ from sglang_adaptive_spec.policy.cost_state import (
     spread,
     state_from_dict,
     state_to_dict,
+)
+from sglang_adaptive_spec.policy.cost_visits import (
+    VISIT_CHANGE,
+    VISIT_ROUNDS,
+    confirm_drift,
+    learn_anew,
+    moved_since,
+    recent_log,
+    show_drift,
+    showed_drift,
+    shown_drift,
 )
 from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, RoundTime, Tier
 
@@ -50,7 +62,9 @@ DRIFT_LIMITS = (0.8, 5.0)  # seeding ran alone, so little can be faster; neighbo
 UNSEEDED_DRIFT_LIMITS = (0.2, 5.0)  # the first rounds may have met the neighbour
 SMALL_DRIFT = 1.15  # less either way is 1: clocks and the host's pace, not alike for all rounds
 SETTLE_ROUNDS = 32  # of a tier at a bucket, before it speaks for drift
-LEARNED_AT = frozenset((1, 4, 16, SETTLE_ROUNDS))  # of them: a rebuild is too long for every round
+LEARNED_AT = frozenset(
+    (1, 2, 3, 4, 8, 16, SETTLE_ROUNDS)
+)  # of them: a rebuild is too long for every round
 # A factor of 2.5: zero steps of a model as small as SmolLM2-135M, seeded at 1.0 ms, take 2.3 ms.
 MAX_CORRECTION_LOG = 0.92
 SLOW_RATE = 1 / 32  # share of a settled residual learned per round
@@ -62,6 +76,10 @@ REFRESH_MOVE, REFRESH_ROUNDS = 0.01, frozenset((64, 128, MAX_EVIDENCE))
 RESIDUAL_WINDOW = 64  # rounds of a tier
 MIN_NOISE_ROUNDS = 8
 UNSEEN_NOISE = 0.05  # relative, before any round was observed: wide on purpose
+# Standard errors that a tier may be faster than believed. At cost noise 0.3 five golden traces
+# serve alike with 1.5 and 2, and up to 0.012 less with 1 (simulate/, mean of eight noise seeds).
+LEAST_Z = 1.5
+WRONG_SEED_LOG = math.log(2.0)  # as wrong as the costs of another machine may be
 MIN_MS = 1e-6  # keeps ratios finite
 
 
@@ -94,8 +112,17 @@ class CostTable:
         context_tokens: int,
         ms: float,
         is_catch_up: bool = False,
+        spread: float = 0.0,
     ) -> None:
         """Takes one measured round; counts from the next `fit` on.
+
+        Args:
+            tier: The tier that ran.
+            batch_size: Requests.
+            context_tokens: Summed over the requests.
+            ms: The period, or the mean of several.
+            is_catch_up: Whether it is a zero-step round that caught the draft up.
+            spread: Relative standard error of ``ms``; 0 if it is not known.
 
         Raises:
             ValueError: It is no measurement.
@@ -105,10 +132,12 @@ class CostTable:
                 f"a round of {ms} ms at batch {batch_size} with {context_tokens} context tokens "
                 "cannot seed a cost; allowed: finite and above zero; fix: measure it again."
             )
-        seeds = self._state.seeds[self._idx[tier]]
-        (self._state.catch_up_seeds if is_catch_up else seeds).append(
-            (batch_size, context_tokens, ms)
-        )
+        point = (batch_size, context_tokens, ms)
+        if is_catch_up:
+            self._state.catch_up_seeds.append(point)
+            return
+        self._state.seeds[self._idx[tier]].append(point)
+        self._state.seed_spreads[self._idx[tier]].append(spread)
 
     def fit(self) -> None:
         """Fits the curves to the seeds; a size seeded outside the buckets becomes one."""
@@ -116,7 +145,8 @@ class CostTable:
         sizes = {point[0] for points in state.seeds for point in points}
         if not sizes <= set(state.buckets):
             grown = new_state(self.tiers, sorted(sizes.union(state.buckets)))
-            grown.seeds, grown.catch_up_seeds = state.seeds, state.catch_up_seeds
+            for name in ("seeds", "seed_spreads", "catch_up_seeds"):
+                setattr(grown, name, getattr(state, name))
             self._state = state = grown
         self._buckets = state.buckets
         self._fit_curves()
@@ -133,9 +163,13 @@ class CostTable:
         """Returns whether ``tier`` was measured at start-up."""
         return bool(self._state.seeds[self._idx[tier]])
 
+    def out_of_order(self) -> list[tuple[Tier, int]]:
+        """Returns tiers and batch sizes whose seeds contradict a neighbour's, to measure again."""
+        return out_of_order(self.tiers, self._state.seeds, self._state.seed_spreads)
+
     def correction(self, tier: Tier, batch_size: int) -> float:
         """Returns what the seed of ``tier`` without context is multiplied with, own or lent."""
-        return float(self._correction[self._idx[tier], self._bucket(batch_size)])
+        return math.exp(self._belief.mean.item(self._idx[tier], self._bucket(batch_size)))
 
     def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
         """Returns a catch-up's extra time, spread over the zero-step rounds between two."""
@@ -162,12 +196,30 @@ class CostTable:
         ms *= self.drift
         if self._plain_idx is not None:
             ms[self._plain_idx] += self.plain_extra_ms(batch_size, context_tokens)
-        if tiers == self.tiers:
-            return ms
-        selection = self._selections.get(tiers)
-        if selection is None:
-            selection = self._selections[tiers] = [self._idx[tier] for tier in tiers]
-        return ms[selection]
+        return ms if tiers == self.tiers else ms[self._selection(tiers)]
+
+    def least_share_all(
+        self, tiers: tuple[Tier, ...], batch_size: int, is_curious: bool = False
+    ) -> Floats:
+        """Returns the share of `round_ms` that every one of ``tiers`` may take, as far as known.
+
+        That is some standard errors less, and the drift less that the tier itself has not shown
+        yet. The curious believe half of a tier never served: its seed may be another machine's.
+        """
+        bucket = self._bucket(batch_size)
+        less = LEAST_Z * self._belief.spread[:, bucket]
+        if self.drift > 1.0:
+            drift_log = math.log(self.drift)
+            less += [drift_log - shown_drift(self._state, idx, bucket) for idx in range(len(less))]
+        if is_curious:
+            rounds = [by_bucket[bucket] for by_bucket in self._state.num_corrected]
+            less = np.maximum(less, np.where(np.array(rounds) == 0, WRONG_SEED_LOG, 0.0))
+        share: Floats = np.exp(-np.maximum(less, 0.0))
+        return share if tiers == self.tiers else share[self._selection(tiers)]
+
+    def num_timed(self, tier: Tier, batch_size: int) -> int:
+        """Returns the served rounds behind the time of a tier at its bucket, up to 256."""
+        return self._state.num_corrected[self._idx[tier]][self._bucket(batch_size)]
 
     def relative_noise(self, tier: Tier) -> float:
         """Returns the standard error of the expected period, as a share of it.
@@ -192,6 +244,10 @@ class CostTable:
         if is_catch_up:
             self._learn_catch_up(ms - expected, self._extra_unit_ms(batch_size, context_tokens))
             return
+        if self._has_seeds:
+            self._visit(idx, round_time)
+            alone_ms = max(self._alone_ms(idx, batch_size, context_tokens), MIN_MS)
+            expected = self.drift * alone_ms
         push(self._state.residuals[idx], ms / expected - 1, RESIDUAL_WINDOW)
         self._state.rounds_since_drift += 1
         if self._settle(idx, round_time, ms / expected):
@@ -203,6 +259,7 @@ class CostTable:
     def forget_drift(self) -> None:
         """Takes drift back to 1: another process starts beside other neighbours."""
         self._state.drift_ratios.clear()
+        self._state.drift_shown.clear()
         self._sorted_ratios = []
         self.drift = 1.0
 
@@ -223,6 +280,45 @@ class CostTable:
         """
         return cls(state_from_dict(data))
 
+    def _visit(self, idx: int, round_time: RoundTime) -> None:
+        """Finds out from a tier's first rounds after another one what has changed meanwhile."""
+        state, bucket = self._state, self._bucket(round_time.batch_size)
+        if state.visited != (idx, bucket):
+            state.visited, state.visit = (idx, bucket), []
+        if len(state.visit) >= VISIT_ROUNDS:
+            return
+        state.visit.append(self._observed_log(idx, bucket, round_time))
+        moved = moved_since(state.visit, self._belief.mean.item(idx, bucket))
+        if len(state.visit) > 1 or moved:
+            moved += self._weigh_drift(idx, bucket, moved)
+        num_rounds = state.num_corrected[idx][bucket]
+        if num_rounds >= SETTLE_ROUNDS and moved > math.log(SMALL_DRIFT):
+            return  # as if it were drift, until another tier shows that it is not
+        beyond = moved - recent_log(state.drift_ratios, self.drift)
+        if moved and abs(beyond) > VISIT_CHANGE and num_rounds:
+            learn_anew(state, idx, bucket)
+
+    def _weigh_drift(self, idx: int, bucket: int, moved: float) -> float:
+        """Tells drift from changes of the tiers that showed it, by one that had not yet.
+
+        Returns what to add to logs relative to drift: it is 1 again if it was none.
+        """
+        state, drift_log = self._state, math.log(self.drift)
+        if shown_drift(state, idx, bucket) >= drift_log / 2 or drift_log <= 0:
+            return 0.0
+        if abs(moved) < abs(moved + drift_log):
+            drafting = [other for other in range(len(self.tiers)) if other != self._plain_idx]
+            confirm_drift(state, idx, bucket, drift_log, drafting if idx in drafting else ())
+            return 0.0
+        for one, at in showed_drift(state, drift_log):
+            self._set_correction(one, at, state.correction_log[one][at] + drift_log)
+            window = state.unsettled_pairs[one].get(at, [])
+            window[:] = [log + drift_log for log in window]
+        state.visit = [log + drift_log for log in state.visit]
+        self.forget_drift()
+        self._refresh()
+        return drift_log
+
     def _settle(self, idx: int, round_time: RoundTime, ratio: float) -> bool:
         """Learns what is the tier's own; returns whether the tier was settled at this bucket."""
         bucket = self._bucket(round_time.batch_size)
@@ -235,6 +331,8 @@ class CostTable:
             self._learn_correction(idx, bucket, log)
             return False
         self._follow_correction(idx, bucket, log, is_own=is_small(ratio))
+        if self.drift != 1.0 and is_small(ratio) and len(self._state.visit) >= VISIT_ROUNDS:
+            show_drift(self._state, idx, bucket, math.log(self.drift))
         return True
 
     def _learn_correction(self, idx: int, bucket: int, log: float) -> None:
@@ -307,7 +405,15 @@ class CostTable:
 
     def _forget_corrections(self) -> None:
         fresh = new_state(self.tiers, self._state.buckets)
-        for name in ("seeds", "catch_up_seeds", "learned", "catch_up_ratios", "residuals"):
+        kept = (
+            "seeds",
+            "seed_spreads",
+            "catch_up_seeds",
+            "learned",
+            "catch_up_ratios",
+            "residuals",
+        )
+        for name in kept:
             setattr(fresh, name, getattr(self._state, name))
         self._state = fresh
         self.forget_drift()
@@ -339,15 +445,19 @@ class CostTable:
         state = self._state
         self._has_seeds = any(state.seeds)
         if self._has_seeds:
+            smoothed = smooth(self.tiers, state.seeds, state.seed_spreads)
+            unknown = covariance_at(smoothed, len(self.tiers), state.buckets)
             own = {
                 tier: fit_curve(points, state.buckets)
-                for tier, points in zip(self.tiers, state.seeds, strict=True)
+                for tier, points in zip(self.tiers, smoothed.points, strict=True)
                 if points
             }
         else:
             points_by_tier = zip(self.tiers, state.learned, strict=True)
             learned = {tier: list(points.values()) for tier, points in points_by_tier if points}
             own = fit_learned(learned, state.buckets)
+            unknown = np.zeros((len(state.buckets), len(self.tiers), len(self.tiers)))
+        self._covariance = prior(unknown, self._plain_idx)
         self._curves = [own.get(tier) or extrapolate(tier, own) for tier in self.tiers]
         self._slope = np.array([curve.slope for curve in self._curves]).T.copy()  # [K, T]
         self._rise = np.array([curve.rise for curve in self._curves])
@@ -367,5 +477,11 @@ class CostTable:
         """Rebuilds the tables that predictions read."""
         rounds = np.array(self._state.num_corrected)
         self._shown_log = np.array(self._state.correction_log)
-        self._correction = with_lent(rounds, self._shown_log, self._plain_idx)
-        self._base = corrected(self._curves, rounds, self._correction)  # [K, T]
+        self._belief = believe(rounds, self._shown_log, self._covariance)
+        self._base = corrected(self._curves, rounds, np.exp(self._belief.mean))  # [K, T]
+
+    def _selection(self, tiers: tuple[Tier, ...]) -> list[int]:
+        selection = self._selections.get(tiers)
+        if selection is None:
+            selection = self._selections[tiers] = [self._idx[tier] for tier in tiers]
+        return selection

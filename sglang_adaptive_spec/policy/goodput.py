@@ -15,12 +15,14 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
-from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.costs import SETTLE_ROUNDS, CostTable
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.hazards import SLOW_MEMORY, Floats
 from sglang_adaptive_spec.policy.probe_choice import ProbeChoice
-from sglang_adaptive_spec.policy.probing import Prober
+from sglang_adaptive_spec.policy.probing import LOOK_ROUNDS, MAX_LOOK_ROUNDS, Prober
 from sglang_adaptive_spec.policy.slots import Slots, clip
 from sglang_adaptive_spec.policy.tiers import (
     PLAIN_TIER,
@@ -100,6 +102,7 @@ class GoodputPolicy:
         self._num_batch_changes = 0  # since the back-off was last reset
         self._num_changes = acceptance.num_changes
         self._last_probed = initial
+        self._last_look: Tier | None = None  # whose rounds were not timed
         self._has_first = False  # zero-step rounds tell about position 1
         self._home_ms = 0.0
 
@@ -141,6 +144,7 @@ class GoodputPolicy:
         """
         if len(self.reachable(round_time.batch_size)) > 1:
             self.costs.observe(round_time)
+            self.prober.saw_time(round_time.tier, round_time.ms)
             self._num_timed[round_time.tier] = self._num_timed.get(round_time.tier, 0) + 1
 
     def reachable(self, batch_size: int) -> Sequence[Tier]:
@@ -307,13 +311,20 @@ class GoodputPolicy:
     def _move(self, tier: Tier, reason: str) -> None:
         if tier.num_steps < self.home.num_steps:
             self.prober.hold_off()  # what lies deeper was observed until now
+        self.prober.hold_looks()
         self.home = tier
         self.num_switches[reason] += 1
 
     def _probe(self, decision: Decision) -> None:
         """Ends the probe under way if it is over; starts one if it may pay and is paid for."""
         prober = self.prober
-        if prober.probe is not None:
+        if prober.probe is not None and prober.probe.is_look:
+            if prober.probe.is_over or self.home == prober.probe.tier:
+                lost_share = self._probe_choice(decision).lost_share(prober.probe.tier)
+                # One that told nothing lets the next tier go first.
+                self._last_look = None if prober.probe.num_timed else prober.probe.tier
+                prober.finish(has_paid=False, lost_share=lost_share)
+        elif prober.probe is not None:
             tier = prober.probe.tier
             # A chain as deep as the one probed shows the same; a tree shows its own.
             is_as_deep = self.home.num_steps >= tier.num_steps
@@ -329,6 +340,26 @@ class GoodputPolicy:
                 self._last_probed, ms = found
                 num_rounds = choice.num_rounds(self._last_probed)
                 prober.start(self._last_probed, num_rounds, ms, self._num_catch_up())
+        if prober.may_look:
+            self._look(decision)
+
+    def _look(self, decision: Decision) -> None:
+        """Looks at the round time of the tier that it could make the best, if there is any."""
+        rates = decision.tokens / decision.round_ms
+        to_beat = rates[decision.tiers.index(decision.home)]
+        # One that is better as far as known is not in force for what it accepts.
+        in_doubt = rates <= to_beat
+        if self._last_look is not None:
+            in_doubt &= np.array([tier != self._last_look for tier in decision.tiers])
+        rates /= self.costs.least_share_all(
+            decision.tiers, decision.batch_size, self.prober.is_rich
+        )
+        idx = int((rates * in_doubt).argmax())
+        if in_doubt[idx] and rates[idx] > to_beat * (1 + MAX_COST_NOISE):
+            tier = decision.tiers[idx]
+            is_known = self.costs.num_timed(tier, decision.batch_size) >= SETTLE_ROUNDS
+            num_rounds = MAX_LOOK_ROUNDS if is_known else LOOK_ROUNDS
+            self.prober.look(tier, num_rounds, float(decision.round_ms[idx]), self._num_catch_up())
 
     def _probe_choice(self, decision: Decision) -> ProbeChoice:
         depth = self.home.num_steps or int(self._has_first)  # that rounds at home observe

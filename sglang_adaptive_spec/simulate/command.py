@@ -14,7 +14,7 @@ from sglang_adaptive_spec.policy.tiers import chain_tier
 from sglang_adaptive_spec.simulate.recorded import RecordedWorkload
 from sglang_adaptive_spec.simulate.regret import WatchedGoodput, WorkloadReport, compare
 from sglang_adaptive_spec.simulate.replay import Chooser, RoundCosts
-from sglang_adaptive_spec.simulate.synthetic import golden_workloads
+from sglang_adaptive_spec.simulate.synthetic import changing_workloads, golden_workloads
 from sglang_adaptive_spec.simulate.trace import read_trace
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, read_table, seed_table
 from sglang_adaptive_spec.simulate.workload import Workload
@@ -80,17 +80,20 @@ def simulate(request: Request) -> tuple[list[WorkloadReport], str]:
     return [compare(workload, costs, tiers, policies) for workload in workloads], origin
 
 
-def goodput(costs: RoundCosts, config: AdaptiveConfig, cost_noise: float = 0.0) -> WatchedGoodput:
+def goodput(
+    costs: RoundCosts, config: AdaptiveConfig, cost_noise: float = 0.0, seed: int = 1
+) -> WatchedGoodput:
     """Returns the goodput policy as a server starts it, with a cost table seeded from ``costs``.
 
     Args:
         costs: The true ones.
         config: Its candidate steps count, whatever policy it names.
         cost_noise: Relative error of every period that start-up measured.
+        seed: Of these errors.
     """
     policy = build_policy(replace(config, policy="goodput"), config.initial_steps(None))
     assert isinstance(policy, GoodputPolicy)
-    seed_table(policy.costs, costs, noise=cost_noise)
+    seed_table(policy.costs, costs, noise=cost_noise, seed=seed)
     return WatchedGoodput(policy)
 
 
@@ -123,10 +126,10 @@ def _shipped(steps: Sequence[int]) -> AdaptiveConfig:
 
 
 def _workloads(request: Request, max_steps: int) -> list[Workload]:
-    golden = golden_workloads()
+    golden = {**golden_workloads(), **changing_workloads()}
     names = request.golden or ([] if request.traces else [ALL])
     if ALL in names:
-        names = list(golden)
+        names = list(golden_workloads())
     unknown = [name for name in names if name not in golden]
     if unknown:
         raise SimulateError(

@@ -88,7 +88,7 @@ class RecordedWorkload:
         """Returns the phase after as many tokens."""
         return self._phases[self._round_at(clock)]
 
-    def slowdown(self, clock: Clock) -> float:
+    def slowdown(self, clock: Clock, num_steps: int) -> float:
         """Returns 1: the cost table says how long a round takes."""
         return 1.0
 

@@ -55,7 +55,9 @@ class OraclePolicy:
         live, clock = self.replay.live, self.replay.clock
         expected = self._workload.expected_tokens(self._workload.phase(clock), live)
         rates = expected[self._depths] / [
-            self._costs.round_ms(tier, batch.size, batch.context_tokens) for tier in self._tiers
+            self._costs.round_ms(tier, batch.size, batch.context_tokens)
+            * self._workload.slowdown(clock, tier.num_steps)
+            for tier in self._tiers
         ]
         best = int(np.argmax(rates))
         if self._best is None or rates[best] > rates[self._best] * (1 + ORACLE_MIN_GAIN):
@@ -69,12 +71,58 @@ class OraclePolicy:
         """Takes no notice: it knows."""
 
 
+class SettledShare:
+    """Adds up what rounds were worth beside the best tier in the same state; a `RoundRecorder`.
+
+    Unlike a replay of the oracle it compares round by round, by expectation: no luck, and no state
+    that one policy reaches earlier than the other. ``replay`` is set by whoever replays.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        costs: RoundCosts,
+        tiers: Sequence[Tier],
+        since_s: float = 0.0,
+        num_rounds: int = 500,
+    ) -> None:
+        """Counts from ``num_rounds`` rounds after second ``since_s`` of the replay."""
+        self.replay: Replay | None = None
+        self._workload, self._costs, self._tiers = workload, costs, tuple(tiers)
+        self._since_s, self._rounds_left = since_s, num_rounds
+        self._served = self._best = 0.0
+
+    @property
+    def share(self) -> float:
+        """What the rounds gave over what the best tier would have given in their time."""
+        return self._served / self._best
+
+    def observe(self, observation: Observation, context_tokens: int, now_s: float) -> None:
+        """Takes a round as it runs."""
+        assert self.replay is not None
+        if now_s < self._since_s:
+            return
+        self._rounds_left -= 1
+        if self._rounds_left >= 0:
+            return
+        live, clock = self.replay.live, self.replay.clock
+        tokens = self._workload.expected_tokens(self._workload.phase(clock), live)
+        ms = {
+            tier: self._costs.round_ms(tier, live.size, context_tokens)
+            * self._workload.slowdown(clock, tier.num_steps)
+            for tier in {*self._tiers, observation.tier}
+        }
+        self._served += tokens[observation.tier.num_steps]
+        best = max(tokens[tier.num_steps] / ms[tier] for tier in self._tiers)
+        self._best += best * ms[observation.tier]
+
+
 @dataclass(frozen=True, slots=True)
 class Probing:
     """What probes took, as shares of all time."""
 
     time_share: float  # rounds for which another tier than the one in force was asked
-    loss_share: float  # what the policy books as lost: those rounds also serve tokens
+    loss_share: float  # what the policy books as lost: less, for those rounds serve tokens, too
 
 
 class WatchedGoodput:
@@ -96,7 +144,7 @@ class WatchedGoodput:
     def probing(self) -> Probing:
         """What probes took until the newest choice."""
         total_s = self._last_s - (self._first_s or 0.0)
-        loss_share = float(self.policy.describe()["probing"]["share_of_time"])
+        loss_share = float(self.policy.describe()["probing"]["share_lost"])
         return Probing(self._probing_s / total_s if total_s else 0.0, loss_share)
 
     def choose(self, batch: DecodeBatch) -> Tier:
@@ -171,6 +219,20 @@ def compare(
     return WorkloadReport(
         workload.name, results["oracle"].num_tokens, oracle, best_static, tuple(rows)
     )
+
+
+def settled_share(
+    policy: Chooser,
+    workload: Workload,
+    costs: RoundCosts,
+    tiers: Sequence[Tier],
+    since_s: float = 0.0,
+) -> float:
+    """Replays ``policy``; returns its `SettledShare` among ``tiers``."""
+    share = SettledShare(workload, costs, tiers, since_s)
+    share.replay = Replay(policy, workload, costs, recorder=share)
+    share.replay.run()
+    return share.share
 
 
 def replay_oracle(workload: Workload, costs: RoundCosts, tiers: Sequence[Tier]) -> ReplayResult:

@@ -163,7 +163,8 @@ class Replay:
         num_correct = self._workload.num_correct_drafts(phase, live, tier.num_steps)
         first = self._first_drafts(phase) if tier == PLAIN_TIER else None
         is_catch_up = self._catches_up(tier)
-        ms = self._ms(tier, context_tokens, is_catch_up) * self._workload.slowdown(clock)
+        ms = self._ms(tier, context_tokens, is_catch_up)
+        ms *= self._workload.slowdown(clock, tier.num_steps)
         observation = Observation(tier, live.size, live.requests, num_correct.tolist(), first)
         if self._recorder is not None:
             self._recorder.observe(observation, context_tokens, clock.now_s)

@@ -8,7 +8,7 @@ of (seed, request, p + j) is below the hazard of position j.
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -39,6 +39,7 @@ class Phase:
     start_s: float
     hazards: tuple[float, ...]  # per kind of request, the same at every draft position
     slowdown: float = 1.0
+    slowdown_of: Mapping[int, float] = field(default_factory=dict)  # by num_steps, beyond that
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class SyntheticWorkload:
     mean_tokens: int = 400
     seed: int = 1
     max_steps: int = MAX_STEPS
+    context: tuple[tuple[float, int], ...] = ()  # (second, tokens a request), linear between
+    change_s: float = 0.0  # when round times change
 
     def is_over(self, clock: Clock) -> bool:
         """Says whether the time is up."""
@@ -72,12 +75,16 @@ class SyntheticWorkload:
         """Returns the phase of this second."""
         return bisect_right(self._phase_starts, clock.now_s) - 1
 
-    def slowdown(self, clock: Clock) -> float:
-        """Returns the slowdown of this second."""
-        return self.phases[self.phase(clock)].slowdown
+    def slowdown(self, clock: Clock, num_steps: int) -> float:
+        """Returns the slowdown of a depth in this second."""
+        phase = self.phases[self.phase(clock)]
+        return phase.slowdown * phase.slowdown_of.get(num_steps, 1.0)
 
     def context_tokens(self, clock: Clock, live: Live) -> int:
-        """Returns prompts plus output so far."""
+        """Returns prompts plus output so far, or what `context` says of this second."""
+        if self.context:
+            seconds, tokens = zip(*self.context, strict=True)
+            return round(live.size * float(np.interp(clock.now_s, seconds, tokens)))
         return int(live.prompt_tokens.sum() + live.positions.sum())
 
     def num_correct_drafts(self, phase: int, live: Live, num_steps: int) -> Ints:
@@ -150,5 +157,39 @@ def golden_workloads() -> Mapping[str, SyntheticWorkload]:
         SyntheticWorkload("mixed-32", 12, ((0, 32),), (Phase(0, (BAD, GOOD)),)),
         SyntheticWorkload("long-context-8", 12, ((0, 8),), (Phase(0, (MIDDLE,)),), 32_000),
         SyntheticWorkload("neighbour-8", 70, ((0, 8),), neighbour),
+    )
+    return {workload.name: workload for workload in workloads}
+
+
+def changing_workloads() -> Mapping[str, SyntheticWorkload]:
+    """Returns traces whose round times change at `change_s`, by name as the golden ones.
+
+    ``own-*``: the tier that is best gets dearer by half. ``drafts-*``: all tiers but zero steps do.
+    """
+    growth = ((0.0, 1_000), (40.0, 100_000))
+    long_growth = ((0.0, 2_000), (40.0, 400_000))
+    jump = ((0.0, 1_000), (5.0, 1_000), (5.001, 50_000))
+    drafts = {steps: 1.5 for steps in range(1, MAX_STEPS + 1)}
+
+    def steady(name: str, size: int, hazard: float) -> SyntheticWorkload:
+        return SyntheticWorkload(name, 40, ((0, size),), (Phase(0, (hazard,)),))
+
+    def dearer(name: str, size: int, hazard: float, by: Mapping[int, float]) -> SyntheticWorkload:
+        phases = (Phase(0, (hazard,)), Phase(5, (hazard,), slowdown_of=by))
+        return replace(steady(name, size, hazard), phases=phases, change_s=5.0)
+
+    workloads = (
+        dearer("own-1", 1, MIDDLE, {5: 1.5}),
+        dearer("own-8", 8, MIDDLE, {5: 1.5}),
+        dearer("own-16", 16, GOOD, {7: 1.5}),
+        dearer("own-64", 64, BAD, {0: 1.5}),
+        dearer("drafts-8", 8, MIDDLE, drafts),
+        dearer("drafts-16", 16, 0.5, drafts),
+        replace(steady("growth-8", 8, MIDDLE), context=growth),
+        replace(steady("growth-16", 16, 0.5), context=growth),
+        replace(steady("long-growth-1", 1, MIDDLE), context=long_growth),
+        replace(steady("long-growth-8", 8, MIDDLE), context=long_growth),
+        replace(steady("jump-8", 8, MIDDLE), context=jump, change_s=5.0),
+        replace(steady("jump-16", 16, 0.5), context=jump, change_s=5.0),
     )
     return {workload.name: workload for workload in workloads}

@@ -23,6 +23,7 @@ from sglang_adaptive_spec.simulate.replay import RoundCosts
 # What start-up measures: at most 10 batch sizes a tier, two context lengths per request.
 SEEDED_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128)
 SEEDED_CONTEXTS = (256, 16384)
+SEEDED_ROUNDS = 4  # whose mean is a seed and whose spread says how far to trust it
 
 FILE = Path(__file__).parent / "h200-llama-8b.json"
 
@@ -43,15 +44,59 @@ class NoSpeculation:
         return 0.0
 
 
+class ExpertCosts:
+    """A mixture of experts: the more tokens are verified, the more experts are read.
+
+    A token reads one in `SHARE` of them; the chance that nobody reads an expert falls with every
+    token, so each further draft costs much at a small batch and nothing at a large one.
+    """
+
+    SHARE = 1 / 16
+    ALL_EXPERTS_MS = 6.0  # assumed: as much as the rest of a round of the example
+
+    def __init__(self, costs: RoundCosts) -> None:
+        self._costs = costs
+
+    def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
+        """Returns the period, experts included."""
+        num_tokens = batch_size * tier.num_draft_tokens
+        ms = self._costs.round_ms(tier, batch_size, context_tokens)
+        return ms + self.ALL_EXPERTS_MS * (1 - (1 - self.SHARE) ** num_tokens)
+
+    def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
+        """Returns what catching up adds: the draft has no experts."""
+        return self._costs.plain_extra_ms(batch_size, context_tokens)
+
+
+class OtherMachine:
+    """Costs that are wrong tier by tier, with and without context, by a factor of 2 at most."""
+
+    def __init__(self, costs: RoundCosts, tiers: Sequence[Tier], seed: int) -> None:
+        luck = np.random.default_rng(seed)
+        self._costs = costs
+        self._factors = {tier: 2.0 ** luck.uniform(-1.0, 1.0, 2) for tier in tiers}
+
+    def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
+        """Returns the other machine's period."""
+        base_ms = self._costs.round_ms(tier, batch_size, 0)
+        context_ms = self._costs.round_ms(tier, batch_size, context_tokens) - base_ms
+        base, slope = self._factors[tier]
+        return float(base * base_ms + slope * context_ms)
+
+    def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
+        """Returns what catching up adds, as on the true machine."""
+        return self._costs.plain_extra_ms(batch_size, context_tokens)
+
+
 def seed_table(
     table: CostTable, costs: RoundCosts, *, noise: float = 0.0, seed: int = 1
 ) -> CostTable:
     """Fills ``table`` with what a server's start-up would have measured of ``costs``.
 
     Args:
-        noise: Relative standard deviation of a measured round.
+        noise: Relative standard deviation of a seed, the mean of `SEEDED_ROUNDS` rounds.
     """
-    luck = np.random.default_rng(seed)
+    luck, samples = np.random.default_rng(seed), np.random.default_rng(seed)
     for tier, size, context in product(table.tiers, SEEDED_SIZES, SEEDED_CONTEXTS):
         context_tokens = size * context
         ms = costs.round_ms(tier, size, context_tokens)
@@ -61,7 +106,9 @@ def seed_table(
             ms -= extra_ms
             longer_ms = ms + CATCH_UP_ROUNDS * extra_ms
             table.seed(tier, size, context_tokens, longer_ms * error, is_catch_up=True)
-        table.seed(tier, size, context_tokens, ms * error)
+        deviations = float(samples.chisquare(SEEDED_ROUNDS - 1)) / (SEEDED_ROUNDS - 1)
+        spread = noise * deviations**0.5
+        table.seed(tier, size, context_tokens, ms * error, spread=spread)
     table.fit()
     return table
 

@@ -102,8 +102,8 @@ class Workload(Protocol):
     def phase(self, clock: Clock) -> int:
         """Returns the index of the phase, within which acceptance does not change."""
 
-    def slowdown(self, clock: Clock) -> float:
-        """Returns by what factor rounds take longer than the cost table says."""
+    def slowdown(self, clock: Clock, num_steps: int) -> float:
+        """Returns by what factor rounds of a depth take longer than the true costs say."""
 
     def context_tokens(self, clock: Clock, live: Live) -> int:
         """Returns the context of the batch, summed over its requests."""

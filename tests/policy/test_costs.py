@@ -7,7 +7,6 @@ import statistics
 import pytest
 from hypothesis import given, settings
 
-from sglang_adaptive_spec.policy.cost_curves import LENT_SHARE
 from sglang_adaptive_spec.policy.costs import CATCH_UP_ROUNDS, SETTLE_ROUNDS, CostTable
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
 from tests.policy.cost_server import (
@@ -27,6 +26,8 @@ from tests.policy.cost_server import (
     sizes,
     table_of,
 )
+
+LENT_SHARE = 0.5  # of its correction, by a tier seen alone (policy/cost_belief.py)
 
 # --- serving
 

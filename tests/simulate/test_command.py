@@ -60,8 +60,9 @@ def tokens_per_s(arm: dict) -> float:
 def test_goodput_reports_its_probes(capsys: pytest.CaptureFixture[str]) -> None:
     (report,) = simulated(capsys, "--golden", "steady-low-64", "--policy", "goodput")["traces"]
     (goodput,) = (arm for arm in report["arms"] if arm["name"] == "goodput")
-    assert 0 < goodput["probing"]["loss_share"] <= 0.01
-    assert 0 < goodput["probing"]["time_share"] < 1
+    # At two steps they serve 0.9 of what zero steps serve: what they lose is not all their time.
+    assert 0 < goodput["probing"]["loss_share"] < 0.5 * goodput["probing"]["time_share"]
+    assert goodput["probing"]["time_share"] <= 0.01
     assert all(arm["probing"] is None for arm in report["arms"] if arm["name"] != "goodput")
 
 

@@ -1,0 +1,77 @@
+"""What served rounds of some tiers say about the others at a batch size: one Gaussian a bucket.
+
+The correction c[t] of a tier is the log of served over seeded time. Before a round is served
+
+    c ~ N(0, surprise^2 * (seed covariance + OWN^2 * I + COMMON^2 * 11'))
+
+OWN is what serving adds to one tier, COMMON what it adds to all drafting tiers alike; zero steps
+have no part in that, their round is another one. Rounds served are measurements of their tier's c;
+the others follow as far as the covariance ties them. surprise grows where corrections turn out
+larger than the covariance allows, such as in the table of another machine.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sglang_adaptive_spec.policy.cost_curves import Floats
+
+# On an H200 with 8B shapes the tiers' served over seeded times spread by 0.05 about their mean at a
+# batch size, and the means by 0.05 about 1.05 (docs/decisions/0017). Equal, so that a tier seen
+# alone lends half of its correction.
+OWN_SPREAD = COMMON_SPREAD = 0.05
+# Standard error of the median of one served round; it falls with their number. A stall (2 % of
+# rounds) is one round: 2 or 3 rounds are worth far more than one.
+ROUND_SPREAD = 0.1
+SURPRISE_PAIRS = 2.0  # that no surprise counts as
+UNKNOWN = 1e9  # variance of a correction never measured
+
+
+class Belief(NamedTuple):
+    """Logs of all corrections."""
+
+    mean: Floats  # [num_tiers, num_buckets]
+    spread: Floats  # [num_tiers, num_buckets] standard errors
+
+
+def prior(seed_covariance: Floats, plain_idx: int | None) -> Floats:
+    """Returns the covariance of the corrections before any round: [num_buckets, T, T].
+
+    Args:
+        seed_covariance: Of the logs of the seeds' errors, [num_buckets, T, T].
+        plain_idx: Zero steps.
+    """
+    num_tiers = seed_covariance.shape[-1]
+    is_drafting = np.ones(num_tiers)
+    if plain_idx is not None:
+        is_drafting[plain_idx] = 0.0
+    shared: Floats = COMMON_SPREAD**2 * np.outer(is_drafting, is_drafting)
+    own = OWN_SPREAD**2 * np.eye(num_tiers)
+    covariance: Floats = seed_covariance + own + shared
+    return covariance
+
+
+def believe(rounds: npt.NDArray[np.int64], log: Floats, covariance: Floats) -> Belief:
+    """Returns what is believed of every correction.
+
+    Args:
+        rounds: Rounds behind every measured correction, [num_tiers, num_buckets].
+        log: Logs of the measured corrections, [num_tiers, num_buckets].
+        covariance: The `prior`.
+    """
+    variances = np.diagonal(covariance, axis1=1, axis2=2).T  # [T, K]
+    is_seen = rounds > 0
+    surprises = (log**2 / variances)[is_seen]
+    scale = (SURPRISE_PAIRS + surprises.sum()) / (SURPRISE_PAIRS + len(surprises))
+    scale = max(float(scale), 1.0)
+    mean, variance = np.zeros_like(log), scale * variances
+    buckets = np.flatnonzero(is_seen.any(axis=0))
+    if len(buckets):
+        own = scale * covariance[buckets]  # [B, T, T]
+        counts = rounds[:, buckets].T
+        noise = np.where(counts > 0, (ROUND_SPREAD / np.maximum(counts, 1)) ** 2, UNKNOWN)
+        gain = own @ np.linalg.inv(own + noise[:, :, None] * np.eye(len(log)))
+        mean[:, buckets] = (gain @ log[:, buckets].T[:, :, None])[:, :, 0].T
+        variance[:, buckets] -= np.einsum("btu,btu->bt", gain, own).T
+    return Belief(mean, np.sqrt(np.maximum(variance, 0.0)))

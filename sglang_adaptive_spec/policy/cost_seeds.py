@@ -1,0 +1,188 @@
+"""Seeds made smooth, each as far as it is uncertain, and which of them to measure again.
+
+The log of a round's time bends little from one step count or batch size to the next. For the points
+of one context length, y with standard error s, the smoothed x minimises
+
+    sum (x - y)^2 / s^2  +  sum (x[middle] - line through its neighbours)^2 / bend^2
+
+over neighbours in batch size and in the steps of chains. Exact seeds stay as they are, noisy ones
+come near the line. What is left open, and how the points hang together, is a covariance.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from sglang_adaptive_spec.policy.cost_curves import Floats, Point
+from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
+
+# How far a log time lies off the line between its neighbours, one octave or step to either side:
+# the root mean square by size and the largest by steps over simulate/h200-llama-8b.json.
+BEND_PER_OCTAVE2, BEND_PER_STEP2 = 0.1, 0.03
+MIN_SPREAD = 1e-4  # keeps exact seeds apart from singular ones
+# Beyond this and two standard errors of both, two seeds are out of order.
+ORDER_MARGIN = 0.03
+
+Place: TypeAlias = tuple[int, int]  # index of a tier, batch size
+# By place: log of the ms and its standard error, of the points of one rank of context lengths.
+Surface: TypeAlias = dict[Place, tuple[float, float]]
+
+
+class Smoothed(NamedTuple):
+    """Seeds and what is not known of them."""
+
+    points: list[list[Point]]  # by tier
+    covariance: Floats  # of the log errors at the shortest context, [places, places]
+    places: list[Place]  # in the covariance's order
+
+
+def smooth(
+    tiers: Sequence[Tier], seeds: Sequence[Sequence[Point]], spreads: Sequence[Sequence[float]]
+) -> Smoothed:
+    """Returns the seeds of all tiers, repeated points combined, with their covariance.
+
+    Args:
+        tiers: One for each entry of the others.
+        seeds: The points of every tier.
+        spreads: The relative standard error of every point; 0 if it is not known.
+    """
+    surfaces, raw = _surfaces(seeds, _pooled(spreads))
+    points: list[list[Point]] = [[] for _ in tiers]
+    covariances = []
+    for surface, at in zip(surfaces, raw, strict=True):
+        places = sorted(surface)
+        mean, covariance = _smoothed(tiers, surface, places)
+        covariances.append((covariance, places))
+        for (idx, size), log in zip(places, mean.tolist(), strict=True):
+            factor = math.exp(log - surface[idx, size][0])  # exactly 1 where nothing was smoothed
+            context_tokens, ms = at[idx, size]
+            points[idx].append((size, context_tokens, factor * ms))
+    return Smoothed(points, *(covariances[0] if covariances else (np.zeros((0, 0)), [])))
+
+
+def covariance_at(smoothed: Smoothed, num_tiers: int, buckets: Sequence[int]) -> Floats:
+    """Returns the covariance of the seeds' errors at buckets: [num_buckets, T, T].
+
+    A bucket takes that of the measured size nearest to it, tier by tier.
+    """
+    sizes: dict[int, list[tuple[int, int]]] = {}  # by tier: size and row
+    for row, (idx, size) in enumerate(smoothed.places):
+        sizes.setdefault(idx, []).append((size, row))
+    found = np.zeros((len(buckets), num_tiers, num_tiers))
+    tiers = sorted(sizes)
+    for bucket, size in enumerate(buckets):
+        rows = [min(sizes[idx], key=lambda at: abs(math.log(at[0] / size)))[1] for idx in tiers]
+        found[np.ix_([bucket], tiers, tiers)] = smoothed.covariance[np.ix_(rows, rows)]
+    return found
+
+
+def out_of_order(
+    tiers: Sequence[Tier], seeds: Sequence[Sequence[Point]], spreads: Sequence[Sequence[float]]
+) -> list[tuple[Tier, int]]:
+    """Returns tiers and batch sizes whose seeds contradict a neighbour's; measure them again.
+
+    More steps take more time, and so do more requests. Both of such a pair are named.
+    """
+    found: set[Place] = set()
+    surfaces, _ = _surfaces(seeds, spreads)
+    for surface in surfaces:
+        for lower, upper in _neighbours(tiers, surface):
+            (below, below_spread), (above, above_spread) = surface[lower], surface[upper]
+            noise = 2 * math.hypot(below_spread, above_spread)
+            if below - above > max(noise, ORDER_MARGIN):
+                found.update((lower, upper))
+    return [(tiers[idx], size) for idx, size in sorted(found)]
+
+
+def _pooled(spreads: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Returns spreads drawn to their mean square: each comes from a few rounds."""
+    told = [spread**2 for of_tier in spreads for spread in of_tier if spread > 0]
+    common = sum(told) / len(told) if told else 0.0
+    return [
+        [math.sqrt((one**2 + common) / 2) if one > 0 else 0.0 for one in of_tier]
+        for of_tier in spreads
+    ]
+
+
+def _surfaces(
+    seeds: Sequence[Sequence[Point]], spreads: Sequence[Sequence[float]]
+) -> tuple[list[Surface], list[dict[Place, tuple[int, float]]]]:
+    """Returns the points by rank of their context length at their place, also as they were told."""
+    at: dict[Place, dict[int, list[tuple[float, float]]]] = {}
+    for idx, (points, of_tier) in enumerate(zip(seeds, spreads, strict=True)):
+        for (size, context, ms), spread in zip(points, of_tier, strict=True):
+            at.setdefault((idx, size), {}).setdefault(context, []).append((ms, spread))
+    num_ranks = max(map(len, at.values()), default=0)
+    surfaces: list[Surface] = [{} for _ in range(num_ranks)]
+    raw: list[dict[Place, tuple[int, float]]] = [{} for _ in range(num_ranks)]
+    for place, by_context in at.items():
+        for rank, context in enumerate(sorted(by_context)):
+            times = by_context[context]
+            spread = median(spread for _, spread in times) / math.sqrt(len(times))
+            ms = median(ms for ms, _ in times)
+            surfaces[rank][place] = (math.log(ms), spread)
+            raw[rank][place] = (context, ms)
+    return surfaces, raw
+
+
+def _smoothed(
+    tiers: Sequence[Tier], surface: Surface, places: Sequence[Place]
+) -> tuple[Floats, Floats]:
+    """Returns the smoothed logs and their covariance, in the order of ``places``."""
+    logs = np.array([surface[place][0] for place in places])
+    spreads = np.array([surface[place][1] for place in places])
+    if not spreads.any():
+        return logs, np.zeros((len(places), len(places)))
+    precision = np.diag(np.maximum(spreads, MIN_SPREAD) ** -2)
+    weighted = precision @ logs
+    row = {place: idx for idx, place in enumerate(places)}
+    for (left, middle, right), (before, after), unit in _triples(tiers, surface):
+        line = np.zeros(len(places))
+        line[row[middle]] = 1.0
+        line[row[left]] = -after / (before + after)
+        line[row[right]] = -before / (before + after)
+        precision += np.outer(line, line) / (unit * before * after) ** 2
+    covariance = np.linalg.inv(precision)
+    return covariance @ weighted, covariance
+
+
+def _lines(
+    tiers: Sequence[Tier], places: Mapping[Place, object]
+) -> list[tuple[list[tuple[Place, float]], float]]:
+    """Returns rows of neighbouring places with their positions, and how much they bend."""
+    lines = []
+    for idx in sorted({idx for idx, _ in places}):
+        sizes = sorted(size for of, size in places if of == idx)
+        lines.append(([((idx, size), math.log2(size)) for size in sizes], BEND_PER_OCTAVE2))
+    for size in sorted({size for _, size in places}):
+        chains = [
+            (tiers[idx].num_steps, idx)
+            for idx, at in places
+            if at == size and tiers[idx].topk == 1 and tiers[idx] != PLAIN_TIER
+        ]
+        lines.append(
+            ([((idx, size), float(steps)) for steps, idx in sorted(chains)], BEND_PER_STEP2)
+        )
+    return lines
+
+
+def _neighbours(tiers: Sequence[Tier], surface: Surface) -> list[tuple[Place, Place]]:
+    pairs = [pairwise(line) for line, _ in _lines(tiers, surface)]
+    return [(lower, upper) for line in pairs for (lower, _), (upper, _) in line]
+
+
+def _triples(
+    tiers: Sequence[Tier], surface: Surface
+) -> list[tuple[tuple[Place, Place, Place], tuple[float, float], float]]:
+    """Returns three neighbours each, their two distances, and how much the line bends."""
+    found = []
+    for line, unit in _lines(tiers, surface):
+        for (left, at_left), (middle, at), (right, at_right) in zip(
+            line, line[1:], line[2:], strict=False
+        ):
+            found.append(((left, middle, right), (at - at_left, at_right - at), unit))
+    return found
