@@ -1,6 +1,7 @@
 """Attention over the paged cache against softmax written out, one query and head at a time."""
 
 import math
+from itertools import compress
 
 import pytest
 import torch
@@ -15,16 +16,19 @@ patient = settings(deadline=None)
 HEAD_DIM, SCALE, NUM_SLOTS = 4, 0.6, 40
 ONE = (1.0, 1.0)
 PLAIN = (0.0, False, 0, None, None)  # cap, cross attention, window, encoder_lens, sinks
+windows, sinks = st.sampled_from([0, 1, 3]), st.booleans()
 
 
-def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def softmax_attention(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None = None) -> Tensor:
     """One query [heads, dim] over keys and values [length, kv_heads, dim], in float64."""
     group = q.shape[0] // k.shape[1]
     out = torch.zeros(q.shape, dtype=torch.float64)
     for head in range(q.shape[0]):
         scores = [SCALE * float(q[head].double() @ key[head // group].double()) for key in k]
+        if sinks is not None:
+            scores.append(float(sinks[head]))  # takes its share and has no value
         weights = [math.exp(score - max(scores)) for score in scores]
-        for weight, value in zip(weights, v, strict=True):
+        for weight, value in zip(weights[: len(v)], v, strict=True):
             out[head] += weight / sum(weights) * value[head // group].double()
     return out
 
@@ -48,6 +52,14 @@ def paged_batches(draw):
     return pool, rows, prefixes, news, heads, k, v
 
 
+def random_tree(n: int) -> Tensor:
+    """Every node after an earlier one: row i has True at itself and at its ancestors."""
+    tree = torch.eye(n, dtype=torch.bool)
+    for node in range(1, n):
+        tree[node] |= tree[int(torch.randint(node, (1,)))]
+    return tree
+
+
 def new_slots(pool, rows, prefixes, news) -> Tensor:
     """The slots of all new tokens, request after request."""
     requests = zip(rows, prefixes, news, strict=True)
@@ -55,22 +67,22 @@ def new_slots(pool, rows, prefixes, news) -> Tensor:
 
 
 @patient
-@given(paged_batches(), st.sampled_from(["causal", "tree", "full"]), st.booleans())
-def test_extend_sees_the_prefix_and_what_the_mask_allows(batch, kind, is_cached):
+@given(paged_batches(), st.sampled_from(["causal", "tree", "full"]), st.booleans(), windows, sinks)
+def test_extend_sees_the_prefix_and_what_the_mask_allows(batch, kind, is_cached, window, has_sinks):
+    window = 0 if kind == "full" else window
     pool, rows, prefixes, news, heads, k, v = batch
     k_cache, v_cache, new = k.clone(), v.clone(), new_slots(pool, rows, prefixes, news)
     if not is_cached:
         k_cache[new] = v_cache[new] = torch.nan  # must not be read
     q = torch.randn(sum(news), heads, HEAD_DIM)
     o = torch.full_like(q, torch.nan)
-    trees = [torch.rand(n, n) < 0.5 for n in news]
-    for tree in trees:
-        tree.fill_diagonal_(True)
+    sinks = torch.randn(heads) if has_sinks else None
+    trees = [random_tree(n) for n in news]
     starts = [sum(news[:i]) for i in range(len(news))]
     extend_attention_cpu(
         q, None if is_cached else k[new], None if is_cached else v[new], o, k_cache, v_cache, *ONE,
         pool, torch.tensor(rows), torch.tensor(prefixes) + torch.tensor(news), torch.tensor(news),
-        torch.tensor(starts), max(news), SCALE, *PLAIN,
+        torch.tensor(starts), max(news), SCALE, 0.0, False, window, None, sinks,
         torch.cat([tree.flatten() for tree in trees]) if kind == "tree" else None,
         kind == "causal",
     )  # fmt: skip
@@ -81,9 +93,14 @@ def test_extend_sees_the_prefix_and_what_the_mask_allows(batch, kind, is_cached)
                 "tree": trees[i][step].tolist(),
                 "full": [True] * new,
             }[kind]
+            depths = trees[i].sum(1).tolist() if kind == "tree" else [*range(1, new + 1)]
             positions = [*range(prefix), *(prefix + j for j in range(new) if seen[j])]
+            places = [*range(prefix), *(prefix + depths[j] - 1 for j in range(new) if seen[j])]
+            if window:  # the own place is the last one that is seen
+                in_window = [place > prefix + depths[step] - 1 - window for place in places]
+                positions = list(compress(positions, in_window))
             slots = pool[row, positions].long()
-            expected = softmax_attention(q[start + step], k[slots], v[slots])
+            expected = softmax_attention(q[start + step], k[slots], v[slots], sinks)
             torch.testing.assert_close(o[start + step].double(), expected, atol=1e-5, rtol=1e-4)
 
 
@@ -104,26 +121,28 @@ def test_without_a_prefix_new_tokens_may_have_another_shape_than_the_cache():
 
 
 @patient
-@given(paged_batches(), st.booleans())
-def test_decode_stores_the_new_token_and_sees_it(batch, is_cached):
+@given(paged_batches(), st.booleans(), windows, sinks)
+def test_decode_stores_the_new_token_and_sees_it(batch, is_cached, window, has_sinks):
     pool, rows, prefixes, news, heads, k, v = batch
     seq_lens = [prefix + new for prefix, new in zip(prefixes, news, strict=True)]
     loc = torch.stack([pool[row, n - 1] for row, n in zip(rows, seq_lens, strict=True)]).long()
     q = torch.randn(len(rows), heads, HEAD_DIM)
     o = torch.full_like(q, torch.nan)
+    sinks = torch.randn(heads) if has_sinks else None
     new_k, new_v = torch.randn(2, len(rows), *k.shape[1:])
     k_before, v_before = k.clone(), v.clone()
     decode_attention_cpu(
         q, k, v, *ONE, o, None if is_cached else new_k, None if is_cached else new_v, loc,
-        torch.empty(0), pool, torch.tensor(rows), torch.tensor(seq_lens), SCALE, *PLAIN,
+        torch.empty(0), pool, torch.tensor(rows), torch.tensor(seq_lens), SCALE,
+        0.0, False, window, None, sinks,
     )  # fmt: skip
     if not is_cached:
         k_before[loc], v_before[loc] = new_k, new_v
     assert torch.equal(k, k_before)
     assert torch.equal(v, v_before)
     for i, (row, seq_len) in enumerate(zip(rows, seq_lens, strict=True)):
-        slots = pool[row, :seq_len].long()
-        expected = softmax_attention(q[i], k[slots], v[slots])
+        slots = pool[row, max(0, seq_len - window) if window else 0 : seq_len].long()
+        expected = softmax_attention(q[i], k[slots], v[slots], sinks)
         torch.testing.assert_close(o[i].double(), expected, atol=1e-5, rtol=1e-4)
 
 
@@ -133,8 +152,6 @@ def test_decode_stores_the_new_token_and_sees_it(batch, is_cached):
         ((2.0, 1.0), PLAIN, "scaled KV"),
         (ONE, (30.0, False, 0, None, None), "logit cap"),
         (ONE, (0.0, True, 0, None, None), "cross attention"),
-        (ONE, (0.0, False, 9, None, None), "sliding window"),
-        (ONE, (0.0, False, 0, None, torch.zeros(1)), "sinks"),
     ],
 )
 def test_what_it_cannot_compute_is_refused_by_name(scales, plain, named):
