@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,20 @@ def make_tiny_models(dest: str | Path) -> dict[str, Path]:
     embedding = torch.randn(VOCAB, HIDDEN, generator=generator)
     cycle = random_cycle(generator)
     head = random_head(embedding, cycle, generator)
-    folders = {name: Path(dest) / name for name in ("target", "eagle", "eagle3")}
+    folders = {name: Path(dest) / name for name in ("target", "eagle")}
     write_model(folders["target"], base_config(), _target(embedding, head, generator))
     write_model(
         folders["eagle"],
         base_config(architectures=["LlamaForCausalLMEagle"], num_hidden_layers=1),
         _eagle(embedding, torch.Generator().manual_seed(EAGLE_SEED)),
     )
-    eagle3_config = base_config(
+    folders["eagle3"] = write_eagle3(Path(dest) / "eagle3", head, cycle)
+    return folders
+
+
+def write_eagle3(folder: Path, head: Tensor, cycle: Tensor, **changes: Any) -> Path:
+    """Writes an EAGLE-3 draft for a target with this head and cycle."""
+    config = base_config(
         architectures=["LlamaForCausalLMEagle3"],
         num_hidden_layers=1,
         num_key_value_heads=HEADS,
@@ -58,11 +64,11 @@ def make_tiny_models(dest: str | Path) -> dict[str, Path]:
             "use_aux_hidden_state": True,
             "eagle_aux_hidden_state_layer_ids": [0, 1, 2],
         },
+        **changes,
     )
     known = cycle.sort().values
-    eagle3 = _eagle3(head, known, torch.Generator().manual_seed(EAGLE3_SEED))
-    write_model(folders["eagle3"], eagle3_config, eagle3)
-    return folders
+    write_model(folder, config, _eagle3(head, known, torch.Generator().manual_seed(EAGLE3_SEED)))
+    return folder
 
 
 def random_cycle(generator: Generator) -> Tensor:
@@ -196,8 +202,10 @@ def base_config(**changes: Any) -> dict[str, Any]:
     return {name: value for name, value in config.items() if value is not None}
 
 
-def write_model(folder: Path, config: Mapping[str, Any], weights: Weights) -> None:
-    """Writes weights in bfloat16, config and tokenizer."""
+def write_model(
+    folder: Path, config: Mapping[str, Any], weights: Weights, special_tokens: Sequence[str] = ()
+) -> None:
+    """Writes weights in bfloat16, config and tokenizer; special tokens come after EOS."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", {"bos_token_id": BOS, "eos_token_id": EOS})
@@ -206,10 +214,10 @@ def write_model(folder: Path, config: Mapping[str, Any], weights: Weights) -> No
         for name, weight in weights.items()
     }
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
-    _write_tokenizer(folder)
+    _write_tokenizer(folder, special_tokens)
 
 
-def _write_tokenizer(folder: Path) -> None:
+def _write_tokenizer(folder: Path, special_tokens: Sequence[str]) -> None:
     """Byte level: one token a byte, then the two specials, then `<x258>` and so on."""
     from tokenizers import (  # type: ignore[import-untyped]  # has no stubs
         Tokenizer,
@@ -221,12 +229,13 @@ def _write_tokenizer(folder: Path) -> None:
 
     vocab = {char: i for i, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     vocab |= {"<s>": BOS, "</s>": EOS}
-    vocab |= {f"<x{i}>": i for i in range(EOS + 1, VOCAB)}
+    names = {EOS + 1 + number: name for number, name in enumerate(special_tokens)}
+    vocab |= {names.get(i, f"<x{i}>"): i for i in range(EOS + 1, VOCAB)}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    tokenizer.add_special_tokens(["<s>", "</s>"])
+    tokenizer.add_special_tokens(["<s>", "</s>", *special_tokens])
     tokenizer.save(str(folder / "tokenizer.json"))
     chat_template = (
         "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"

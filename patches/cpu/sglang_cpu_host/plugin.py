@@ -34,6 +34,14 @@ def register() -> None:
         HookType.AROUND,
     )
     HookRegistry.register("torch.cuda.synchronize", skip_without_cuda, HookType.AROUND)
+    HookRegistry.register(
+        "sglang.kernels.ops.attention.fla.fused_norm_gate.FusedRMSNormGated.forward",
+        gated_norm_on_cpu,
+        HookType.AROUND,
+    )
+    for name in ("fused_mamba_state_scatter_with_mask", "fused_conv_window_scatter_with_mask"):
+        target = f"sglang.kernels.ops.mamba.mamba_state_scatter_triton.{name}"
+        HookRegistry.register(target, scatter_states_on_cpu, HookType.AROUND)
     if os.environ.get(OVERLAP_SWITCH) == "1":
         HookRegistry.register(
             "sglang.srt.arg_groups.speculative_hook._disable_overlap_schedule_for_cpu",
@@ -80,6 +88,35 @@ def gather_spec_extras_on_cpu(
     if indices.device.type != "cpu":
         return original(indices, *buffers)
     return tuple(None if buffer is None else buffer[indices] for buffer in buffers)
+
+
+def scatter_states_on_cpu(
+    original: Callable[..., None],
+    dst: Any,
+    src: Any,
+    dst_indices_raw: Any,
+    step_indices_raw: Any,
+) -> None:
+    """Keeps the recurrent states after the accepted drafts without the Triton kernel."""
+    if dst.device.type != "cpu":
+        original(dst, src, dst_indices_raw, step_indices_raw)
+        return
+    from .kernels.recurrent import scatter_states
+
+    scatter_states(dst, src, dst_indices_raw, step_indices_raw)
+
+
+def gated_norm_on_cpu(
+    original: Callable[..., Any], norm: Any, x: Any, g: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Norms a recurrent layer's output and gates it without the Triton kernel."""
+    from torch.nn.functional import rms_norm, sigmoid, silu
+
+    if x.device.type != "cpu":
+        return original(norm, x, g, *args, **kwargs)
+    act = sigmoid if norm.activation == "sigmoid" else silu
+    normed = rms_norm(x.float(), (norm.hidden_size,), norm.weight.float(), norm.eps)
+    return (normed * act(g.float())).to(x.dtype)
 
 
 def skip_on_cpu(original: Callable[..., None], tensor: Any, stream: Any) -> None:

@@ -6,12 +6,21 @@ each function is the Triton kernel beside its call site; tests/cpu_host checks i
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import NoReturn
 
 import torch
 
 from .attention import decode_attention_cpu, extend_attention_cpu
+from .recurrent import (
+    causal_conv1d_fn_cpu,
+    causal_conv1d_update_cpu,
+    chunk_gated_delta_rule_cpu,
+    fused_gdn_gating_cpu,
+    fused_sigmoid_gating_delta_rule_update_cpu,
+)
 from .slots import (
     assign_draft_cache_locs_contiguous_cpu,
     assign_extend_cache_locs_cpu,
@@ -43,10 +52,27 @@ FUNCTIONS = (
     rotate_input_ids_cpu,
     verify_tree_greedy_cpu,
 )
+# `sgl_kernel.mamba`
+RECURRENT = (causal_conv1d_fn_cpu, causal_conv1d_update_cpu, chunk_gated_delta_rule_cpu)
+# Plain attributes, not registered operators: the host only looks them up and calls them.
+OPERATORS = (
+    decode_attention_cpu,
+    extend_attention_cpu,
+    fused_gdn_gating_cpu,
+    fused_sigmoid_gating_delta_rule_update_cpu,
+)
+# Looked up when models/qwen3_5.py and its relatives are imported, as the image processor of all
+# Qwen models does. Those models themselves cannot be served.
+NAMES_ONLY = (
+    "fused_qk_gemma_rmsnorm_cpu",
+    "fused_qk_gemma_rmsnorm_with_gate_cpu",
+    "fused_qkvzba_split_reshape_cat_contiguous_cpu",
+    "fused_sigmoid_mul_cpu",
+)
 
 
 def fill(module: ModuleType) -> None:
-    """Turns an empty module into `sgl_kernel`.
+    """Turns an empty module into `sgl_kernel` with its submodule `mamba`.
 
     Raises:
         ImportError: the machine has a GPU, so the missing package must be installed instead.
@@ -57,8 +83,23 @@ def fill(module: ModuleType) -> None:
             "machine with a GPU: install sglang-kernel.",
             name=module.__name__,
         )
-    for function in FUNCTIONS:
-        setattr(module, function.__name__, function)
-    # Plain attributes, not registered operators: the host only looks them up and calls them.
-    torch.ops.sgl_kernel.extend_attention_cpu = extend_attention_cpu
-    torch.ops.sgl_kernel.decode_attention_cpu = decode_attention_cpu
+    mamba = ModuleType(f"{module.__name__}.mamba")
+    sys.modules[mamba.__name__] = mamba
+    for owner, functions in (
+        (module, FUNCTIONS),
+        (mamba, RECURRENT),
+        (torch.ops.sgl_kernel, OPERATORS),
+    ):
+        for function in functions:
+            setattr(owner, function.__name__, function)
+    for name in NAMES_ONLY:
+        setattr(torch.ops.sgl_kernel, name, refusing(name))
+
+
+def refusing(name: str) -> Callable[..., NoReturn]:
+    """Returns a function that says that ``name`` does not exist."""
+
+    def refuse(*args: object, **kwargs: object) -> NoReturn:
+        raise NotImplementedError(f"sglang-cpu-host has no {name}.")
+
+    return refuse
