@@ -7,13 +7,17 @@ export OMP_NUM_THREADS ?= 1
 export SGLANG_USE_CPU_ENGINE := 1
 export TORCHDYNAMO_DISABLE := 1
 
-.PHONY: setup test check unit e2e demo contract verify-results clean
+.PHONY: setup test test-full check unit e2e demo contract verify-results clean
 
 setup:
 	@tools/setup_cpu.sh $(VENV)
 
 ## Everything CI runs: lint, format, types, results, unit and property tests, end-to-end tests.
 test: setup check
+	$(PY) -m pytest -m "not full"
+
+## The same with every architecture and setting.
+test-full: setup check
 	$(PY) -m pytest
 
 check: setup
@@ -25,7 +29,7 @@ unit: setup
 	$(PY) -m pytest -m "not e2e and not contract"
 
 e2e: setup
-	$(PY) -m pytest -m e2e
+	$(PY) -m pytest -m "e2e and not full"
 
 ## Real SGLang server, real model pair, six arms; writes demo/report.json and a timeline plot.
 demo: setup

@@ -266,14 +266,11 @@ def make_tiny_targets(dest: str | Path) -> dict[str, Path]:
             head = torch.zeros(VOCAB, HIDDEN)
             head[cycle.roll(-1)] = HIDDEN**0.5 * embedding[cycle]
             folders["gemma3-eagle3"] = write_eagle3(Path(dest) / "gemma3-eagle3", head, cycle)
-        config = base_config(**family.config)
         if family.vision is None:
-            write_model(folders[name], config, weights)
+            write_model(folders[name], base_config(**family.config), weights)
             continue
         weights |= _vision(family, generator)
-        write_model(
-            folders[name], {**config, "vision_config": family.vision}, weights, SPECIAL_TOKENS
-        )
+        write_model(folders[name], _config_with_vision(family), weights, SPECIAL_TOKENS)
         _write_processor(folders[name], family)
         mrope = {"rope_scaling": family.config["rope_scaling"]}
         folders[f"{name}-eagle3"] = write_eagle3(
@@ -457,6 +454,13 @@ def _gemma(weights: Weights, cycle: Tensor, generator: Generator) -> Tensor:
     last = f"model.layers.{LAYERS - 1}.post_feedforward_layernorm.weight"
     weights[last] = torch.full((HIDDEN,), GEMMA_SUCCESSOR - 1)
     return embedding
+
+
+def _config_with_vision(family: Family) -> dict[str, Any]:
+    config: dict[str, Any] = {**base_config(**family.config), "vision_config": family.vision}
+    if config["model_type"] == "qwen3_vl":  # the text's part stands apart
+        config["text_config"] = {**base_config(**family.config), "model_type": "qwen3_vl_text"}
+    return config
 
 
 def _vision(family: Family, generator: Generator) -> Weights:

@@ -14,32 +14,43 @@ from sglang_cpu_host import plugin
 from tests.hosts import REPO, host_source
 
 VERSIONS = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
+SCATTER = "kernels/ops/mamba/mamba_state_scatter_triton.py"
 HOOKED = {
-    "srt/arg_groups/overrides.py": ("_attention_backend_platform_fallbacks", plugin.keep_intel_amx),
-    "srt/arg_groups/speculative_hook.py": (
-        "_disable_overlap_schedule_for_cpu",
+    "_attention_backend_platform_fallbacks": (
+        "srt/arg_groups/overrides.py",
+        plugin.keep_intel_amx,
+    ),
+    "_disable_overlap_schedule_for_cpu": (
+        "srt/arg_groups/speculative_hook.py",
         plugin.keep_overlap_schedule,
     ),
-    "kernels/ops/speculative/gather_spec_extras.py": (
-        "gather_spec_extras",
+    "gather_spec_extras": (
+        "kernels/ops/speculative/gather_spec_extras.py",
         plugin.gather_spec_extras_on_cpu,
+    ),
+    "fused_mamba_state_scatter_with_mask": (SCATTER, plugin.scatter_states_on_cpu),
+    "fused_conv_window_scatter_with_mask": (SCATTER, plugin.scatter_states_on_cpu),
+    "fused_gate_sigmoid_mul_add": (
+        "kernels/ops/elementwise/elementwise.py",
+        plugin.add_shared_expert_on_cpu,
     ),
 }
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("path", HOOKED)
-def test_each_hooked_function_takes_the_parameters_its_hook_expects(path, version):
-    name, hook = HOOKED[path]
+@pytest.mark.parametrize("name", HOOKED)
+def test_each_hooked_function_takes_the_parameters_its_hook_expects(name, version):
+    path, hook = HOOKED[name]
     source = (host_source(version) / "sglang" / path).read_text()
     found = [
         node
         for node in ast.parse(source).body
         if isinstance(node, ast.FunctionDef) and node.name == name
     ]
-    assert [[arg.arg for arg in node.args.args] for node in found] == [
-        [parameter for parameter in inspect.signature(hook).parameters if parameter != "original"]
-    ]
+    expected = [p for p in inspect.signature(hook).parameters.values() if p.name != "original"]
+    (taken,) = ([arg.arg for arg in node.args.args] for node in found)
+    assert taken == [parameter.name for parameter in expected[: len(taken)]]
+    assert all(parameter.default is None for parameter in expected[len(taken) :])
 
 
 @pytest.mark.parametrize(
@@ -51,6 +62,19 @@ def test_only_intel_amx_on_cpu_is_kept(device, backend, is_kept):
     host_decision = {"attention_backend": "host's choice"}
     decision = plugin.keep_intel_amx(lambda seen: host_decision if seen is view else {}, view)
     assert decision == ({} if is_kept else host_decision)
+
+
+def test_what_recurrent_layers_need_is_computed_on_a_cpu():
+    torch.manual_seed(1)
+    x, gate, weight = torch.randn(3, 4), torch.randn(3, 4), torch.randn(4)
+    norm = SimpleNamespace(weight=weight, eps=1e-5, hidden_size=4, activation="silu")
+    size = (x.square().mean(1, keepdim=True) + 1e-5).sqrt()
+    expected = x / size * weight * gate * gate.sigmoid()
+    torch.testing.assert_close(plugin.gated_norm_on_cpu(pytest.fail, norm, x, gate), expected)
+    routed = torch.ones(3, 4)
+    plugin.add_shared_expert_on_cpu(pytest.fail, x, weight, gate, routed)
+    share = (x * weight).sum(1, keepdim=True).sigmoid()
+    torch.testing.assert_close(routed, 1 + share * gate)
 
 
 @pytest.mark.parametrize("has_hidden", [True, False])

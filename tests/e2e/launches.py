@@ -10,7 +10,7 @@ from examples.smollm2.fetch_target import FOLDER as PAIR_FOLDER
 from sglang_adaptive_spec.policy.tiers import Tier
 from tests.e2e.server import OURS, Launch
 from tests.hosts import CACHE, REPO
-from tools import tiny_models, tiny_mtp
+from tools import tiny_models, tiny_mtp, tiny_targets
 
 CONFIGS = Path(__file__).parent / "configs"
 TIERS = CONFIGS / "tiers.json"
@@ -20,8 +20,9 @@ NUM_STEPS = (0, 1, 3, 5)  # what TIERS may choose
 ALGORITHM = ("--speculative-algorithm", "ADAPTIVE_EAGLE")
 SERVED = ("--max-running-requests", "8", "--constrained-json-disable-any-whitespace")
 
-MAKERS = b"".join(Path(str(maker.__file__)).read_bytes() for maker in (tiny_models, tiny_mtp))
-MODELS = CACHE / f"tiny-models-{hashlib.sha256(MAKERS).hexdigest()[:12]}"
+MAKERS = (tiny_models, tiny_mtp, tiny_targets)
+SOURCES = b"".join(Path(str(maker.__file__)).read_bytes() for maker in MAKERS)
+MODELS = CACHE / f"tiny-models-{hashlib.sha256(SOURCES).hexdigest()[:12]}"
 CONTEXT_LENGTH = 1024
 TINY_SERVED = ("--context-length", str(CONTEXT_LENGTH), "--max-total-tokens", "8192", *SERVED)
 TINY = ("--model-path", str(MODELS / "target"), *TINY_SERVED)
@@ -42,6 +43,7 @@ def ensure_tiny_models() -> None:
     partial = Path(tempfile.mkdtemp(dir=CACHE, prefix="tiny-models-part-"))
     tiny_models.make_tiny_models(partial)
     tiny_mtp.make_tiny_mtp(partial)
+    tiny_targets.make_tiny_targets(partial)
     try:
         partial.rename(MODELS)
     except OSError:  # another session was faster

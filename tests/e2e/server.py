@@ -45,6 +45,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # /health must not count as a request
+    "SGLANG_MAMBA_CONV_DTYPE": "float32",  # what recurrent layers keep is not rounded
 }
 # The host's own checks: pages leaked or freed twice, relays consumed twice.
 STRICT = {

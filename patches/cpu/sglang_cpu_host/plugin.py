@@ -35,6 +35,11 @@ def register() -> None:
     )
     HookRegistry.register("torch.cuda.synchronize", skip_without_cuda, HookType.AROUND)
     HookRegistry.register(
+        "sglang.kernels.ops.elementwise.elementwise.fused_gate_sigmoid_mul_add",
+        add_shared_expert_on_cpu,
+        HookType.AROUND,
+    )
+    HookRegistry.register(
         "sglang.kernels.ops.attention.fla.fused_norm_gate.FusedRMSNormGated.forward",
         gated_norm_on_cpu,
         HookType.AROUND,
@@ -96,14 +101,31 @@ def scatter_states_on_cpu(
     src: Any,
     dst_indices_raw: Any,
     step_indices_raw: Any,
+    src_indices_raw: Any = None,  # since 0.5.22
 ) -> None:
     """Keeps the recurrent states after the accepted drafts without the Triton kernel."""
     if dst.device.type != "cpu":
-        original(dst, src, dst_indices_raw, step_indices_raw)
+        rows = () if src_indices_raw is None else (src_indices_raw,)
+        original(dst, src, dst_indices_raw, step_indices_raw, *rows)
         return
     from .kernels.recurrent import scatter_states
 
-    scatter_states(dst, src, dst_indices_raw, step_indices_raw)
+    scatter_states(dst, src, dst_indices_raw, step_indices_raw, src_indices_raw)
+
+
+def add_shared_expert_on_cpu(
+    original: Callable[..., None],
+    hidden_states: Any,
+    gate_weight: Any,
+    shared_output: Any,
+    final_hidden_states: Any,
+) -> None:
+    """Adds the gated shared expert without the Triton kernel."""
+    if hidden_states.device.type != "cpu":
+        original(hidden_states, gate_weight, shared_output, final_hidden_states)
+        return
+    gate = (hidden_states @ gate_weight).sigmoid()
+    final_hidden_states += gate[:, None] * shared_output
 
 
 def gated_norm_on_cpu(

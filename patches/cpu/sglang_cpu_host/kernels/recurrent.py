@@ -184,10 +184,11 @@ def scatter_states(
     src: Tensor,  # [num_layers, rows, max drafts, ...]
     dst_indices: Tensor,  # [bs] slots
     step_indices: Tensor,  # [bs] the last accepted token; -1 = keep
+    src_indices: Tensor | None = None,  # [bs] rows, else one after the other
 ) -> None:
     """Makes the state after each request's last accepted token the one it goes on from."""
-    steps = zip(dst_indices.tolist(), step_indices.tolist(), strict=True)
-    for row, (slot, step) in enumerate(steps):
+    rows = range(len(step_indices)) if src_indices is None else src_indices.tolist()
+    for row, slot, step in zip(rows, dst_indices.tolist(), step_indices.tolist(), strict=True):
         if step >= 0:
             dst[:, slot] = src[:, row, step].to(dst.dtype)
 

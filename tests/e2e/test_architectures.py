@@ -1,0 +1,124 @@
+"""Every kind of model that SGLang drafts for, in miniature, with the default config.
+
+Each server measures its round times at the start, then changes the tier in every round under the
+host's own checks, and gives exactly the text of no speculation. Three of them are in `make test`;
+`make test-full` runs all.
+"""
+
+import base64
+import io
+import random
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.e2e.fleet import Fleet
+from tests.e2e.launches import ALGORITHM, MODELS, TINY_SERVED, draft
+from tests.e2e.server import OURS, Launch, Server
+from tests.e2e.traffic import (
+    PROMPTS,
+    Answers,
+    batch_answers,
+    check_identical,
+    check_idle_and_whole,
+    greedy,
+)
+
+NUM_STEPS = {"0", "1", "2", "3", "5", "7", "10"}  # of the default config
+MIN_ROUNDS = 3  # at every tier, in two batches
+MIN_ACCEPTED = 0.2  # drafts a round
+MIN_DISTINCT = 40  # tokens of an answer
+IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+# On this host recurrent layers have neither a prefix cache nor states in bfloat16 that round alike.
+RECURRENT = ("--disable-radix-cache", "--mamba-ssm-dtype", "float32")
+
+
+def architecture(name: str, draft_name: str | None, *served: str, host: str = "0.5.21") -> Launch:
+    """ADAPTIVE_EAGLE at another tier in every round; no draft name: the target's own layer."""
+    target = ("--model-path", str(MODELS / name), *TINY_SERVED, *served)
+    arguments = (*ALGORITHM, *(() if draft_name is None else draft(draft_name)))
+    plugins = (OURS, "forced_switch")
+    return Launch(name, target, arguments, host=host, overlap=True, plugins=plugins, strict=True)
+
+
+WITH_IMAGES = [
+    architecture("qwen2.5-vl", "qwen2.5-vl-eagle3"),
+    architecture("qwen3-vl", "qwen3-vl-eagle3"),
+]
+QUICK = [
+    WITH_IMAGES[0],
+    architecture("qwen3-moe", "eagle3"),
+    architecture("gemma3", "gemma3-eagle3"),
+]
+FULL = [
+    WITH_IMAGES[1],
+    architecture("qwen2", "eagle3"),
+    architecture("qwen3", "eagle3"),
+    architecture("qwen3-next", "eagle3", *RECURRENT),
+    architecture("mtp", "eagle3"),  # DeepSeek-V3, and Kimi-K2, which is one
+    architecture("glm4-moe", None),
+    architecture("mimo", "mimo"),
+    architecture("gpt-oss", "eagle3", "--disable-hybrid-swa-memory"),
+    architecture("gpt-oss", "eagle3", host="0.5.23"),  # the windows have a pool of their own
+]
+
+
+def cases(launches: list[Launch]) -> list[Any]:
+    """Parameters; what is not among QUICK takes part in `make test-full` only."""
+    marks = {launch: () if launch in QUICK else (pytest.mark.full,) for launch in launches}
+    return [pytest.param(launch, id=str(launch), marks=marks[launch]) for launch in launches]
+
+
+pytestmark = pytest.mark.e2e
+ALL = pytest.mark.parametrize("launch", cases([*QUICK, *FULL]))
+
+
+@ALL
+def test_text_equals_no_speculation(fleet: Fleet, launch: Launch) -> None:
+    reference = fleet.ask_once(launch.reference(), batch_answers)
+    distinct = {name: len(set(ids)) for name, ids in reference.items()}
+    assert min(distinct.values()) >= MIN_DISTINCT, distinct
+    check_identical(fleet.ask_once(launch, batch_answers), reference)
+
+
+@pytest.mark.parametrize("launch", cases(WITH_IMAGES))
+def test_text_about_images_equals_no_speculation(fleet: Fleet, launch: Launch) -> None:
+    reference = fleet.ask_once(launch.reference(), image_answers)
+    assert reference["image 0"] != reference["image 1"]  # or the images are not seen
+    check_identical(fleet.ask_once(launch, image_answers), reference)
+
+
+def image_answers(server: Server) -> Answers:
+    """Asks about two images and, in the same batch, about none."""
+    texts = [f"{IMAGE}what is this?", f"{IMAGE}what is this?", "what is this?"]
+    images = [[random_image(number, 56 + 28 * number)] for number in range(2)]
+    body = {"text": texts, "image_data": [*images, None], "sampling_params": greedy()}
+    replies = server.post("/generate", body)
+    return {f"image {number}": reply["output_ids"] for number, reply in enumerate(replies)}
+
+
+def random_image(seed: int, width: int) -> str:
+    """Returns a PNG of colourful squares as a data URL."""
+    small = Image.frombytes("RGB", (4, 4), random.Random(seed).randbytes(4 * 4 * 3))
+    png = io.BytesIO()
+    small.resize((width, 84), Image.Resampling.NEAREST).save(png, "PNG")
+    return "data:image/png;base64," + base64.b64encode(png.getvalue()).decode()
+
+
+@ALL
+def test_every_tier_ran_accepted_drafts_and_was_timed_at_the_start(
+    fleet: Fleet, launch: Launch
+) -> None:
+    fleet.ask_once(launch, batch_answers)
+    server = fleet.use(launch)
+    server.post("/generate", {"text": list(PROMPTS), "sampling_params": greedy()})
+    check_idle_and_whole(server)
+    spec = server.internal_state()["adaptive_spec"]
+    assert (spec["mode"], spec["reason"]) == ("adaptive", None)
+    assert spec["seeding"]["source"] == "measured"
+    assert spec["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
+    assert set(spec["rounds"]) == NUM_STEPS
+    assert min(spec["rounds"].values()) >= MIN_ROUNDS, spec["rounds"]
+    drafting = [spec["num_request_rounds"][steps] for steps in NUM_STEPS - {"0"}]
+    assert sum(spec["num_correct_drafts"].values()) >= MIN_ACCEPTED * sum(drafting)
