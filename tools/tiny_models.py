@@ -245,6 +245,7 @@ def _write_tokenizer(folder: Path, special_tokens: Sequence[str]) -> None:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<s>",
         "eos_token": "</s>",
+        "pad_token": "</s>",
         "model_max_length": 2048,
         "clean_up_tokenization_spaces": False,
         "chat_template": chat_template,
