@@ -45,6 +45,8 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # /health must not count as a request
+    # Extra tokenizer workers are ended when they do not answer in time, imports included.
+    "SGLANG_UVICORN_WORKER_HEALTHCHECK_TIMEOUT": "900",
     "SGLANG_MAMBA_CONV_DTYPE": "float32",  # what recurrent layers keep is not rounded
 }
 # The host's own checks: pages leaked or freed twice, relays consumed twice.
