@@ -8,7 +8,6 @@ host's own checks, and gives exactly the text of no speculation. Three of them a
 import base64
 import io
 import random
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -42,17 +41,13 @@ def architecture(name: str, draft_name: str | None, *served: str, host: str = "0
     return Launch(name, target, arguments, host=host, overlap=True, plugins=plugins, strict=True)
 
 
-WITH_IMAGES = [
-    architecture("qwen2.5-vl", "qwen2.5-vl-eagle3"),
-    architecture("qwen3-vl", "qwen3-vl-eagle3"),
-]
 QUICK = [
-    WITH_IMAGES[0],
+    architecture("qwen2.5-vl", "qwen2.5-vl-eagle3"),
     architecture("qwen3-moe", "eagle3"),
     architecture("gemma3", "gemma3-eagle3"),
 ]
 FULL = [
-    WITH_IMAGES[1],
+    architecture("qwen3-vl", "qwen3-vl-eagle3"),
     architecture("qwen2", "eagle3"),
     architecture("qwen3", "eagle3"),
     architecture("qwen3-next", "eagle3", *RECURRENT),
@@ -64,29 +59,31 @@ FULL = [
 ]
 
 
-def cases(launches: list[Launch]) -> list[Any]:
-    """Parameters; what is not among QUICK takes part in `make test-full` only."""
-    marks = {launch: () if launch in QUICK else (pytest.mark.full,) for launch in launches}
-    return [pytest.param(launch, id=str(launch), marks=marks[launch]) for launch in launches]
-
+SEEING = {launch.target for launch in (*QUICK, *FULL) if launch.name.endswith("-vl")}
 
 pytestmark = pytest.mark.e2e
-ALL = pytest.mark.parametrize("launch", cases([*QUICK, *FULL]))
+ALL = pytest.mark.parametrize(
+    "launch",
+    [*QUICK, *(pytest.param(launch, marks=pytest.mark.full) for launch in FULL)],
+    ids=str,
+)
 
 
 @ALL
 def test_text_equals_no_speculation(fleet: Fleet, launch: Launch) -> None:
-    reference = fleet.ask_once(launch.reference(), batch_answers)
+    reference = fleet.ask_once(launch.reference(), everything)
     distinct = {name: len(set(ids)) for name, ids in reference.items()}
     assert min(distinct.values()) >= MIN_DISTINCT, distinct
-    check_identical(fleet.ask_once(launch, batch_answers), reference)
+    check_identical(fleet.ask_once(launch, everything), reference)
 
 
-@pytest.mark.parametrize("launch", cases(WITH_IMAGES))
-def test_text_about_images_equals_no_speculation(fleet: Fleet, launch: Launch) -> None:
-    reference = fleet.ask_once(launch.reference(), image_answers)
-    assert reference["image 0"] != reference["image 1"]  # or the images are not seen
-    check_identical(fleet.ask_once(launch, image_answers), reference)
+def everything(server: Server) -> Answers:
+    """Asks all prompts in one batch and, where the target sees them, about images."""
+    collected = batch_answers(server)
+    if server.launch.target in SEEING:
+        collected |= image_answers(server)
+        assert collected["image 0"] != collected["image 1"]  # or the images are not seen
+    return collected
 
 
 def image_answers(server: Server) -> Answers:
@@ -110,7 +107,7 @@ def random_image(seed: int, width: int) -> str:
 def test_every_tier_ran_accepted_drafts_and_was_timed_at_the_start(
     fleet: Fleet, launch: Launch
 ) -> None:
-    fleet.ask_once(launch, batch_answers)
+    fleet.ask_once(launch, everything)
     server = fleet.use(launch)
     server.post("/generate", {"text": list(PROMPTS), "sampling_params": greedy()})
     check_idle_and_whole(server)
