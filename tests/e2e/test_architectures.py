@@ -14,6 +14,7 @@ from PIL import Image
 
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import ALGORITHM, MODELS, TINY_SERVED, draft
+from tests.e2e.oracle import NUM_COMPARED, greedy_by_transformers
 from tests.e2e.server import OURS, Launch, Server
 from tests.e2e.traffic import (
     PROMPTS,
@@ -59,6 +60,8 @@ FULL = [
 ]
 
 
+# What of the CPU host only these use: windows, sinks, recurrent layers.
+ON_NEW_KERNELS = ("gemma3", "gpt-oss", "qwen3-next")
 SEEING = {launch.target for launch in (*QUICK, *FULL) if launch.name.endswith("-vl")}
 
 pytestmark = pytest.mark.e2e
@@ -75,6 +78,17 @@ def test_text_equals_no_speculation(fleet: Fleet, launch: Launch) -> None:
     distinct = {name: len(set(ids)) for name, ids in reference.items()}
     assert min(distinct.values()) >= MIN_DISTINCT, distinct
     check_identical(fleet.ask_once(launch, everything), reference)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "launch", [launch for launch in (*QUICK, *FULL) if launch.name in ON_NEW_KERNELS], ids=str
+)
+def test_the_reference_is_what_transformers_computes(fleet: Fleet, launch: Launch) -> None:
+    reference = fleet.ask_once(launch.reference(), everything)
+    for number in (0, 5):  # a short prompt, and one longer than a window
+        expected = greedy_by_transformers(MODELS / launch.name, PROMPTS[number])
+        assert reference[f"batch {number}"][:NUM_COMPARED] == expected
 
 
 def everything(server: Server) -> Answers:

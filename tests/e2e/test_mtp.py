@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import MODELS, forced_mtp
+from tests.e2e.oracle import NUM_COMPARED, greedy_by_transformers
 from tests.e2e.server import Launch
 from tests.e2e.traffic import PROMPTS, answers
 from tools.tiny_models import HIDDEN
 from tools.tiny_mtp import SMALL_WIDTHS, make_tiny_mtp
 
 SWITCHING = forced_mtp(host="0.5.21", overlap=True)
-NUM_COMPARED = 48  # tokens of each answer
 
 pytestmark = pytest.mark.e2e
 
@@ -34,23 +34,11 @@ def test_a_hidden_state_that_holds_all_repeatedly_gives_the_same_logits(tmp_path
     torch.testing.assert_close(*logits, atol=1e-2, rtol=0)  # of up to 57
 
 
-def greedy_by_transformers(prompt: str) -> list[int]:
-    """Returns the likeliest tokens, each from the whole text before it."""
-    torch.set_num_threads(1)
-    model = AutoModelForCausalLM.from_pretrained(MODELS / "mtp", dtype=torch.float32)
-    ids: list[int] = AutoTokenizer.from_pretrained(MODELS / "mtp")(prompt)["input_ids"]
-    start = len(ids)
-    with torch.no_grad():
-        for _ in range(NUM_COMPARED):
-            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
-    return ids[start:]
-
-
 @pytest.mark.parametrize("launch", [SWITCHING], ids=str)
 def test_the_reference_is_what_transformers_computes(fleet: Fleet, launch: Launch) -> None:
     reference = fleet.ask_once(launch.reference(), answers)
     for number in (0, 1):
-        expected = greedy_by_transformers(PROMPTS[number])
+        expected = greedy_by_transformers(MODELS / "mtp", PROMPTS[number])
         assert reference[f"batch {number}"][:NUM_COMPARED] == expected
         assert len(set(expected)) > NUM_COMPARED // 4
 
