@@ -24,7 +24,7 @@ from sglang_adaptive_spec.runtime.timing import Clock, RoundTimer
 LOG_ENV = "BENCH_RANK_LOG"
 DECIDE = "sglang_adaptive_spec.controller.AdaptiveController.before_decode"
 SHARE = "sglang_adaptive_spec.policy.sharing.SharedTimes.tick"
-SEED = "sglang_adaptive_spec.host.seeding.Seeder._round_ms"
+SEED = "sglang_adaptive_spec.host.seeding.Seeder._times_ms"
 BLOCK_ROUNDS = 500
 CLOCK_RATE, CLOCK_OFFSET_S = 1.5, 3600.0
 # Of a round time: one factor for all tiers would leave the choice as it is.
@@ -118,11 +118,11 @@ class Logger:
         return result
 
     def around_seed(
-        self, round_ms: Callable[..., float], seeder: Any, tier: Tier, *args: Any
-    ) -> float:
-        """Puts a round time of the start-up askew."""
-        ms = round_ms(seeder, tier, *args)
-        return ms * self._skew.of(tier) if tp_rank() > 0 else ms
+        self, times_ms: Callable[..., list[float]], seeder: Any, tier: Tier, *args: Any
+    ) -> list[float]:
+        """Puts round times of the start-up askew."""
+        found = times_ms(seeder, tier, *args)
+        return [ms * self._skew.of(tier) for ms in found] if tp_rank() > 0 else found
 
 
 def tp_rank() -> int:

@@ -9,11 +9,14 @@ The borrowed slots keep what the rounds wrote, as slots that a finished request 
 """
 
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
-from statistics import median
+from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +32,7 @@ from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
 
 logger = logging.getLogger(__name__)
 
+MAX_REPEATS = 2  # of points that contradict their neighbours
 MAX_SIZES = 8  # batch sizes per tier; the cost table interpolates
 CONTEXT_LEN = 256  # tokens per request
 # A long context as well at the first sizes: a second point of a line, whose slope the others
@@ -37,7 +41,7 @@ LONG_CONTEXT_LEN = 16384
 MAX_LONG_TOKENS = 262144  # of all requests: the slope is one per token, and time is short
 LONG_SIZES = 3
 WARM_UP_ROUNDS = 2
-TIMED_ROUNDS = 4  # on a GPU, between two events
+TIMED_ROUNDS = 4  # on a GPU, between events
 # What is not measured by then is interpolated. On an H200 7 chains took 5.4 s (0.77 s a tier), and
 # 7 chains with 4 trees 9.6 s for all of 122 points (0.87 s)
 # (benchmarks/results/matrix-trees-h200.json, by benchmarks/matrix.py).
@@ -183,7 +187,7 @@ class Seeder:
                 with BorrowedBatch(worker, size, context_len) as batch:
                     if batch is None or not size:
                         continue
-                    ms = self._round_ms(tier, batch, False)
+                    ms = median(self._times_ms(tier, batch, False))
                 expected_ms = costs.round_ms(tier, size, size * context_len)
                 if tier == PLAIN_TIER:
                     expected_ms -= costs.plain_extra_ms(size, size * context_len)
@@ -214,6 +218,7 @@ class Seeder:
                 if not self._measure(costs, tier, size, has_long):
                     self.out_of_room.add((tier, size))
                 self.out_of_time.remove((tier, size))
+            self._measure_again(costs, plan, deadline_s)
         finally:
             worker.pool.activate(self._startup)
             worker.draft_worker.draft_runner.shared_read_done_event = None
@@ -223,6 +228,24 @@ class Seeder:
             costs = CostTable.from_dict(group.broadcast_object(costs.to_dict(), src=0))
         self.is_complete = not (self.out_of_time or self.out_of_room)  # last: nothing failed
         return costs
+
+    def _measure_again(
+        self, costs: CostTable, plan: Sequence[tuple[Tier, int, bool]], deadline_s: float
+    ) -> None:
+        """Measures again what contradicts its neighbours, while there is time; alike on all ranks.
+
+        Repeats of a point are combined by their median (policy/cost_seeds.py).
+        """
+        group = get_parallel().tp_group
+        for _ in range(MAX_REPEATS):
+            doubtful = {
+                min((at for at in plan if at[0] == tier and at[1] >= size), key=itemgetter(1))
+                for tier, size in group.broadcast_object(costs.out_of_order(), src=0)
+            }  # a size without a graph was measured at the one that it pads to
+            for tier, size, has_long in sorted(doubtful):
+                if not self._worker.tier_builder.agree(time.perf_counter() < deadline_s):
+                    return
+                self._measure(costs, tier, size, has_long)
 
     def _warm_up(self) -> None:
         """Runs a round of every tier: on a new machine the first ones compile for seconds."""
@@ -260,9 +283,11 @@ class Seeder:
                     continue
                 kinds = (False, True) if self._has_catch_up(tier) else (False,)
                 for is_catch_up in kinds:
-                    ms = self._round_ms(tier, batch, is_catch_up)
+                    times_ms = self._times_ms(tier, batch, is_catch_up)
+                    ms, spread = median(times_ms), relative_error(times_ms)
                     for padded in self._padding_up_to(tier, size):
-                        costs.seed(tier, padded, padded * context_len, ms, is_catch_up)
+                        context = padded * context_len
+                        costs.seed(tier, padded, context, ms, is_catch_up, spread)
                     self.num_points += 1
         return is_whole
 
@@ -286,25 +311,26 @@ class Seeder:
     def _has_catch_up(self, tier: Tier) -> bool:
         return tier == PLAIN_TIER and self._worker.plain_rounds is not None
 
-    def _round_ms(self, tier: Tier, batch: ScheduleBatch, is_catch_up: bool) -> float:
-        """Returns the time of a round of those that follow each other at once."""
+    def _times_ms(self, tier: Tier, batch: ScheduleBatch, is_catch_up: bool) -> list[float]:
+        """Returns the times of some rounds that follow each other at once."""
         for _ in range(1 if self._is_cpu else WARM_UP_ROUNDS):
             self._worker.run_alone(tier, fresh(batch), is_catch_up)
         if self._is_cpu:
-            return self._median_ms(tier, batch, is_catch_up)
+            marks_s = [time.perf_counter()]
+            for _ in range(CPU_TIMED_ROUNDS):
+                self._worker.run_alone(tier, fresh(batch), is_catch_up)
+                marks_s.append(time.perf_counter())
+            return [(end - begin) * 1e3 for begin, end in pairwise(marks_s)]
         event = torch.get_device_module(self._worker.device).Event
-        begin, end = event(enable_timing=True), event(enable_timing=True)
-        begin.record()
-        for _ in range(TIMED_ROUNDS):
+        marks = [event(enable_timing=True) for _ in range(TIMED_ROUNDS + 1)]
+        marks[0].record()
+        for mark in marks[1:]:
             self._worker.run_alone(tier, fresh(batch), is_catch_up)
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / TIMED_ROUNDS
+            mark.record()
+        marks[-1].synchronize()
+        return [float(begin.elapsed_time(end)) for begin, end in pairwise(marks)]
 
-    def _median_ms(self, tier: Tier, batch: ScheduleBatch, is_catch_up: bool) -> float:
-        times_ms = []
-        for _ in range(CPU_TIMED_ROUNDS):
-            start_s = time.perf_counter()
-            self._worker.run_alone(tier, fresh(batch), is_catch_up)
-            times_ms.append((time.perf_counter() - start_s) * 1e3)
-        return median(times_ms)
+
+def relative_error(times_ms: Sequence[float]) -> float:
+    """Returns the standard error of the mean of ``times_ms`` (two or more), as a share of it."""
+    return stdev(times_ms) / math.sqrt(len(times_ms)) / max(mean(times_ms), MIN_MS)

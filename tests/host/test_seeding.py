@@ -136,9 +136,8 @@ def test_half_a_table_is_not_complete_and_compiling_is_no_part_of_the_limit(
     monkeypatch.setattr(seeding, "LIMIT_S", limit_s)
     monkeypatch.setattr(seeding.Seeder, "_measure", measure)
     monkeypatch.setattr(seeding.Seeder, "_warm_up", lambda _self: pass_time(100.0))
-    monkeypatch.setattr(
-        seeding, "get_parallel", lambda: SimpleNamespace(tp_group=SimpleNamespace(world_size=1))
-    )
+    group = SimpleNamespace(world_size=1, broadcast_object=lambda each, src: each)
+    monkeypatch.setattr(seeding, "get_parallel", lambda: SimpleNamespace(tp_group=group))
     seeder = seeding.Seeder(worker_of(free=10**6, row=10**5), max_batch_size=32)
     seeder.seed(CostTable.empty([DEEP, chain_tier(1)], SIZES))
     assert len(measured) == min(int(limit_s), 2 * len(SIZES))
@@ -158,7 +157,7 @@ def test_every_timed_round_finds_the_draft_input_that_the_first_one_found(seedin
     worker = worker_of(free=10**6, row=10**5)
     worker.device, worker.run_alone = "cpu", widen
     batch = SimpleNamespace(spec_info=SimpleNamespace(width=4))
-    assert seeding.Seeder(worker, 32)._round_ms(DEEP, batch, False) >= 0
+    assert min(seeding.Seeder(worker, 32)._times_ms(DEEP, batch, False)) >= 0
     assert len(found) > 2
     assert set(found) == {4}
 
@@ -185,7 +184,7 @@ def start(seeding: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     tiers = (chain_tier(1), DEEP)
     key = CostKey(gpu="x", model="x", draft="x", versions={}, settings={}, tiers=tiers)
     monkeypatch.setattr(seeding, "BorrowedBatch", FakeBatch)
-    monkeypatch.setattr(seeding.Seeder, "_round_ms", lambda *_: round_ms[0])
+    monkeypatch.setattr(seeding.Seeder, "_times_ms", lambda *_: [round_ms[0]] * 3)
     monkeypatch.setattr(seeding.Seeder, "_warm_up", lambda _self: None)
     monkeypatch.setattr(
         seeding,
@@ -231,6 +230,46 @@ def test_what_a_smaller_pool_cut_is_not_used_by_a_larger_one(start: Any) -> None
     """A few slots more or less, as from start to start, are the same pool."""
     pools = (10**5, 10**5 + 500, 10**6, 10**5)
     assert [start(free).source for free in pools] == ["measured", "cache", "measured", "cache"]
+
+
+def test_a_seed_carries_the_spread_of_its_rounds(seeding: Any) -> None:
+    assert seeding.relative_error([5.0, 5.0, 5.0]) == 0.0
+    assert seeding.relative_error([9.0, 10.0, 11.0]) == pytest.approx(0.1 / 3**0.5)
+
+
+def test_what_contradicts_its_neighbours_is_measured_again(
+    seeding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One stall made 1 step at batch 1 look dearer than 3 steps."""
+    measured: list[tuple[Tier, int]] = []
+
+    def times_ms(_self: Any, tier: Tier, size: int, _is_catch_up: bool) -> list[float]:
+        measured.append((tier, size))
+        is_stalled = (tier, size) == (chain_tier(1), 1) and measured.count((tier, size)) == 1
+        ms = 5.0 + tier.num_steps + 0.1 * size + 20.0 * is_stalled
+        return [ms, ms + 0.01, ms - 0.01]
+
+    class Sized(FakeBatch):
+        def __init__(self, worker: Any, size: int, context_len: int) -> None:
+            super().__init__(worker, size, context_len)
+            self._size = size
+
+        def __enter__(self) -> Any:
+            return self._size
+
+    group = SimpleNamespace(world_size=1, broadcast_object=lambda each, src: each)
+    monkeypatch.setattr(seeding, "get_parallel", lambda: SimpleNamespace(tp_group=group))
+    monkeypatch.setattr(seeding, "BorrowedBatch", Sized)
+    monkeypatch.setattr(seeding.Seeder, "_warm_up", lambda _self: None)
+    monkeypatch.setattr(seeding.Seeder, "_times_ms", times_ms)
+    monkeypatch.setattr(seeding.Seeder, "_contexts", lambda *_: [256])
+    costs = seeding.Seeder(worker_of(free=10**6, row=10**5), 32).seed(
+        CostTable.empty([chain_tier(1), DEEP], SIZES)
+    )
+    again = {at for at in measured if measured.count(at) > 1}
+    assert (chain_tier(1), 1) in again
+    assert len(again) < len(SIZES)  # its neighbours, too, and no others
+    assert costs.round_ms(chain_tier(1), 1, 256) < costs.round_ms(DEEP, 1, 256)
 
 
 @pytest.mark.parametrize(("ms", "source"), [(5.5, "cache"), (4.3, "cache"), (7.0, "measured")])
@@ -313,4 +352,4 @@ def test_only_the_first_rank_tells_and_keeps(start: Any, caplog: Any, tmp_path: 
 
 
 def test_the_benchmark_of_ranks_hooks_the_measuring(seeding: Any) -> None:
-    assert pkgutil.resolve_name(SEED) is seeding.Seeder._round_ms
+    assert pkgutil.resolve_name(SEED) is seeding.Seeder._times_ms
