@@ -1,4 +1,4 @@
-"""The rules of the tree itself: sizes, import boundaries, what the package loads."""
+"""The rules of the tree itself: functions, import boundaries, what the package loads."""
 
 import ast
 import subprocess
@@ -14,7 +14,6 @@ SOURCES = sorted(
     for folder in ("sglang_adaptive_spec", "patches", "tools", "examples", "benchmarks", "tests")
     for path in (ROOT / folder).rglob("*.py")
 )
-MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
 
@@ -23,9 +22,8 @@ def test_there_are_sources_to_check() -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_file_and_no_function_outgrows_its_reader(path: Path) -> None:
+def test_no_function_outgrows_its_reader(path: Path) -> None:
     text = path.read_text()
-    assert len(text.splitlines()) <= MAX_FILE_LINES
     too_long = [
         f"{node.name}: {node.end_lineno - node.lineno + 1} lines"
         for node in ast.walk(ast.parse(text))
