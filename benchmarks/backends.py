@@ -4,7 +4,8 @@ Per backend three servers answer the same prompts greedily: `none`, the host's o
 steps (`static-3`), and ADAPTIVE_EAGLE, which takes another of its tiers in every round (`ours`).
 Llama shapes are those of the SmolLM2 pair; latent attention is a DeepSeek-V3 in miniature with one
 MTP layer and seeded random weights (tools/tiny_mtp.py), with the widths that MLA kernels know.
-Trees take part where the backend drafts them. Speed is not measured.
+Trees take part where the backend drafts them. Speed is not measured. A case named after an
+architecture serves that one in miniature (tools/tiny_targets.py: seeded random weights, chains).
 
 On the machine with the H200, from the project's root (T, P as in benchmarks/transition.py; 250 s,
 twice that beside other benchmarks); with two GPUs also the case of two tensor-parallel ranks:
@@ -14,6 +15,8 @@ twice that beside other benchmarks); with two GPUs also the case of two tensor-p
     python3 -m benchmarks.backends run --cases flashinfer-mla,triton-mla \\
         --git-sha SHA --out $OUT --tag 2
     python3 -m benchmarks.backends run --cases triton-mla-tp2 --git-sha SHA --out $OUT --tag 3
+    python3 -m benchmarks.backends run --cases default-qwen3-moe,default-gemma3 \\
+        --git-sha SHA --out $OUT --tag 4
     python3 -m benchmarks.backends merge runs/backends-*.json \\
         --result benchmarks/results/backends-h200.json
 """
@@ -57,27 +60,49 @@ CONCURRENCY = (1, 8)
 NUM_PROMPTS = 24  # where no file has them
 MAX_TOTAL_TOKENS = 16384
 
+# Architectures in miniature, and their drafts: a folder, or the target's own layer.
+OWN_LAYER = ""
+FAMILY_DRAFTS = {
+    "qwen2": "eagle3",
+    "qwen3": "eagle3",
+    "qwen3-moe": "eagle3",
+    "qwen3-next": "eagle3",
+    "qwen2.5-vl": "qwen2.5-vl-eagle3",
+    "qwen3-vl": "qwen3-vl-eagle3",
+    "gemma3": "gemma3-eagle3",
+    "gpt-oss": "eagle3",
+    "glm4-moe": OWN_LAYER,
+    "mimo": OWN_LAYER,
+}
+
 Raw = Mapping[str, Any]
 
 
 class Case(NamedTuple):
     """One backend with one kind of attention, on one rank or several."""
 
-    backend: str
+    backend: str  # empty: SGLang's own choice
     is_mla: bool
     has_trees: bool
     tp_size: int = 1
+    family: str = ""  # an architecture in miniature
 
     @property
     def name(self) -> str:
         """As the tables show it."""
         ranks = "" if self.tp_size == 1 else f"-tp{self.tp_size}"
-        return f"{self.backend}{'-mla' * self.is_mla}{ranks}"
+        target = "-mla" * self.is_mla or f"-{self.family}" * bool(self.family)
+        return f"{self.backend or 'default'}{target}{ranks}"
+
+    @property
+    def has_own_layer(self) -> bool:
+        """Whether the draft is a layer of the target."""
+        return self.is_mla or FAMILY_DRAFTS.get(self.family) == OWN_LAYER
 
     def arms(self) -> list[Arm]:
         """Returns the three arms of the comparison."""
-        base = "EAGLE" if self.is_mla else "EAGLE3"
-        extra: tuple[str, ...] = ("--attention-backend", self.backend)
+        base = "EAGLE" if self.has_own_layer else "EAGLE3"
+        extra: tuple[str, ...] = ("--attention-backend", self.backend) if self.backend else ()
         if self.tp_size > 1:
             extra += ("--tp-size", str(self.tp_size), *WITHOUT_FUSION)
         config = TREE_CONFIG if self.has_trees else CHAIN_CONFIG
@@ -101,6 +126,11 @@ CASES = {
         Case("fa3", is_mla=True, has_trees=True),
         Case("intel_amx", is_mla=False, has_trees=True),  # the CPU host
         Case("intel_amx", is_mla=True, has_trees=True),
+        *(
+            Case(backend, is_mla=False, has_trees=False, family=family)
+            for backend in ("", "fa3", "flashinfer", "triton", "intel_amx")
+            for family in FAMILY_DRAFTS
+        ),
     )
 }
 # FA3 needs kernels that not every build of sgl_kernel brings: name its cases where they are there.
@@ -146,15 +176,16 @@ def run(args: argparse.Namespace) -> int:
 
 def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -> dict[str, Any]:
     """Serves a case's arms; returns how far their texts are those of `none`."""
-    if case.is_mla:
-        from tools.tiny_mtp import KERNEL_WIDTHS, SMALL_WIDTHS, make_tiny_mtp
-
-        model = make_tiny_mtp(plan.folder, SMALL_WIDTHS if args.dry_cpu else KERNEL_WIDTHS)
+    pair = made_pair(case, plan.folder, args.dry_cpu)
+    if pair is not None:
         common = tuple(word for word in plan.common if word not in DUMMY_WEIGHTS)
-        plan = replace(plan, pair=ModelPair(model, model), common=common)
+        plan = replace(plan, pair=pair, common=common)
+    if not case.backend:
+        at = plan.common.index("--attention-backend")
+        plan = replace(plan, common=plan.common[:at] + plan.common[at + 2 :])
     # The prompts of a file are those of the Llama pair's tokenizer.
     prompts = prompt_ids(NUM_PROMPTS, args.prompt_tokens, args.seed)
-    if args.prompts is not None and not case.is_mla:
+    if args.prompts is not None and pair is None:
         prompts = [prompt for phase in read_prompts(args.prompts).values() for prompt in phase]
     at_once = not args.dry_cpu
     with serving_fleet(case.arms(), plan, deadline, at_once, ours_too=True) as engines:
@@ -181,6 +212,22 @@ def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -
         "widths": {arm: each["widths"] for arm, each in by_arm.items()},
         "servers": [engine.measured for engine in engines],
     }
+
+
+def made_pair(case: Case, folder: Path, is_cpu: bool) -> ModelPair | None:
+    """Writes the models that a case serves under ``folder``; None if it serves the plan's."""
+    if case.is_mla:
+        from tools.tiny_mtp import KERNEL_WIDTHS, SMALL_WIDTHS, make_tiny_mtp
+
+        model = make_tiny_mtp(folder, SMALL_WIDTHS if is_cpu else KERNEL_WIDTHS)
+        return ModelPair(model, model)
+    if not case.family:
+        return None
+    from tools.tiny_models import make_tiny_models
+    from tools.tiny_targets import make_tiny_targets
+
+    folders = make_tiny_models(folder) | make_tiny_targets(folder)
+    return ModelPair(folders[case.family], folders[FAMILY_DRAFTS[case.family] or case.family])
 
 
 def agreed_texts(by_arm: Mapping[str, Raw]) -> dict[str, list[dict[str, Any]]]:

@@ -97,6 +97,14 @@ def test_latent_attention_has_trees_where_the_backend_drafts_them() -> None:
     assert {arm.name for name in GPU_CASES for arm in CASES[name].arms()} == set(WIDTHS)
 
 
+def test_an_architecture_is_served_with_its_draft_and_its_backend() -> None:
+    moe, own = CASES["fa3-qwen3-moe"], CASES["default-glm4-moe"]
+    assert all(arm.extra == ("--attention-backend", "fa3") for arm in moe.arms())
+    assert all(arm.extra == () for arm in own.arms())
+    bases = [case.arms()[1].speculative[1] for case in (moe, own)]
+    assert bases == ["EAGLE3", "EAGLE"]
+
+
 def test_a_server_that_ends_costs_no_other_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +119,16 @@ def test_a_server_that_ends_costs_no_other_case(
     assert "triton: it ended at its start" in capsys.readouterr().out
     record = json.loads((tmp_path / "backends-1.json").read_text())
     assert [bool(case["texts"]) for case in record["cases"]] == [False, True]
+
+
+def test_every_architecture_and_its_draft_are_made(tmp_path: Path) -> None:
+    assert backends.made_pair(CASES["default-qwen3"], tmp_path, is_cpu=True) is not None
+    missing = [
+        draft
+        for family, draft in backends.FAMILY_DRAFTS.items()
+        if not (tmp_path / (draft or family) / "config.json").is_file()
+    ]
+    assert missing == []
 
 
 @pytest.mark.e2e

@@ -34,21 +34,28 @@ IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 RECURRENT = ("--disable-radix-cache", "--mamba-ssm-dtype", "float32")
 
 
-def architecture(name: str, draft_name: str | None, *served: str, host: str = "0.5.21") -> Launch:
+def architecture(
+    name: str,
+    draft_name: str | None,
+    *served: str,
+    host: str = "0.5.21",
+    walk: str = "forced_switch",
+) -> Launch:
     """ADAPTIVE_EAGLE at another tier in every round; no draft name: the target's own layer."""
     target = ("--model-path", str(MODELS / name), *TINY_SERVED, *served)
     arguments = (*ALGORITHM, *(() if draft_name is None else draft(draft_name)))
-    plugins = (OURS, "forced_switch")
+    plugins = (OURS, walk)
     return Launch(name, target, arguments, host=host, overlap=True, plugins=plugins, strict=True)
 
 
 QUICK = [
-    architecture("qwen2.5-vl", "qwen2.5-vl-eagle3"),
+    # Without lengths on the CPU, from which the host would compute positions at zero steps.
+    architecture("qwen2.5-vl", "qwen2.5-vl-eagle3", walk="hidden_rows"),
     architecture("qwen3-moe", "eagle3"),
     architecture("gemma3", "gemma3-eagle3"),
 ]
 FULL = [
-    architecture("qwen3-vl", "qwen3-vl-eagle3"),
+    architecture("qwen3-vl", "qwen3-vl-eagle3", walk="hidden_rows"),
     architecture("qwen2", "eagle3"),
     architecture("qwen3", "eagle3"),
     architecture("qwen3-next", "eagle3", *RECURRENT),
