@@ -46,7 +46,7 @@ def compare_contexts(
     run: Callable[..., Any], worker: Any, batch: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Keeps what the policy was told beside the lengths on the device."""
-    if batch.forward_mode.is_decode():
+    if batch.forward_mode.is_decode() and batch.reqs:  # else start-up measures
         assert batch.seq_lens_cpu is None
         told = worker.controller.policy.newest.context_tokens
         in_flight = batch.batch_size() * worker.controller.startup_tier.num_draft_tokens
