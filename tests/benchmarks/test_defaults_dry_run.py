@@ -36,6 +36,7 @@ def test_an_arm_that_answered_nothing_is_wrong() -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_the_context_is_told_on_the_cpu_host(tmp_path: Path) -> None:
     sizes = ("--lengths", "40", "--requests", "4", "--new-tokens", "24")
     record = dry_run(tmp_path, "context", "run", *sizes)
@@ -45,6 +46,7 @@ def test_the_context_is_told_on_the_cpu_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_requests_with_penalties_are_answered_on_the_cpu_host(tmp_path: Path) -> None:
     sizes = ("--arms", "goodput", "--requests", "10", "--new-tokens", "8", "--prompt-tokens", "8")
     record = dry_run(tmp_path, "penalties", "run", *sizes)
