@@ -23,6 +23,7 @@ from benchmarks import (
     overlap_summary,
     penalties,
     ramp_summary,
+    rows,
     sampling_tables,
     simulator,
     summary,
@@ -168,6 +169,7 @@ CHECKS = {
     ),
     "context-fa3-h200.json": Check(context.check_context, context.wave_table),
     "penalties-h200.json": Check(penalties.check_penalties, penalties.arm_table),
+    "rows-cpu.json": Check(rows.check_rows, rows.size_table),
     "ramp-h200.json": Check(ramp_summary.check_ramp, ramp_summary.arm_table),
     **dict.fromkeys(
         ("overhead.json", "overhead-shared.json"),
