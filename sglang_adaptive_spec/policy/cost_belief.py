@@ -7,7 +7,8 @@ The correction c[t] of a tier is the log of served over seeded time. Before a ro
 OWN is what serving adds to one tier, COMMON what it adds to all drafting tiers alike; zero steps
 have no part in that, their round is another one. Rounds served are measurements of their tier's c;
 the others follow as far as the covariance ties them. surprise grows where corrections turn out
-larger than the covariance allows, such as in the table of another machine.
+larger than the covariance allows, such as in the table of another machine. Measurements are taken
+one after the other, element by element: BLAS rounds differently on another kind of CPU.
 """
 
 from typing import NamedTuple
@@ -25,7 +26,6 @@ OWN_SPREAD = COMMON_SPREAD = 0.05
 # rounds) is one round: 2 or 3 rounds are worth far more than one.
 ROUND_SPREAD = 0.1
 SURPRISE_PAIRS = 2.0  # that no surprise counts as
-UNKNOWN = 1e9  # variance of a correction never measured
 
 
 class Belief(NamedTuple):
@@ -68,10 +68,14 @@ def believe(rounds: npt.NDArray[np.int64], log: Floats, covariance: Floats) -> B
     mean, variance = np.zeros_like(log), scale * variances
     buckets = np.flatnonzero(is_seen.any(axis=0))
     if len(buckets):
-        own = scale * covariance[buckets]  # [B, T, T]
-        counts = rounds[:, buckets].T
-        noise = np.where(counts > 0, (ROUND_SPREAD / np.maximum(counts, 1)) ** 2, UNKNOWN)
-        gain = own @ np.linalg.inv(own + noise[:, :, None] * np.eye(len(log)))
-        mean[:, buckets] = (gain @ log[:, buckets].T[:, :, None])[:, :, 0].T
-        variance[:, buckets] -= np.einsum("btu,btu->bt", gain, own).T
+        left = scale * covariance[buckets]  # [B, T, T] covariance
+        moved = np.zeros((len(buckets), len(log)))
+        for idx in np.flatnonzero(is_seen.any(axis=1)):
+            counts = rounds[idx, buckets]
+            noise = np.where(counts > 0, (ROUND_SPREAD / np.maximum(counts, 1)) ** 2, np.inf)
+            gain = left[:, :, idx] / (left[:, idx, idx] + noise)[:, None]  # [B, T], 0 if not seen
+            moved += gain * (log[idx, buckets] - moved[:, idx])[:, None]
+            left -= gain[:, :, None] * left[:, idx, None, :]
+        mean[:, buckets] = moved.T
+        variance[:, buckets] = np.diagonal(left, axis1=1, axis2=2).T
     return Belief(mean, np.sqrt(np.maximum(variance, 0.0)))

@@ -6,7 +6,8 @@ of one context length, y with standard error s, the smoothed x minimises
     sum (x - y)^2 / s^2  +  sum (x[middle] - line through its neighbours)^2 / bend^2
 
 over neighbours in batch size and in the steps of chains. Exact seeds stay as they are, noisy ones
-come near the line. What is left open, and how the points hang together, is a covariance.
+come near the line. What is left open, and how the points hang together, is a covariance. The bends
+are taken one after the other, element by element: BLAS rounds differently on another kind of CPU.
 """
 
 import math
@@ -23,7 +24,6 @@ from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
 # How far a log time lies off the line between its neighbours, one octave or step to either side:
 # the root mean square by size and the largest by steps over simulate/h200-llama-8b.json.
 BEND_PER_OCTAVE2, BEND_PER_STEP2 = 0.1, 0.03
-MIN_SPREAD = 1e-4  # keeps exact seeds apart from singular ones
 # Beyond this and two standard errors of both, two seeds are out of order.
 ORDER_MARGIN = 0.03
 
@@ -134,20 +134,22 @@ def _smoothed(
 ) -> tuple[Floats, Floats]:
     """Returns the smoothed logs and their covariance, in the order of ``places``."""
     logs = np.array([surface[place][0] for place in places])
-    spreads = np.array([surface[place][1] for place in places])
-    if not spreads.any():
-        return logs, np.zeros((len(places), len(places)))
-    precision = np.diag(np.maximum(spreads, MIN_SPREAD) ** -2)
-    weighted = precision @ logs
+    covariance = np.diag([surface[place][1] ** 2 for place in places])
     row = {place: idx for idx, place in enumerate(places)}
-    for (left, middle, right), (before, after), unit in _triples(tiers, surface):
-        line = np.zeros(len(places))
-        line[row[middle]] = 1.0
-        line[row[left]] = -after / (before + after)
-        line[row[right]] = -before / (before + after)
-        precision += np.outer(line, line) / (unit * before * after) ** 2
-    covariance = np.linalg.inv(precision)
-    return covariance @ weighted, covariance
+    for around, (before, after), unit in _triples(tiers, surface):
+        rows, share = [row[place] for place in around], before / (before + after)
+        cross = _bend(covariance, rows, share)  # [places]
+        gain = cross / (_bend(cross, rows, share) + (unit * before * after) ** 2)
+        logs -= gain * _bend(logs, rows, share)
+        covariance -= gain[:, None] * cross
+    return logs, covariance
+
+
+def _bend(of: Floats, rows: Sequence[int], share: float) -> Floats:
+    """Returns the middle less the line; ``share`` of the line's value there is the right one's."""
+    left, middle, right = of[rows]
+    found: Floats = middle - (1 - share) * left - share * right
+    return found
 
 
 def _lines(

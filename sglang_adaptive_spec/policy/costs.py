@@ -217,10 +217,6 @@ class CostTable:
         share: Floats = np.exp(-np.maximum(less, 0.0))
         return share if tiers == self.tiers else share[self._selection(tiers)]
 
-    def num_timed(self, tier: Tier, batch_size: int) -> int:
-        """Returns the served rounds behind the time of a tier at its bucket, up to 256."""
-        return self._state.num_corrected[self._idx[tier]][self._bucket(batch_size)]
-
     def relative_noise(self, tier: Tier) -> float:
         """Returns the standard error of the expected period, as a share of it.
 

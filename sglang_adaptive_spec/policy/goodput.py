@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
-from sglang_adaptive_spec.policy.costs import SETTLE_ROUNDS, CostTable
+from sglang_adaptive_spec.policy.costs import CostTable
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.hazards import SLOW_MEMORY, Floats
 from sglang_adaptive_spec.policy.probe_choice import ProbeChoice
-from sglang_adaptive_spec.policy.probing import LOOK_ROUNDS, MAX_LOOK_ROUNDS, Prober
+from sglang_adaptive_spec.policy.probing import Prober
 from sglang_adaptive_spec.policy.slots import Slots, clip
 from sglang_adaptive_spec.policy.tiers import (
     PLAIN_TIER,
@@ -356,10 +356,8 @@ class GoodputPolicy:
         )
         idx = int((rates * in_doubt).argmax())
         if in_doubt[idx] and rates[idx] > to_beat * (1 + MAX_COST_NOISE):
-            tier = decision.tiers[idx]
-            is_known = self.costs.num_timed(tier, decision.batch_size) >= SETTLE_ROUNDS
-            num_rounds = MAX_LOOK_ROUNDS if is_known else LOOK_ROUNDS
-            self.prober.look(tier, num_rounds, float(decision.round_ms[idx]), self._num_catch_up())
+            round_ms = float(decision.round_ms[idx])
+            self.prober.look(decision.tiers[idx], round_ms, self._num_catch_up())
 
     def _probe_choice(self, decision: Decision) -> ProbeChoice:
         depth = self.home.num_steps or int(self._has_first)  # that rounds at home observe

@@ -29,10 +29,10 @@ MAX_OPEN_DISTANCE_ROUNDS = 512  # where more of the same would settle what a pro
 PROBE_EVIDENCE = 16
 MIN_PROBE_ROUNDS = 2
 MAX_PROBE_ROUNDS = 16
-# A look at a round time wants two: one may be a stall. The first use of a shape is not timed, and
-# of a tier known well one round in five is (runtime/timing.py).
+# A look at a round time wants two: one may be a stall. The first use of a shape is not timed
+# (runtime/timing.py).
 LOOK_RESULTS = 2
-LOOK_ROUNDS, MAX_LOOK_ROUNDS = LOOK_RESULTS + 1, 12
+LOOK_ROUNDS = LOOK_RESULTS + 1
 MIN_LOOK_DISTANCE_ROUNDS = 8  # doubled while looks tell nothing, since no round was timed
 # After the tier in force changed: the rates that a look goes by may still be moving. On phases of
 # 0.5 s, 70 rounds, looks cost 0.001 of the oracle, and 0.003 without (mean of eight noise seeds).
@@ -136,15 +136,14 @@ class Prober:
         self.num_probes += 1
         self.probe = Probe(tier, num_rounds + num_extra, num_rounds, round_ms)
 
-    def look(self, tier: Tier, num_rounds: int, round_ms: float, num_extra: int = 0) -> None:
+    def look(self, tier: Tier, round_ms: float, num_extra: int = 0) -> None:
         """Starts a look at a tier's round time; the arguments are those of `start`."""
-        affordable = int(self._credit_ms / round_ms) - num_extra
-        num_rounds = min(num_rounds, affordable)
-        if num_rounds < LOOK_ROUNDS:
+        num_rounds = LOOK_ROUNDS + num_extra
+        if self._credit_ms < num_rounds * round_ms:
             return
-        self._credit_ms -= (num_rounds + num_extra) * round_ms
+        self._credit_ms -= num_rounds * round_ms
         self.num_looks += 1
-        self.probe = Probe(tier, num_rounds + num_extra, LOOK_RESULTS, round_ms, is_look=True)
+        self.probe = Probe(tier, num_rounds, LOOK_RESULTS, round_ms, is_look=True)
 
     def saw(self, tier: Tier) -> None:
         """Counts a result towards the probe under way."""
@@ -152,7 +151,7 @@ class Prober:
             self.probe.results_left -= 1
 
     def saw_time(self, tier: Tier, ms: float) -> None:
-        """Books what a round of the probe took; a look that has seen enough asks for no more."""
+        """Books what a round of the probe took; to a look that is a result."""
         probe = self.probe
         if probe is None or tier != probe.tier:
             return
@@ -160,8 +159,6 @@ class Prober:
         probe.num_timed += 1
         if probe.is_look:
             probe.results_left -= 1
-            if probe.is_over:
-                self._pay_back(probe)
 
     def finish(self, has_paid: bool, lost_share: float = 0.0, is_open: bool = False) -> None:
         """Ends the probe under way.
@@ -173,7 +170,7 @@ class Prober:
         """
         probe = self.probe
         assert probe is not None
-        self._pay_back(probe)
+        self._credit_ms += probe.rounds_left * probe.round_ms  # not run after all
         beyond_ms = probe.beyond_ms / max(probe.num_timed, 1) * probe.num_asked
         self._credit_ms -= beyond_ms
         self._probing_ms += beyond_ms
@@ -218,11 +215,6 @@ class Prober:
             "credit_ms": round(self._credit_ms, 2),
             "rounds_to_next": max(0, self._wait),
         }
-
-    def _pay_back(self, probe: Probe) -> None:
-        """Takes back what rounds that are not needed would have cost."""
-        self._credit_ms += probe.rounds_left * probe.round_ms
-        probe.rounds_left = 0
 
     def _earn(self, round_ms: float) -> None:
         self._total_ms += round_ms

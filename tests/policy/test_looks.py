@@ -1,6 +1,7 @@
 """Looks at round times: made where uncertain times could decide, paid from the probes' budget."""
 
 import numpy as np
+import pytest
 
 from sglang_adaptive_spec.policy.probing import LOOK_RESULTS, LOOK_ROUNDS, Prober
 from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
@@ -20,9 +21,6 @@ class DoubtfulCosts(KnownCosts):
         known = self.timed.get(OTHER, 0) >= LOOK_RESULTS
         return np.array([0.5 if tier == OTHER and not known else 1.0 for tier in tiers])
 
-    def num_timed(self, tier: Tier, batch_size: int) -> int:
-        return self.timed.get(tier, 0)
-
     def observe(self, round_time) -> None:
         self.timed[round_time.tier] = self.timed.get(round_time.tier, 0) + 1
 
@@ -33,7 +31,7 @@ def test_a_tier_that_its_uncertain_time_could_make_the_best_is_looked_at_once() 
     server = Server(policy)
     server.run(2000, constant(0.7, 16))
     assert policy.prober.num_looks == 1
-    assert 0 < server.steps.count(1) <= 2 * LOOK_ROUNDS
+    assert server.steps.count(1) == LOOK_ROUNDS
     assert server.steps[-1] == 3
 
 
@@ -53,32 +51,37 @@ def after(rounds: int) -> Prober:
 def test_a_look_waits_until_the_budget_pays_for_it() -> None:
     for rounds, num_looks in ((290, 0), (310, 1)):
         prober = after(rounds)  # a tenth of a millisecond each
-        prober.look(OTHER, LOOK_ROUNDS, 10.0)
+        prober.look(OTHER, 10.0)
         assert prober.num_looks == num_looks
 
 
-def test_a_look_ends_with_its_second_time_and_takes_back_what_it_does_not_need() -> None:
+def test_a_look_takes_three_rounds_and_ends_with_its_second_time() -> None:
     prober = after(1000)
-    prober.look(OTHER, 8, 10.0)
-    assert [prober.pick(HOME, 10.0) for _ in range(3)] == [OTHER] * 3
-    for _ in range(LOOK_RESULTS):
-        prober.saw_time(OTHER, 10.0)
+    prober.look(OTHER, 10.0)
+    assert [prober.pick(HOME, 10.0) for _ in range(4)] == [OTHER] * LOOK_ROUNDS + [HOME]
     assert prober.probe is not None
-    assert prober.probe.is_over
-    assert prober.pick(HOME, 10.0) == HOME
+    for is_over in (False, True):
+        prober.saw_time(OTHER, 10.0)
+        assert prober.probe.is_over == is_over
+
+
+def test_a_look_cut_short_takes_back_what_it_did_not_run() -> None:
+    prober = after(1000)
+    prober.look(OTHER, 10.0)
+    prober.pick(HOME, 10.0)
     prober.finish(has_paid=False)
-    assert prober.describe()["credit_ms"] > 100 - 30
+    assert prober.describe()["credit_ms"] == pytest.approx(100 - 10, abs=0.2)
 
 
 def test_a_look_is_booked_at_what_its_rounds_took() -> None:
     described = []
     for ms in (10.0, 20.0):
         prober = after(1000)
-        prober.look(OTHER, 3, 10.0)
+        prober.look(OTHER, 10.0)
         for _ in range(3):
             prober.pick(HOME, 10.0)
             prober.saw_time(OTHER, ms)
         prober.finish(has_paid=False)
         described.append(prober.describe())
     assert described[1]["share_of_time"] > 1.9 * described[0]["share_of_time"]
-    assert described[0]["credit_ms"] - described[1]["credit_ms"] == 20.0  # two rounds
+    assert described[0]["credit_ms"] - described[1]["credit_ms"] == pytest.approx(30.0)

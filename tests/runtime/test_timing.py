@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sglang_adaptive_spec.policy.cost_visits import VISIT_ROUNDS
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
 from sglang_adaptive_spec.runtime import timing
 from sglang_adaptive_spec.runtime.timing import (
@@ -153,6 +154,52 @@ def test_what_comes_every_few_rounds_is_sampled_as_often_as_the_rest(period: int
     for phase in range(period):
         hits = [sampling.stands_for(DEEP, 4) > 0 for _ in range(499 * period)][phase::period]
         assert sum(hits) / len(hits) == pytest.approx(1 / SAMPLE_EVERY, rel=0.02)
+
+
+def known(*tiers: Tier) -> Sampling:
+    """Returns a sampling that knows ``tiers`` well at batch 4; the last one ran last."""
+    sampling = Sampling()
+    for tier in tiers:
+        for _ in range(ALL_TIMED_USES + VISIT_ROUNDS):
+            sampling.stands_for(tier, 4)
+    return sampling
+
+
+@pytest.mark.parametrize("num_before", range(SAMPLE_EVERY))
+def test_the_first_rounds_after_another_tier_ran_are_timed_and_stand_for_themselves(
+    num_before: int,
+) -> None:
+    sampling = known(DEEP, PLAIN_TIER)
+    for _ in range(num_before):
+        sampling.stands_for(PLAIN_TIER, 4)
+    for tier in (DEEP, PLAIN_TIER):  # a look and the way back
+        assert [sampling.stands_for(tier, 4) for _ in range(VISIT_ROUNDS)] == [1] * VISIT_ROUNDS
+
+
+def test_all_rounds_are_timed_where_the_tier_keeps_changing() -> None:
+    sampling = known(DEEP, PLAIN_TIER)
+    assert {sampling.stands_for(tier, 4) for tier in (DEEP, PLAIN_TIER) * 50} == {1}
+
+
+def test_another_batch_size_is_no_other_tier() -> None:
+    sampling = known(DEEP)
+    for _ in range(ALL_TIMED_USES):
+        sampling.stands_for(DEEP, 5)
+    told = [sampling.stands_for(DEEP, 4 + idx % 2) for idx in range(500)]
+    assert sum(stands_for > 0 for stands_for in told) == pytest.approx(100, rel=0.02)
+
+
+@pytest.mark.parametrize("num_rounds", [4, 7, 12, 40])
+def test_times_stand_for_all_rounds_however_often_the_tier_changes(num_rounds: int) -> None:
+    sampling = known(DEEP, PLAIN_TIER)
+    tiers = ((DEEP,) * num_rounds + (PLAIN_TIER,) * num_rounds) * 499
+    told = sum(sampling.stands_for(tier, 4) for tier in tiers)
+    assert told == pytest.approx(len(tiers), rel=0.02)
+
+
+def test_a_first_use_is_left_out_after_another_tier_too() -> None:
+    sampling = known(DEEP)
+    assert [sampling.stands_for(PLAIN_TIER, 4) for _ in range(3)] == [0, 1, 1]
 
 
 def test_a_first_use_of_tier_and_batch_size_is_left_out(bench: Bench) -> None:

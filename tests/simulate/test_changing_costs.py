@@ -25,6 +25,8 @@ MOST_PROBING = 0.01  # of the time (issue 3)
 CHANGING = changing_workloads()
 GOLDEN = golden_workloads()
 KEPT = {0.15: 0.985, 0.3: 0.97}  # by cost noise: of what a golden trace serves at COST_NOISE
+# Draws of the noise. Where 3 and 5 steps tie, luck decides which stays: more draws tell.
+NUM_DRAWS, NUM_DRAWS_AT = 3, {"mixed-32": 8}
 
 
 def settled(
@@ -74,9 +76,10 @@ def served(workload: SyntheticWorkload, cost_noise: float, seed: int) -> float:
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_noisy_seeds_cost_little(name: str) -> None:
-    """By the mean of three draws of the noise."""
+    """By the mean of some draws of the noise."""
+    seeds = range(1, NUM_DRAWS_AT.get(name, NUM_DRAWS) + 1)
     exact, *noisy = (
-        statistics.mean(served(GOLDEN[name], noise, seed) for seed in (1, 2, 3))
+        statistics.mean(served(GOLDEN[name], noise, seed) for seed in seeds)
         for noise in (COST_NOISE, *KEPT)
     )
     for tokens_per_s, kept in zip(noisy, KEPT.values(), strict=True):

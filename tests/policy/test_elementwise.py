@@ -1,0 +1,87 @@
+"""Sequential updates, element by element, against the closed forms with an inverse."""
+
+import numpy as np
+import pytest
+
+from sglang_adaptive_spec.policy import cost_seeds
+from sglang_adaptive_spec.policy.cost_belief import ROUND_SPREAD, SURPRISE_PAIRS, believe, prior
+from sglang_adaptive_spec.policy.cost_curves import Floats
+from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+
+TIERS = [chain_tier(steps) for steps in (0, 1, 2, 3, 5, 7)]
+SIZES = (1, 2, 4, 16, 64)
+NUM_BUCKETS = 20
+DRAWS = range(5)
+
+
+def random_covariance(rng: np.random.Generator) -> Floats:
+    root = rng.normal(0, 0.1, (NUM_BUCKETS, len(TIERS), len(TIERS)))
+    return prior(root @ root.transpose(0, 2, 1), 0)
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_one_tier_after_the_other_is_believed_as_all_at_once(draw: int) -> None:
+    rng = np.random.default_rng(draw)
+    covariance = random_covariance(rng)
+    shape = (len(TIERS), NUM_BUCKETS)
+    rounds = rng.choice([0, 0, 1, 3, 32, 256], shape)
+    log = np.where(rounds > 0, rng.normal(0, 0.3, shape), 0.0)
+    seen = rounds > 0
+    pairs = log**2 / np.diagonal(covariance, axis1=1, axis2=2).T
+    scale = max(1.0, (SURPRISE_PAIRS + pairs[seen].sum()) / (SURPRISE_PAIRS + seen.sum()))
+    belief = believe(rounds, log, covariance)
+    for bucket in range(NUM_BUCKETS):
+        own, told = scale * covariance[bucket], seen[:, bucket]
+        noise = np.diag((ROUND_SPREAD / rounds[told, bucket]) ** 2)
+        gain = own[:, told] @ np.linalg.inv(own[np.ix_(told, told)] + noise)
+        mean = gain @ log[told, bucket]
+        spread = np.sqrt(np.diagonal(own - gain @ own[told]))
+        np.testing.assert_allclose(belief.mean[:, bucket], mean, atol=1e-9, rtol=0)
+        np.testing.assert_allclose(belief.spread[:, bucket], spread, atol=1e-9, rtol=0)
+
+
+def smoothed_at_once(seeds, spreads) -> tuple[Floats, Floats]:
+    """Returns the minimum that `cost_seeds` states, at one context length."""
+    surface = {
+        (idx, point[0]): (np.log(point[2]), spread)
+        for idx, points in enumerate(seeds)
+        for point, spread in zip(points, spreads[idx], strict=True)
+    }
+    places = sorted(surface)
+    precision = np.diag([surface[place][1] ** -2 for place in places])
+    weighted = precision @ np.array([surface[place][0] for place in places])
+    for (left, middle, right), (before, after), unit in cost_seeds._triples(TIERS, surface):
+        line = np.zeros(len(places))
+        line[places.index(middle)] = 1.0
+        line[places.index(left)] = -after / (before + after)
+        line[places.index(right)] = -before / (before + after)
+        precision += np.outer(line, line) / (unit * before * after) ** 2
+    covariance = np.linalg.inv(precision)
+    return covariance @ weighted, covariance
+
+
+def noisy_seeds(rng: np.random.Generator):
+    def ms(tier: Tier, size: int) -> float:
+        return (5 + 0.03 * size) * (1 + 0.14 * tier.num_steps) * float(rng.normal(1, 0.1))
+
+    return [[(size, 100, ms(tier, size)) for size in SIZES] for tier in TIERS]
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_one_bend_after_the_other_smooths_as_all_at_once(draw: int) -> None:
+    seeds = noisy_seeds(np.random.default_rng(draw))
+    spreads = [[0.1] * len(SIZES) for _ in TIERS]
+    mean, covariance = smoothed_at_once(seeds, spreads)
+    smoothed = cost_seeds.smooth(TIERS, seeds, spreads)
+    found = [np.log(ms) for points in smoothed.points for _, _, ms in points]
+    np.testing.assert_allclose(found, mean, atol=1e-9, rtol=0)
+    np.testing.assert_allclose(smoothed.covariance, covariance, atol=1e-9, rtol=0)
+
+
+def test_exact_seeds_stay_to_the_last_bit_among_noisy_ones() -> None:
+    seeds = noisy_seeds(np.random.default_rng(0))
+    smoothed = cost_seeds.smooth(
+        TIERS, seeds, [[0.0 if idx == 3 else 0.1] * len(SIZES) for idx in range(len(TIERS))]
+    )
+    assert smoothed.points[3] == seeds[3]
+    assert smoothed.points[2] != seeds[2]
