@@ -152,7 +152,7 @@ class AdaptiveController:
         launch = Launch(tier, batch.size, self._requests, is_catch_up)
         self._launches.append(launch)
         if len(self._launches) > MAX_LAUNCHES:
-            self._give_up(MAX_LAUNCHES)
+            self._give_up_lost()
         return launch
 
     def attach(self, first_drafts: FirstDrafts) -> None:
@@ -193,6 +193,12 @@ class AdaptiveController:
                 self.policy.observe_time(round_time)
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("observe")
+
+    def _give_up_lost(self) -> None:
+        """Waits for the newest launch alone, if so many are in flight that results were lost."""
+        self.learn()
+        if len(self._launches) > MAX_LAUNCHES:
+            self._give_up(MAX_LAUNCHES)
 
     def _give_up(self, num_launches: int) -> None:
         """Waits no longer for the results of the oldest launches."""

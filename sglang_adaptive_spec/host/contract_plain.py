@@ -73,6 +73,10 @@ PLAIN: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.managers.schedule_batch:ScheduleBatch",
         (WRITE, "multimodal_inputs", "catch up some of the rows"),
+        (WRITE, "replace_embeds", "catch up rows that decode beside a prefill that has any"),
+        (WRITE, "replace_positions", "catch up rows that decode beside a prefill that has any"),
+        (READ, "decoding_reqs", "know which rows of a mixed batch decode"),
+        (READ, "global_num_tokens", "leave batches alone that are padded for experts"),
         (WRITE, "top_logprobs_nums", "catch up some of the rows"),
         (WRITE, "token_ids_logprobs", "catch up some of the rows"),
     ),

@@ -19,8 +19,10 @@ _MODELS = (
     "load_format",
     "speculative_draft_load_format",
     "speculative_token_map",
+    "speculative_draft_window_size",
     "cpu_offload_gb",
     "offload_group_size",
+    "offload_mode",
 )
 _ATTENTION = (
     "attention_backend",
@@ -29,10 +31,15 @@ _ATTENTION = (
     "speculative_draft_attention_backend",
     "speculative_attention_mode",
     "linear_attn_backend",
+    "linear_attn_decode_backend",
     "linear_attn_verify_backend",
+    "dsa_decode_backend",
+    "dsa_topk_backend",
     "mamba_backend",
     "triton_attention_num_kv_splits",
     "page_size",
+    "enable_unified_memory",
+    "enable_page_major_kv_layout",
     "context_length",
 )
 _PARALLEL = (
@@ -40,6 +47,9 @@ _PARALLEL = (
     "dp_size",
     "ep_size",
     "nnodes",
+    "attn_cp_size",
+    "dcp_size",
+    "moe_dp_size",
     "moe_dense_tp_size",
     "enable_dp_lm_head",
     "disable_custom_all_reduce",
@@ -48,6 +58,8 @@ _PARALLEL = (
     "enable_symm_mem",
     "enable_torch_symm_mem",
     "enable_flashinfer_allreduce_fusion",
+    "flashinfer_allreduce_fusion_backend",
+    "enable_tp_lm_head_all_to_all",
 )
 _EXPERTS = (
     "moe_runner_backend",
@@ -68,6 +80,7 @@ _KERNELS = (
     "enable_tf32_matmul",
     "enable_torch_compile",
     "torch_compile_max_bs",
+    "cuda_graph_backend_decode",
     "disable_cuda_graph",
     "disable_decode_cuda_graph",
     "disable_overlap_schedule",

@@ -89,6 +89,48 @@ def eager_part_size(width: int, vocab_size: int) -> int:
     return max(MAX_EAGER_LOGITS // (width * vocab_size), 1)
 
 
+def has_extend_graphs(draft_worker: Any) -> bool:
+    """Returns whether the tier in force captured draft-extends."""
+    return draft_worker.cuda_graph_runner_for_draft_extend is not None
+
+
+def catch_up_part_size(draft_worker: Any, part_size: int, width: int) -> int:
+    """Returns how many of ``part_size`` requests the draft-extend in force takes at once."""
+    if has_extend_graphs(draft_worker):
+        return part_size
+    known, config = draft_worker.hot_token_id, draft_worker.draft_runner.model_config
+    vocab_size = config.vocab_size if known is None else len(known)
+    return min(part_size, eager_part_size(width, vocab_size))
+
+
+def take_first_ranks(tokens: torch.Tensor) -> None:
+    """Puts the first rank's tokens in place: what is drawn may differ (the host does so, too)."""
+    group = get_parallel().tp_group
+    if group.world_size > 1:
+        group.broadcast(tokens, src=0)
+
+
+def owes_before_mixed(
+    schedule: CatchUpSchedule, batch: Any, requests: Sequence[Hashable], first: int
+) -> bool:
+    """Returns whether rows that decode, from ``first`` on, must be caught up before ``batch``."""
+    schedule.forget(requests[:first])
+    if batch.global_num_tokens is not None:  # padding of the whole batch: the gap stays
+        schedule.settle()
+    return schedule.is_behind(requests)
+
+
+def decoding_rows(batch: Any, first: int) -> Any:
+    """Returns the rows of a mixed batch from ``first`` on, as the decode batch before it."""
+    rows = rows_of(batch, slice(first, None))
+    rows.forward_mode, rows.is_extend_in_batch = ForwardMode.DECODE, False
+    rows.spec_info, rows.replace_embeds, rows.replace_positions = EagleDraftInput(), None, None
+    rows.seq_lens = rows.seq_lens - 1  # without the token that the extend adds
+    if rows.seq_lens_cpu is not None:
+        rows.seq_lens_cpu = rows.seq_lens_cpu - 1
+    return rows
+
+
 class PlainDecodeGraphRunner(DecodeCudaGraphRunner):
     """The host's decode graphs as no speculation captures them, hidden states included."""
 
@@ -172,27 +214,21 @@ class PlainRounds:
         self.is_running = True
 
     def begin_catch_up(self, batch: Any, requests: Sequence[Hashable]) -> Any:
-        """Starts a catch-up without a round, of those rows of a mixed batch that decode.
+        """Starts a catch-up without a round, before a mixed batch moves its decode rows on.
 
         Args:
             batch: the host's, as it will be extended; left as it is.
             requests: its rows.
 
         Returns:
-            The decode batch to run, or None if the draft lacks nothing.
+            The decode batch to run, or None if the draft lacks nothing of them.
         """
-        first = next((row for row, debt in enumerate(self.schedule.debts(requests)) if debt), None)
-        if first is None:
+        first = len(requests) - len(batch.decoding_reqs)  # rows that decode come last
+        if not owes_before_mixed(self.schedule, batch, requests, first):
             return None
-        rows = rows_of(batch, slice(first, None))  # rows that decode come last
-        rows.forward_mode, rows.is_extend_in_batch = ForwardMode.DECODE, False
-        rows.spec_info = EagleDraftInput()
-        rows.seq_lens = rows.seq_lens - 1  # without the token that the extend adds
-        if rows.seq_lens_cpu is not None:
-            rows.seq_lens_cpu = rows.seq_lens_cpu - 1
         self._has_target = False
         self.begin(None, requests[first:], is_catch_up=True)
-        return rows
+        return decoding_rows(batch, first)
 
     def end(self) -> None:
         """Ends the round, also after an error."""
@@ -262,24 +298,18 @@ class PlainRounds:
             window = self.backlog.window(rows[part], result.new_seq_lens[part], debts[part])
             self._extend_window(extend, rows_of_batch, window, draft_input)
 
-        next_input, part_size = result.next_draft_input, self._part_size()
+        next_input, draft = result.next_draft_input, self._worker.draft_worker
+        part_size = catch_up_part_size(draft, self.part_size, self.width)
         if len(rows) > part_size:
             parts = row_parts(len(rows), part_size)
-            extend_in_parts(extend_part, batch, next_input, parts, self._last_extend)
+            # Only graphs share a plan buffer: a plan without one waits for the device by itself.
+            last = self._last_extend if has_extend_graphs(draft) else None
+            extend_in_parts(extend_part, batch, next_input, parts, last)
             return
         with one_at_a_time(self._last_extend if self.width == 1 else None):
             extend_part(batch, slice(None), next_input)
 
     # -- pieces of a round --
-
-    def _part_size(self) -> int:
-        """Returns how many requests the draft-extend in force may catch up at once."""
-        draft = self._worker.draft_worker
-        if draft.cuda_graph_runner_for_draft_extend is not None:
-            return self.part_size
-        known, config = draft.hot_token_id, draft.draft_runner.model_config
-        vocab_size = config.vocab_size if known is None else len(known)
-        return min(self.part_size, eager_part_size(self.width, vocab_size))
 
     def _extend_window(
         self,
@@ -317,7 +347,12 @@ class PlainRounds:
         # Positions of multimodal models follow from these, too; else the host would compute them
         # from lengths on the CPU (sglang 0.5.23 forward_batch_info.py:
         # compute_spec_mrope_positions).
-        batch.spec_info = SimpleNamespace(positions=batch.seq_lens.to(torch.int64))
+        batch.spec_info = SimpleNamespace(
+            positions=batch.seq_lens.to(torch.int64),
+            # Padding among experts scales by these (spec_info.py:spec_scale_global_num_tokens).
+            num_tokens_per_req=1,
+            num_tokens_for_logprob_per_req=1,
+        )
         batch.input_ids = bonus_tokens.to(torch.int64)
         batch.out_cache_loc = self._req_to_token[batch.req_pool_indices, batch.seq_lens].to(
             torch.int64
@@ -333,10 +368,8 @@ class PlainRounds:
         if not batch.return_logprob:
             # Greedy tokens are int64 already; sampling kernels return int32.
             tokens = runner.sample(logits_output, forward_batch).to(torch.int64)
-            # As the host does after a verify: what is drawn may differ among ranks.
-            group = get_parallel().tp_group
-            if group.world_size > 1 and not batch.sampling_info.is_all_greedy:
-                group.broadcast(tokens, src=0)
+            if not batch.sampling_info.is_all_greedy:
+                take_first_ranks(tokens)
             return tokens
         return self._sample_with_logprobs(batch, logits_output)
 

@@ -105,6 +105,8 @@ def _raised(server_args: Any, config: AdaptiveConfig, cap: int) -> int:
     do_all_fit = max(view.cuda_graph_config.decode.bs or [0]) in fitting
     if not do_all_fit or not _is_plain_above(config, largest):
         return largest
+    if view.speculative_use_rejection_sampling:
+        return largest  # the host keeps a row of vocabulary per request that may run
     return PLAIN_REQUESTS
 
 

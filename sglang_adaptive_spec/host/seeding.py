@@ -50,6 +50,8 @@ TIER_LIMIT_S = 1.2
 # A choice: kept round times are dropped where one is off by more, either way. Windows of one arm
 # differ by up to 1.18 on an H200 (FlashInfer); measuring again costs 8 s.
 MAX_KEPT_RATIO = 1.25
+# What a draft may raise that asks more of a batch than a borrowed one has.
+FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, AssertionError, ArithmeticError)
 CPU_SIZES = (1, 4)
 CPU_CONTEXT_LEN = 64
 CPU_TIMED_ROUNDS = 3  # their median: a CPU is rarely idle
@@ -99,9 +101,8 @@ def seed_costs(worker: Any, policy: GoodputPolicy, max_batch_size: int) -> Seedi
             policy.costs, source = kept, "cache"
         else:
             policy.costs, source = seeder.seed(policy.costs), "measured"
-    except (RuntimeError, ValueError, TypeError, AttributeError, AssertionError):
-        # A draft that asks more of a batch than a borrowed one has must not stop the start.
-        # Among several ranks it must: another that did not fail waits for this one.
+    except FAILURES:
+        # Must not stop the start. Among several ranks it must: another that did not fail waits.
         if group.world_size > 1:
             raise
         logger.exception(
@@ -182,10 +183,12 @@ class Seeder:
             self._warm_up()
             for state in worker.pool.states:
                 tier, size = state.tier, max(self._sizes(state), default=0)
-                context_len = self._contexts(size, False)[0] if size else 0
+                if not size:  # a shape to start at, which no batch chooses
+                    continue
+                context_len = self._contexts(size, False)[0]
                 worker.pool.activate(tier)
                 with BorrowedBatch(worker, size, context_len) as batch:
-                    if batch is None or not size:
+                    if batch is None:
                         continue
                     ms = median(self._times_ms(tier, batch, False))
                 expected_ms = costs.round_ms(tier, size, size * context_len)

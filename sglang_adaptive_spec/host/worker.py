@@ -294,6 +294,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         finally:
             plain.end()
             self.pool.activate(self.controller.startup_tier)
+            # Up to 0.5.21 its mark would stand for the reads of the extend that follows.
+            self._draft_worker.draft_runner.shared_read_done_event = None
 
     def _decode_batch(self, batch: Any) -> DecodeBatch:
         size = batch.seq_lens.shape[0]

@@ -142,8 +142,7 @@ def test_graphs_catch_up_what_they_hold_and_eager_runs_what_its_logits_allow(
         hot_token_id=None if hot_tokens is None else range(hot_tokens),
         draft_runner=SimpleNamespace(model_config=SimpleNamespace(vocab_size=128_256)),
     )
-    rounds = SimpleNamespace(_worker=SimpleNamespace(draft_worker=draft), part_size=256, width=15)
-    assert plain_round.PlainRounds._part_size(rounds) == expected
+    assert plain_round.catch_up_part_size(draft, 256, 15) == expected
 
 
 class Group:
@@ -161,17 +160,74 @@ class Group:
         tokens.copy_(torch.tensor(self._first))
 
 
-@pytest.mark.parametrize("is_greedy", [False, True])
-def test_what_is_drawn_at_zero_steps_is_the_same_on_every_rank(
-    plain_round: Any, monkeypatch: pytest.MonkeyPatch, is_greedy: bool
+def test_what_is_drawn_is_the_same_on_every_rank(
+    plain_round: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = Group([7, 8])
+    group, tokens = Group([7, 8]), torch.tensor([7, 9])
     monkeypatch.setattr(plain_round, "get_parallel", lambda: SimpleNamespace(tp_group=group))
-    drawn = torch.tensor([7, 9], dtype=torch.int32)
-    target = SimpleNamespace(sample=lambda _logits, _batch: drawn)
-    rounds = SimpleNamespace(_target_worker=SimpleNamespace(model_runner=target))
-    info = SimpleNamespace(is_all_greedy=is_greedy)
-    batch = SimpleNamespace(return_logprob=False, sampling_info=info)
-    tokens = plain_round.PlainRounds._sample(rounds, batch, None, None)
-    assert tokens.dtype == torch.int64
-    assert (tokens.tolist(), group.num_broadcasts) == (([7, 9], 0) if is_greedy else ([7, 8], 1))
+    plain_round.take_first_ranks(tokens)
+    assert (tokens.tolist(), group.num_broadcasts) == ([7, 8], 1)
+    group.world_size = 1
+    plain_round.take_first_ranks(tokens)
+    assert group.num_broadcasts == 1
+
+
+def mixed_batch(num_extend: int, num_decode: int, **changes: Any) -> Any:
+    """A mixed batch as far as its decode rows are caught up."""
+    size = num_extend + num_decode
+    lens = torch.arange(10, 10 + size)
+    fields = ("multimodal_inputs", "top_logprobs_nums", "token_ids_logprobs")
+    sampling = SimpleNamespace(temperatures=None, top_ks=None, sampling_seed=None)
+    batch = SimpleNamespace(
+        reqs=list(range(size)),
+        decoding_reqs=list(range(num_decode)),
+        req_pool_indices=torch.arange(size),
+        seq_lens=lens,
+        seq_lens_cpu=lens.clone(),
+        orig_seq_lens=lens,
+        forward_mode="mixed",
+        is_extend_in_batch=True,
+        global_num_tokens=None,
+        replace_embeds=object(),
+        sampling_info=sampling,
+        **dict.fromkeys(fields),
+    )
+    vars(batch).update(changes)
+    return batch
+
+
+def behind(plain_round: Any, *requests: str) -> Any:
+    """A schedule by which the draft lacks a token of ``requests``."""
+    schedule = plain_round.CatchUpSchedule(8)
+    schedule.add_round(requests, is_last=False)
+    return schedule
+
+
+def test_decode_rows_of_a_mixed_batch_are_caught_up_without_the_token_they_add(
+    plain_round: Any,
+) -> None:
+    batch = mixed_batch(1, 2)
+    schedule = behind(plain_round, "b", "c")
+    assert plain_round.owes_before_mixed(schedule, batch, ("a", "b", "c"), 1)
+    rows = plain_round.decoding_rows(batch, 1)
+    assert rows.reqs == [1, 2]
+    assert rows.seq_lens.tolist() == rows.seq_lens_cpu.tolist() == [10, 11]
+    assert rows.forward_mode.is_decode()
+    assert (rows.is_extend_in_batch, rows.replace_embeds) == (False, None)
+    assert (batch.forward_mode, batch.seq_lens.tolist()) == ("mixed", [10, 11, 12])
+
+
+@pytest.mark.parametrize(
+    ("owing", "changes"),
+    [
+        ("gone", {}),
+        ("a", {}),  # a name that came back: it is prefilled anew
+        ("b", {"global_num_tokens": [99]}),  # padded for experts: the gap stays
+    ],
+)
+def test_no_other_rows_of_a_mixed_batch_are_caught_up(
+    plain_round: Any, owing: str, changes: dict[str, Any]
+) -> None:
+    schedule, batch = behind(plain_round, owing), mixed_batch(1, 2, **changes)
+    assert not plain_round.owes_before_mixed(schedule, batch, ("a", "b", "c"), 1)
+    assert not schedule.is_behind(("a", "b", "c"))

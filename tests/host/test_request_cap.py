@@ -200,6 +200,13 @@ def test_more_than_graphs_hold_run_where_the_config_has_them_at_zero_steps_alone
     assert view.max_running_requests == cap
 
 
+def test_where_every_request_keeps_a_row_of_vocabulary_graphs_set_the_limit(
+    target: dict[str, str], models: dict[str, str]
+) -> None:
+    view = resolved(target["8b"], models["eagle3"], speculative_use_rejection_sampling=True)
+    assert view.max_running_requests == 256
+
+
 def test_an_index_counts_for_the_largest_batch_that_may_choose_its_tier(
     plugins_loaded: None,
 ) -> None:

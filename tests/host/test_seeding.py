@@ -280,6 +280,16 @@ def test_kept_costs_that_disagree_with_this_start_are_measured_anew(
     assert start(10**6, ms=ms).source == "cache"
 
 
+def test_a_shape_to_start_at_that_no_batch_chooses_is_not_confirmed(
+    seeding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ladder with trees starts at one that holds them all (runtime/builder.py)."""
+    monkeypatch.setattr(seeding.Seeder, "_warm_up", lambda _self: None)
+    worker = worker_of(free=10**6, row=10**5)
+    worker.pool.states = [SimpleNamespace(tier=chain_tier(9), graph_batch_sizes=())]
+    assert seeding.Seeder(worker, 32).confirms(CostTable.empty([DEEP], SIZES))
+
+
 def test_a_whole_table_is_kept_for_the_next_start(start: Any, caplog: Any) -> None:
     assert [start(10**6).source, start(10**6).source] == ["measured", "cache"]
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
