@@ -74,7 +74,7 @@ class MetricsExporter(threading.Thread):
         while not wait(EXPORT_INTERVAL_S):
             try:
                 self.export()
-            except Exception:
+            except Exception:  # counters that stand still would look like no traffic
                 if not has_failed:
                     logger.exception(
                         "ADAPTIVE_EAGLE could not export its counters to /metrics; it tries again "
