@@ -102,7 +102,7 @@ def seed_costs(worker: Any, policy: GoodputPolicy, max_batch_size: int) -> Seedi
         else:
             policy.costs, source = seeder.seed(policy.costs), "measured"
     except FAILURES:
-        # Must not stop the start. Among several ranks it must: another that did not fail waits.
+        # One rank starts without round times. Among several the others would wait for this one.
         if group.world_size > 1:
             raise
         logger.exception(
@@ -252,6 +252,8 @@ class Seeder:
 
     def _warm_up(self) -> None:
         """Runs a round of every tier: on a new machine the first ones compile for seconds."""
+        if self.warm_up_s:  # kept round times were not confirmed
+            return
         start_s = time.perf_counter()
         for state in self._worker.pool.states:
             sizes = self._sizes(state)
