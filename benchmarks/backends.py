@@ -5,7 +5,8 @@ steps (`static-3`), and ADAPTIVE_EAGLE, which takes another of its tiers in ever
 Llama shapes are those of the SmolLM2 pair; latent attention is a DeepSeek-V3 in miniature with one
 MTP layer and seeded random weights (tools/tiny_mtp.py), with the widths that MLA kernels know.
 Trees take part where the backend drafts them. Speed is not measured. A case named after an
-architecture serves that one in miniature (tools/tiny_targets.py: seeded random weights, chains).
+architecture serves that one in miniature (tools/tiny_targets.py: seeded random weights, chains);
+one named after a setting serves Llama in miniature under it. A pass of sampled requests follows.
 
 On the machine with the H200, from the project's root (T, P as in benchmarks/transition.py; 250 s,
 twice that beside other benchmarks); with two GPUs also the case of two tensor-parallel ranks:
@@ -15,8 +16,8 @@ twice that beside other benchmarks); with two GPUs also the case of two tensor-p
     python3 -m benchmarks.backends run --cases flashinfer-mla,triton-mla \\
         --git-sha SHA --out $OUT --tag 2
     python3 -m benchmarks.backends run --cases triton-mla-tp2 --git-sha SHA --out $OUT --tag 3
-    python3 -m benchmarks.backends run --cases default-qwen3-moe,default-gemma3 \\
-        --git-sha SHA --out $OUT --tag 4
+    TINY_HEAD_DIM=64 python3 -m benchmarks.backends run --cases default-llama,default-gemma3 \\
+        --many 400 --git-sha SHA --out $OUT --tag 4
     python3 -m benchmarks.backends merge runs/backends-*.json \\
         --result benchmarks/results/backends-h200.json
 """
@@ -59,10 +60,14 @@ WITHOUT_FUSION = ("--enforce-disable-flashinfer-allreduce-fusion",)
 CONCURRENCY = (1, 8)
 NUM_PROMPTS = 24  # where no file has them
 MAX_TOTAL_TOKENS = 16384
+MIN_CORRECT_DRAFTS = 0.2  # a round and request, where a miniature drafts
+# Few graphs: miniatures are for texts, and many servers start at once.
+FEW_GRAPHS = ("--cuda-graph-max-bs-decode", "8", "--max-running-requests", "16")
 
 # Architectures in miniature, and their drafts: a folder, or the target's own layer.
 OWN_LAYER = ""
 FAMILY_DRAFTS = {
+    "llama": "eagle3",
     "qwen2": "eagle3",
     "qwen3": "eagle3",
     "qwen3-moe": "eagle3",
@@ -78,6 +83,32 @@ FAMILY_DRAFTS = {
 Raw = Mapping[str, Any]
 
 
+class Setting(NamedTuple):
+    """What a case adds to the arguments of every arm, and of those that speculate."""
+
+    extra: tuple[str, ...]
+    without: tuple[str, ...] = ()
+    speculative: tuple[str, ...] = ()
+    draft: str = "eagle3"
+
+
+SETTINGS = {
+    "fp8": Setting(("--quantization", "fp8")),
+    # The pool is small, so that prefixes come back from the host's memory.
+    "hicache": Setting(
+        (
+            *("--enable-hierarchical-cache", "--hicache-ratio", "8"),
+            *("--hicache-write-policy", "write_through", "--max-total-tokens", "3072"),
+        ),
+        without=("--disable-radix-cache",),
+    ),
+    # The host's own has none for a draft of fewer tokens than the target's.
+    "rejection-sampling": Setting(
+        (), speculative=("--speculative-use-rejection-sampling",), draft="eagle"
+    ),
+}
+
+
 class Case(NamedTuple):
     """One backend with one kind of attention, on one rank or several."""
 
@@ -86,13 +117,27 @@ class Case(NamedTuple):
     has_trees: bool
     tp_size: int = 1
     family: str = ""  # an architecture in miniature
+    setting: str = ""
 
     @property
     def name(self) -> str:
         """As the tables show it."""
         ranks = "" if self.tp_size == 1 else f"-tp{self.tp_size}"
         target = "-mla" * self.is_mla or f"-{self.family}" * bool(self.family)
-        return f"{self.backend or 'default'}{target}{ranks}"
+        setting = f"-{self.setting}" * bool(self.setting)
+        return f"{self.backend or 'default'}{target}{setting}{ranks}"
+
+    @property
+    def draft(self) -> str:
+        """The folder of a miniature's draft."""
+        if self.setting:
+            return SETTINGS[self.setting].draft
+        return FAMILY_DRAFTS[self.family] or self.family
+
+    @property
+    def is_miniature(self) -> bool:
+        """Whether models of seeded weights are made for it."""
+        return self.is_mla or bool(self.family)
 
     @property
     def has_own_layer(self) -> bool:
@@ -101,17 +146,26 @@ class Case(NamedTuple):
 
     def arms(self) -> list[Arm]:
         """Returns the three arms of the comparison."""
-        base = "EAGLE" if self.has_own_layer else "EAGLE3"
+        setting = SETTINGS.get(self.setting, Setting(()))
+        base = "EAGLE" if self.has_own_layer or setting.draft == "eagle" else "EAGLE3"
         extra: tuple[str, ...] = ("--attention-backend", self.backend) if self.backend else ()
         if self.tp_size > 1:
             extra += ("--tp-size", str(self.tp_size), *WITHOUT_FUSION)
+        extra += FEW_GRAPHS * bool(self.family) + setting.extra
         config = TREE_CONFIG if self.has_trees else CHAIN_CONFIG
         arms = [
             Arm("none"),
             static(chain_tier(3), base),
             Arm("ours", OURS, config, policy="alternate"),
         ]
-        return [replace(arm, extra=extra, environment=NO_MULTICAST) for arm in arms]
+        return [
+            replace(
+                arm,
+                extra=extra + setting.speculative * bool(arm.speculative),
+                environment=NO_MULTICAST,
+            )
+            for arm in arms
+        ]
 
 
 CASES = {
@@ -127,10 +181,11 @@ CASES = {
         Case("intel_amx", is_mla=False, has_trees=True),  # the CPU host
         Case("intel_amx", is_mla=True, has_trees=True),
         *(
-            Case(backend, is_mla=False, has_trees=False, family=family)
+            Case(backend, is_mla=False, has_trees=family == "llama", family=family)
             for backend in ("", "fa3", "flashinfer", "triton", "intel_amx")
             for family in FAMILY_DRAFTS
         ),
+        *(Case("", False, has_trees=False, family="llama", setting=name) for name in SETTINGS),
     )
 }
 # FA3 needs kernels that not every build of sgl_kernel brings: name its cases where they are there.
@@ -145,6 +200,7 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--cases", type=words, default=GPU_CASES, help=f"of {', '.join(CASES)}")
     run_.add_argument("--prompts", type=Path, help="token ids per phase, JSON [random ids]")
     run_.add_argument("--new-tokens", type=int, default=128, help="of a text [128]")
+    run_.add_argument("--many", type=int, default=0, help="prompts of several requests at once")
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
     run_.set_defaults(context_length=2048, prompt_tokens=24)
     add_merge(commands)
@@ -176,58 +232,99 @@ def run(args: argparse.Namespace) -> int:
 
 def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -> dict[str, Any]:
     """Serves a case's arms; returns how far their texts are those of `none`."""
-    pair = made_pair(case, plan.folder, args.dry_cpu)
-    if pair is not None:
-        common = tuple(word for word in plan.common if word not in DUMMY_WEIGHTS)
-        plan = replace(plan, pair=pair, common=common)
-    if not case.backend:
-        at = plan.common.index("--attention-backend")
-        plan = replace(plan, common=plan.common[:at] + plan.common[at + 2 :])
+    plan = plan_of(case, plan, args.dry_cpu)
     # The prompts of a file are those of the Llama pair's tokenizer.
-    prompts = prompt_ids(NUM_PROMPTS, args.prompt_tokens, args.seed)
-    if args.prompts is not None and pair is None:
+    prompts = prompt_ids(max(NUM_PROMPTS, args.many), args.prompt_tokens, args.seed)
+    if args.prompts is not None and not case.is_miniature:
         prompts = [prompt for phase in read_prompts(args.prompts).values() for prompt in phase]
+    few = prompts[:NUM_PROMPTS] if args.many else prompts
+    by_concurrency = dict(zip(CONCURRENCY, (few, prompts), strict=True))
+
+    def answered(engine: Engine) -> dict[str, Any]:
+        return answers(engine, by_concurrency, args.new_tokens)
+
     at_once = not args.dry_cpu
     with serving_fleet(case.arms(), plan, deadline, at_once, ours_too=True) as engines:
-
-        def texts(engine: Engine) -> dict[str, Any]:
-            engine.server.command(policy=engine.arm.policy)
-            answered = [
-                [
-                    answer["output_ids"]
-                    for answer in generate_closed(
-                        engine.server.url, prompts, args.new_tokens, concurrency, ignore_eos=True
-                    )
-                ]
-                for concurrency in CONCURRENCY
-            ]
-            rounds = [Round(*fields) for fields in engine.server.rounds()]
-            widths = Counter(str(each.num_draft_tokens) for each in rounds if each.batch_size)
-            return {"arm": engine.arm.name, "texts": answered, "widths": dict(widths)}
-
-        by_arm = {each["arm"]: each for each in in_parallel(engines, texts)}
+        by_arm = {each["arm"]: each for each in in_parallel(engines, answered)}
     return {
         "name": case.name,
         "texts": agreed_texts(by_arm) if len(by_arm) == len(case.arms()) else {},
         "widths": {arm: each["widths"] for arm, each in by_arm.items()},
+        "correct_drafts": {arm: each["correct_drafts"] for arm, each in by_arm.items()},
+        "num_sampled": {arm: each["num_sampled"] for arm, each in by_arm.items()},
         "servers": [engine.measured for engine in engines],
     }
 
 
+def plan_of(case: Case, plan: Plan, is_cpu: bool) -> Plan:
+    """Returns ``plan`` with the models of a case, and without what its setting leaves out."""
+    left_out = SETTINGS[case.setting].without if case.setting else ()
+    common = tuple(word for word in plan.common if word not in left_out)
+    pair = made_pair(case, plan.folder, is_cpu)
+    if pair is not None:
+        common = tuple(word for word in common if word not in DUMMY_WEIGHTS)
+        plan = replace(plan, pair=pair)
+    if not case.backend:
+        at = common.index("--attention-backend")
+        common = common[:at] + common[at + 2 :]
+    return replace(plan, common=common)
+
+
+def answers(
+    engine: Engine, by_concurrency: Mapping[int, Sequence[Sequence[int]]], new_tokens: int
+) -> dict[str, Any]:
+    """Asks a server greedily, then with sampling; returns texts and what its rounds did."""
+    engine.server.command(policy=engine.arm.policy)
+    url = engine.server.url
+    texts = [
+        [
+            answer["output_ids"]
+            for answer in generate_closed(url, prompts, new_tokens, concurrency, ignore_eos=True)
+        ]
+        for concurrency, prompts in by_concurrency.items()
+    ]
+    rounds = [each for fields in engine.server.rounds() if (each := Round(*fields)).batch_size]
+    engine.server.command(policy=engine.arm.policy)
+    concurrency, prompts = max(by_concurrency.items())
+    sampled = generate_closed(
+        url, prompts[:NUM_PROMPTS], new_tokens, concurrency, ignore_eos=True, temperature=0.8
+    )
+    return {
+        "arm": engine.arm.name,
+        "texts": texts,
+        "widths": dict(Counter(str(each.num_draft_tokens) for each in rounds)),
+        "correct_drafts": mean_correct_drafts(rounds),
+        "num_sampled": sum(len(answer["output_ids"]) == new_tokens for answer in sampled),
+    }
+
+
+def mean_correct_drafts(rounds: Sequence[Round]) -> float | None:
+    """Returns the accepted drafts per request of the rounds that drafted; None without any."""
+    drafting = [each for each in rounds if (each.num_draft_tokens or 1) > 1]
+    if not drafting:
+        return None
+    correct = sum(each.num_tokens - each.batch_size for each in drafting)
+    return round(correct / sum(each.batch_size for each in drafting), 4)
+
+
 def made_pair(case: Case, folder: Path, is_cpu: bool) -> ModelPair | None:
     """Writes the models that a case serves under ``folder``; None if it serves the plan's."""
+    if not case.is_miniature:
+        return None
     if case.is_mla:
         from tools.tiny_mtp import KERNEL_WIDTHS, SMALL_WIDTHS, make_tiny_mtp
 
         model = make_tiny_mtp(folder, SMALL_WIDTHS if is_cpu else KERNEL_WIDTHS)
         return ModelPair(model, model)
-    if not case.family:
-        return None
     from tools.tiny_models import make_tiny_models
     from tools.tiny_targets import make_tiny_targets
 
     folders = make_tiny_models(folder) | make_tiny_targets(folder)
-    return ModelPair(folders[case.family], folders[FAMILY_DRAFTS[case.family] or case.family])
+    if not is_cpu:  # where a target in float32 has no attention kernels
+        for path in folder.glob("*/config.json"):
+            path.write_text(path.read_text().replace('"float32"', '"bfloat16"'))
+    folders["llama"] = folders["target"]
+    return ModelPair(folders[case.family], folders[case.draft])
 
 
 def agreed_texts(by_arm: Mapping[str, Raw]) -> dict[str, list[dict[str, Any]]]:
@@ -289,11 +386,30 @@ def check_backends(result: Raw) -> list[str]:
     for case in result["raw"]:
         if case["texts"] and len(case["widths"]["ours"]) < 4:  # else nothing was switched
             problems.append(f"{case['name']}: ran {case['widths']['ours']} only")
+        if case["texts"] and "correct_drafts" in case:
+            problems += drafts_and_samples(case)
         late = [each["arm"] for each in case["servers"] if each["captures"]["after_ready"]]
         problems += [f"{case['name']}: {arm} captured while serving" for arm in late]
     if result["identical"] != build_result(result["provenance"], result["raw"])["identical"]:
         problems.append("identical is not what raw gives")
     return problems
+
+
+def drafts_and_samples(case: Raw) -> list[str]:
+    """Returns which arms of a case accepted hardly a draft, or left sampled requests unanswered."""
+    correct = {arm: mean for arm, mean in case["correct_drafts"].items() if mean is not None}
+    return [
+        *(
+            f"{case['name']}: {arm} accepted {mean} drafts a round and request"
+            for arm, mean in correct.items()
+            if mean < MIN_CORRECT_DRAFTS
+        ),
+        *(
+            f"{case['name']}: {arm} answered {num} of {NUM_PROMPTS} sampled requests"
+            for arm, num in case["num_sampled"].items()
+            if num < NUM_PROMPTS
+        ),
+    ]
 
 
 def figure_table(result: Raw) -> str:

@@ -140,12 +140,17 @@ def generate_closed(
     timeout_s: float = 300.0,
     ignore_eos: bool = False,
     ids: Sequence[str] | None = None,
+    temperature: float = 0.0,
 ) -> list[dict[str, Any]]:
     """Keeps ``concurrency`` requests in flight; answers end at the limit, or by themselves.
 
     ``ids`` names the requests, one per prompt; without it the server does.
     """
-    sampling = {"max_new_tokens": max_new_tokens, "ignore_eos": ignore_eos}
+    sampling = {
+        "max_new_tokens": max_new_tokens,
+        "ignore_eos": ignore_eos,
+        "temperature": temperature,
+    }
 
     def send(prompt: Sequence[int], request_id: str | None) -> dict[str, Any]:
         named = {} if request_id is None else {"rid": [request_id]}
@@ -162,7 +167,7 @@ def post_generate(
     timeout_s: float = 300.0,
     **fields: Any,
 ) -> list[dict[str, Any]]:
-    """Sends one batch at temperature 0; ``fields`` join the body of the request."""
+    """Sends one batch, greedily unless ``sampling`` says otherwise; ``fields`` join the body."""
     body = {"input_ids": prompts, "sampling_params": {"temperature": 0, **sampling}, **fields}
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/generate", json.dumps(body).encode(), headers)

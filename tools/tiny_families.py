@@ -14,7 +14,11 @@ WINDOW = 32  # tokens; shorter than the longer prompts and than every answer
 # Recurrent layers. No two sizes are equal, so that no shape hides a mistake.
 KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, CONV_WIDTH = 2, 4, 24, 32, 4
 
-MROPE = {"rope_type": "default", "type": "default", "mrope_section": [4, 6, 6]}
+MROPE = {
+    "rope_type": "default",
+    "type": "default",
+    "mrope_section": [each * HEAD_DIM // 32 for each in (4, 6, 6)],
+}
 
 
 @dataclass(frozen=True)

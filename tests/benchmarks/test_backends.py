@@ -9,13 +9,20 @@ import pytest
 from benchmarks import backends
 from benchmarks.backends import (
     CASES,
+    FEW_GRAPHS,
     GPU_CASES,
+    NUM_PROMPTS,
     agreed_texts,
     build_result,
     check_backends,
     figure_table,
     figures,
+    mean_correct_drafts,
+    parser,
+    plan_of,
 )
+from benchmarks.load import Round
+from benchmarks.settings import fleet_plan
 from tests.benchmarks.dry_run import dry_run
 
 PROVENANCE = {"git_sha": "0", "date": "2027-01-01"}
@@ -99,10 +106,47 @@ def test_latent_attention_has_trees_where_the_backend_drafts_them() -> None:
 
 def test_an_architecture_is_served_with_its_draft_and_its_backend() -> None:
     moe, own = CASES["fa3-qwen3-moe"], CASES["default-glm4-moe"]
-    assert all(arm.extra == ("--attention-backend", "fa3") for arm in moe.arms())
-    assert all(arm.extra == () for arm in own.arms())
+    assert all(arm.extra == ("--attention-backend", "fa3", *FEW_GRAPHS) for arm in moe.arms())
+    assert all(arm.extra == FEW_GRAPHS for arm in own.arms())
     bases = [case.arms()[1].speculative[1] for case in (moe, own)]
     assert bases == ["EAGLE3", "EAGLE"]
+
+
+def test_a_setting_is_asked_of_every_arm_or_of_those_that_speculate() -> None:
+    for arm in CASES["default-llama-fp8"].arms():
+        assert "--quantization" in arm.extra
+    none, *speculative = CASES["default-llama-rejection-sampling"].arms()
+    assert "--speculative-use-rejection-sampling" not in none.extra
+    assert all("--speculative-use-rejection-sampling" in arm.extra for arm in speculative)
+    assert all("EAGLE3" not in arm.speculative for arm in speculative)
+
+
+def test_a_cache_on_the_host_is_not_served_without_prefixes(tmp_path: Path) -> None:
+    args = parser().parse_args(["run", "--out", str(tmp_path)])
+    shared = fleet_plan(args, tmp_path)
+    plan = plan_of(CASES["default-llama-hicache"], shared, is_cpu=True)
+    assert set(shared.common) - set(plan.common) >= {"--disable-radix-cache"}
+    assert "--attention-backend" not in plan.common
+
+
+def test_drafts_accepted_are_counted_where_there_were_drafts() -> None:
+    plain = Round(0, 4, 4, 1, has_finished=False, replayed_graph=True)
+    drafting = Round(0, 4, 9, 4, has_finished=False, replayed_graph=True)
+    assert mean_correct_drafts([plain]) is None
+    assert mean_correct_drafts([plain, drafting, drafting]) == 1.25
+
+
+@pytest.mark.parametrize(
+    ("correct", "sampled", "found"),
+    [(0.3, NUM_PROMPTS, []), (0.1, NUM_PROMPTS, ["accepted 0.1"]), (0.3, 5, ["answered 5 of"])],
+)
+def test_a_case_that_accepts_or_answers_too_little_is_a_problem(
+    correct: float, sampled: int, found: list[str]
+) -> None:
+    told = {"correct_drafts": {"none": None, "ours": correct}, "num_sampled": {"ours": sampled}}
+    problems = check_backends(result_of(case_of(REFERENCE, OTHER, **told)))
+    assert len(problems) == len(found)
+    assert all(part in problem for part, problem in zip(found, problems, strict=True))
 
 
 def test_a_server_that_ends_costs_no_other_case(
