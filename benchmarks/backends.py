@@ -43,7 +43,14 @@ from benchmarks.sampling import agreement, in_parallel
 from benchmarks.sampling_summary import identical
 from benchmarks.sampling_tables import paired_ratio
 from benchmarks.session import Plan
-from benchmarks.settings import DUMMY_WEIGHTS, NO_MULTICAST, add_fleet_flags, fleet_plan, words
+from benchmarks.settings import (
+    DUMMY_WEIGHTS,
+    NO_MULTICAST,
+    PYTHON_TREE,
+    add_fleet_flags,
+    fleet_plan,
+    words,
+)
 from benchmarks.smollm2 import read_prompts
 from benchmarks.tables import table
 from sglang_adaptive_spec.policy.tiers import chain_tier
@@ -162,7 +169,7 @@ class Case(NamedTuple):
             replace(
                 arm,
                 extra=extra + setting.speculative * bool(arm.speculative),
-                environment=NO_MULTICAST,
+                environment=NO_MULTICAST | PYTHON_TREE,
             )
             for arm in arms
         ]

@@ -32,7 +32,7 @@ from benchmarks.load import generate_closed
 from benchmarks.models import prompt_ids
 from benchmarks.run_files import add_merge, begin_run, merge_lists, run_command, write_run
 from benchmarks.session import serving_arm
-from benchmarks.settings import CPU_COMMON, add_fleet_flags, numbers, plan_with
+from benchmarks.settings import CPU_COMMON, PYTHON_TREE, add_fleet_flags, numbers, plan_with
 from benchmarks.tables import table
 from sglang_adaptive_spec.config import preset_path
 from sglang_adaptive_spec.simulate.record import FLUSH_S
@@ -72,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
             preset = msgspec.json.decode(preset_path("goodput").read_bytes())
             arm = Arm(f"goodput-{length}", OURS, {**preset, "record": str(trace)})
             plan = plan_with(args, folder, (*(CPU_COMMON if args.dry_cpu else FORCED), NO_WARM_UP))
-            plan = replace(plan, port=args.port + number)
+            environment = {**plan.environment, **PYTHON_TREE}
+            plan = replace(plan, environment=environment, port=args.port + number)
             with serving_arm(arm, plan) as (server, measured):
                 prompts = prompt_ids(args.requests, length, args.seed)
                 chances = [CHANCES[index % len(CHANCES)] for index in range(len(prompts))]

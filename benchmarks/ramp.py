@@ -40,7 +40,7 @@ from benchmarks.run_files import (
 )
 from benchmarks.server import Server
 from benchmarks.session import INJECTED, serving_arm
-from benchmarks.settings import CPU_COMMON, add_fleet_flags, plan_with, words
+from benchmarks.settings import CPU_COMMON, PYTHON_TREE, add_fleet_flags, plan_with, words
 
 # The only choices are those that the machine and the missing weights force.
 GPU_DEFAULTS = ("--attention-backend", "flashinfer", "--skip-tokenizer-init", "--random-seed", "1")
@@ -48,9 +48,6 @@ PROMPT_TOKENS = (64, 512)
 NEW_TOKENS = (64, 384)
 CHANCES = (0.3, 0.5, 0.7, 0.85, 0.95)
 TIMEOUT_S = 240.0
-# SGLang's radix tree in Rust mistakes the type of a tensor where torch is not the release that
-# SGLang pins ("insert value must be an int64 tensor, got Int16": 0.5.21 with torch 2.11).
-PYTHON_TREE = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
 
 
 class Arrival(NamedTuple):

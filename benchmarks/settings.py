@@ -31,6 +31,9 @@ EAGLE3_HEAD = Path("examples/smollm2/eagle3-head")
 # One server of several: it sleeps when idle, and every request is prefilled anew, so that no
 # eviction of an earlier batch falls into a window.
 FLEET_COMMON = ("--sleep-on-idle", "--disable-radix-cache")
+# SGLang's radix tree in Rust mistakes the type of a tensor where torch is not the release that
+# SGLang pins ("insert value must be an int64 tensor, got Int16": 0.5.21 with torch 2.11), or ends.
+PYTHON_TREE = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
 # Two ranks do not need NVLink multicast, and not every host grants it: NCCL and torch's symmetric
 # memory would ask for it.
 NO_MULTICAST = {
