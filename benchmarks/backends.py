@@ -1,7 +1,8 @@
 """Does every attention backend keep the text when the tier changes in every round?
 
 Per backend three servers answer the same prompts greedily: `none`, the host's own EAGLE at three
-steps (`static-3`), and ADAPTIVE_EAGLE, which takes another of its tiers in every round (`ours`).
+steps (`static-3`), and ADAPTIVE_EAGLE, which takes another of its tiers in every round (`ours`). A
+miniature that drafts trees is also served by the host's own EAGLE with one tree.
 Llama shapes are those of the SmolLM2 pair; latent attention is a DeepSeek-V3 in miniature with one
 MTP layer and seeded random weights (tools/tiny_mtp.py), with the widths that MLA kernels know.
 Trees take part where the backend drafts them. Speed is not measured. A case named after an
@@ -53,7 +54,7 @@ from benchmarks.settings import (
 )
 from benchmarks.smollm2 import read_prompts
 from benchmarks.tables import table
-from sglang_adaptive_spec.policy.tiers import chain_tier
+from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
 
 # Servers start together: what one takes of the GPU looks to the others like their own tiers'.
 ANY_MEMORY = {"policy": "goodput", "memory_budget_gb": 64}
@@ -62,6 +63,7 @@ TREE_CONFIG = {
     **ANY_MEMORY,
     "1": {"candidate_steps": [0, 1, 3, 5], "candidate_tiers": [[2, 4, 7], [3, 2, 5], [3, 4, 8]]},
 }
+TREE = Tier(3, 4, 8)
 # A hidden state of 512 is none that FlashInfer fuses with an all-reduce.
 WITHOUT_FUSION = ("--enforce-disable-flashinfer-allreduce-fusion",)
 CONCURRENCY = (1, 8)
@@ -86,6 +88,9 @@ FAMILY_DRAFTS = {
     "glm4-moe": OWN_LAYER,
     "mimo": OWN_LAYER,
 }
+
+# SGLang's own choice needs a package that not every GPU machine has.
+ELSEWHERE = {"gpt-oss": ("--moe-runner-backend", "triton")}
 
 Raw = Mapping[str, Any]
 
@@ -152,17 +157,18 @@ class Case(NamedTuple):
         return self.is_mla or FAMILY_DRAFTS.get(self.family) == OWN_LAYER
 
     def arms(self) -> list[Arm]:
-        """Returns the three arms of the comparison."""
+        """Returns the arms of the comparison."""
         setting = SETTINGS.get(self.setting, Setting(()))
         base = "EAGLE" if self.has_own_layer or setting.draft == "eagle" else "EAGLE3"
         extra: tuple[str, ...] = ("--attention-backend", self.backend) if self.backend else ()
         if self.tp_size > 1:
             extra += ("--tp-size", str(self.tp_size), *WITHOUT_FUSION)
-        extra += FEW_GRAPHS * bool(self.family) + setting.extra
+        extra += FEW_GRAPHS * bool(self.family) + setting.extra + ELSEWHERE.get(self.family, ())
         config = TREE_CONFIG if self.has_trees else CHAIN_CONFIG
         arms = [
             Arm("none"),
             static(chain_tier(3), base),
+            *([static(TREE, base)] if self.has_trees and self.is_miniature else []),
             Arm("ours", OURS, config, policy="alternate"),
         ]
         return [

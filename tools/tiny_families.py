@@ -12,7 +12,9 @@ from tools.tiny_vision import QWEN2_5_VISION, QWEN3_VISION, TOKEN_IDS
 EXPERTS, EXPERT_DIM, EXPERTS_PER_TOKEN = 4, 64, 2
 WINDOW = 32  # tokens; shorter than the longer prompts and than every answer
 # Recurrent layers. No two sizes are equal, so that no shape hides a mistake.
-KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, CONV_WIDTH = 2, 4, 24, 32, 4
+KEY_HEADS, VALUE_HEADS, CONV_WIDTH = 2, 4, 4
+# A GPU's kernels know the real model's 128.
+KEY_DIM, VALUE_DIM = (24, 32) if HEAD_DIM == 32 else (128, 128)
 
 MROPE = {
     "rope_type": "default",
