@@ -101,11 +101,10 @@ class Setting(NamedTuple):
     extra: tuple[str, ...]
     without: tuple[str, ...] = ()
     speculative: tuple[str, ...] = ()
-    draft: str = ""  # instead of the family's own
+    draft: str = "eagle3"
 
 
 SETTINGS = {
-    "float32": Setting(("--dtype", "float32", "--mamba-ssm-dtype", "float32")),
     "fp8": Setting(("--quantization", "fp8")),
     # The pool is small, so that prefixes come back from the host's memory.
     "hicache": Setting(
@@ -143,7 +142,7 @@ class Case(NamedTuple):
     @property
     def draft(self) -> str:
         """The folder of a miniature's draft."""
-        if self.setting and SETTINGS[self.setting].draft:
+        if self.setting:
             return SETTINGS[self.setting].draft
         return FAMILY_DRAFTS[self.family] or self.family
 
@@ -200,10 +199,6 @@ CASES = {
             for family in FAMILY_DRAFTS
         ),
         *(Case("", False, has_trees=False, family="llama", setting=name) for name in SETTINGS),
-        *(
-            Case("triton", False, has_trees=family == "llama", family=family, setting="float32")
-            for family in FAMILY_DRAFTS
-        ),
     )
 }
 # FA3 needs kernels that not every build of sgl_kernel brings: name its cases where they are there.
@@ -338,7 +333,7 @@ def made_pair(case: Case, folder: Path, is_cpu: bool) -> ModelPair | None:
     from tools.tiny_targets import make_tiny_targets
 
     folders = make_tiny_models(folder) | make_tiny_targets(folder)
-    if not is_cpu and case.setting != "float32":  # most backends have no kernels for it
+    if not is_cpu:  # where a target in float32 has no attention kernels
         for path in folder.glob("*/config.json"):
             path.write_text(path.read_text().replace('"float32"', '"bfloat16"'))
     folders["llama"] = folders["target"]
