@@ -104,7 +104,11 @@ class BorrowedBatch:
         hidden_size, dtype = get_draft_recurrent_hidden_state_spec(draft.draft_runner)
         random = torch.Generator().manual_seed(INPUT_SEED)
         shape = (size, draft.relay_topk)
+        probs = None
+        if self._worker.server_args.speculative_use_rejection_sampling:
+            probs = torch.full((size, vocab_size), 1 / vocab_size, device=device)
         return EagleDraftInput(
+            draft_probs=probs,
             topk_p=torch.ones(shape, device=device),
             topk_index=_distinct(shape, known, random).to(device),
             hidden_states=torch.randn((size, hidden_size), generator=random).to(device, dtype),

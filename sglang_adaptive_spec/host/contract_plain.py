@@ -157,7 +157,7 @@ PLAIN: tuple[Symbol, ...] = (
             CALL,
             "EagleDraftInput",
             "relay a round without draft-extend, and start one to measure",
-            "*, bonus_tokens, topk_p, topk_index, hidden_states",
+            "*, bonus_tokens, topk_p, topk_index, hidden_states, draft_probs",
         ),
         (
             CALL,

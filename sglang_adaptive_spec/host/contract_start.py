@@ -107,7 +107,7 @@ _START: tuple[Symbol, ...] = (
         (
             READ,
             "speculative_use_rejection_sampling",
-            "not catch up in parts what is sampled for a whole batch",
+            "not catch up in parts what is sampled for a whole batch; measure with probabilities",
         ),
         (READ, "dp_size", "know how many replicas report ready"),
         (READ, "pp_size", "serve static under pipeline parallelism"),

@@ -21,6 +21,7 @@ from benchmarks.backends import (
     parser,
     plan_of,
 )
+from benchmarks.differences import Gap
 from benchmarks.load import Round
 from benchmarks.settings import fleet_plan
 from tests.benchmarks.dry_run import dry_run
@@ -53,6 +54,14 @@ def test_texts_as_often_those_of_none_as_static_eagles_are_kept() -> None:
     assert [each.is_met for each in figures(result)] == [True]
     assert check_backends(result) == []
     assert "MISSED" not in figure_table(result)
+
+
+def test_trees_are_held_to_a_static_tree_where_one_was_served() -> None:
+    texts = {"none": REFERENCE, "static-3": REFERENCE, "static-3-4-8": OTHER, "ours": OTHER}
+    agreed = agreed_texts({arm: {"texts": each} for arm, each in texts.items()})
+    (found,) = figures(result_of(case_of(REFERENCE, OTHER, texts=agreed)))
+    assert "over static-3-4-8" in found.claim
+    assert found.is_met
 
 
 def test_texts_that_only_static_eagle_keeps_are_a_miss() -> None:
@@ -101,7 +110,8 @@ def test_latent_attention_has_trees_where_the_backend_drafts_them() -> None:
         "flashinfer-mla": False,
         "triton-mla": True,
     }
-    assert {arm.name for name in GPU_CASES for arm in CASES[name].arms()} == set(WIDTHS)
+    arms = {arm.name for name in GPU_CASES for arm in CASES[name].arms()}
+    assert arms == {*WIDTHS, "static-3-4-8"}
 
 
 def test_an_architecture_is_served_with_its_draft_and_its_backend() -> None:
@@ -146,6 +156,7 @@ def test_a_case_that_accepts_or_answers_too_little_is_a_problem(
     told = {"correct_drafts": {"none": None, "ours": correct}, "num_sampled": {"ours": sampled}}
     problems = check_backends(result_of(case_of(REFERENCE, OTHER, **told)))
     assert len(problems) == len(found)
+    assert [isinstance(each, Gap) for each in problems] == ["accepted" in each for each in found]
     assert all(part in problem for part, problem in zip(found, problems, strict=True))
 
 

@@ -52,6 +52,29 @@ def test_both_ends_are_measured_and_nothing_twice(
     assert not sizes or {min(sizes), max(sizes)} <= set(chosen)
 
 
+@pytest.mark.parametrize("samples", [True, False])
+def test_rejection_sampling_is_measured_with_the_draft_s_probabilities(
+    seeding: Any, monkeypatch: pytest.MonkeyPatch, samples: bool
+) -> None:
+    import torch
+
+    from sglang_adaptive_spec.host import borrowed_batch
+
+    worker = worker_of(free=1000, row=100)
+    worker.device = "cpu"
+    worker.server_args = SimpleNamespace(speculative_use_rejection_sampling=samples)
+    worker.target_worker.model_runner.model_config.vocab_size = 50
+    worker.draft_worker = SimpleNamespace(hot_token_id=None, relay_topk=1, draft_runner=None)
+    monkeypatch.setattr(
+        borrowed_batch, "get_draft_recurrent_hidden_state_spec", lambda _: (8, torch.float32)
+    )
+    probs = borrowed_batch.BorrowedBatch(worker, 4, 10)._draft_input().draft_probs
+    assert (probs is not None) == samples
+    if samples:  # the host stacks them with those of the later steps
+        assert probs.shape == (4, 50)
+        torch.testing.assert_close(probs.sum(dim=1), torch.ones(4))
+
+
 def worker_of(free: int, row: int, page_size: int = 1, context_len: int = 10**6) -> Any:
     """A worker as far as seeding asks before it runs a round."""
     rows = SimpleNamespace(req_to_token=SimpleNamespace(shape=(64, row)))
