@@ -144,7 +144,10 @@ class Check(NamedTuple):
 
 
 CHECKS = {
-    "backends-h200.json": Check(backends.check_backends, backends.figure_table),
+    **dict.fromkeys(
+        ("backends-h200.json", "backends-architectures-h200.json"),
+        Check(backends.check_backends, backends.figure_table),
+    ),
     "slice-h200.json": Check(check_slice, target_table),
     **dict.fromkeys(
         ("matrix-h200.json", "matrix-h200-shared.json"),
