@@ -2,6 +2,7 @@
 
 Errors of different arms count as independent. The interval takes Student's quantile for the
 repeats there are; with one repeat it is unknown and the figure is judged by its value.
+A wide interval is no verdict: measure longer.
 """
 
 import math
@@ -14,6 +15,8 @@ STUDENT_95 = (
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
 )  # fmt: skip
 NORMAL_95 = 1.960
+MET, NOT_KNOWN, MISSED = "met", "not known", "MISSED"
+MOST_UNSURE = 0.03  # half the interval, as a share of the value or the limit, which is larger
 
 
 class Ratio(NamedTuple):
@@ -41,10 +44,23 @@ class Figure(NamedTuple):
     is_upper: bool = False  # the limit is the largest allowed value
 
     @property
-    def is_met(self) -> bool:
-        """Whether the limit is kept; a miss must be beyond the 95 % interval."""
+    def verdict(self) -> str:
+        """What may be said: `met` and `MISSED` by the value, if the interval is narrow.
+
+        Where it is wide, `not known`, unless all of it is beyond the limit: `MISSED`.
+        """
         low, high = self.ratio.interval
-        return low <= self.limit if self.is_upper else high >= self.limit
+        value, best = (self.ratio.value, low) if self.is_upper else (-self.ratio.value, -high)
+        limit = self.limit if self.is_upper else -self.limit
+        is_narrow = (high - low) / 2 <= MOST_UNSURE * max(self.ratio.value, self.limit)
+        if best > limit or (is_narrow and value > limit):
+            return MISSED
+        return MET if is_narrow else NOT_KNOWN
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the limit is kept, and surely so."""
+        return self.verdict == MET
 
     def row(self) -> tuple[Any, ...]:
         """Returns the figure as a row of a table."""
@@ -54,7 +70,7 @@ class Figure(NamedTuple):
             f"{self.ratio.value:.4f}",
             f"{low:.4f} .. {high:.4f}",
             f"{'<=' if self.is_upper else '>='} {self.limit:.4g}",
-            "met" if self.is_met else "MISSED",
+            self.verdict,
         )
 
 
@@ -84,6 +100,11 @@ def geometric_mean(ratios: Sequence[Ratio]) -> Ratio:
 
 
 def lowest(claim: str, ratios: Sequence[tuple[str, Ratio]], limit: float) -> Figure:
-    """Returns the figure of the worst of several ratios, judged by the upper end of each."""
-    name, ratio = min(ratios, key=lambda pair: (pair[1].interval[1] >= limit, pair[1].value))
-    return Figure(f"{claim} ({name})", ratio, limit)
+    """Returns the figure of the worst of several ratios: a miss, else one that is not known."""
+    found = [Figure(f"{claim} ({name})", ratio, limit) for name, ratio in ratios]
+    return max(found, key=lambda each: (rank(each), -each.ratio.value))
+
+
+def rank(figure: Figure) -> int:
+    """Returns how bad a figure's verdict is."""
+    return (MET, NOT_KNOWN, MISSED).index(figure.verdict)

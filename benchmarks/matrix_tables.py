@@ -7,7 +7,16 @@ from typing import Any
 
 from benchmarks.acceptance import MIXED
 from benchmarks.arms import ARMS as ALL_ARMS
-from benchmarks.figures import HEADER, Figure, Ratio, exact, geometric_mean, lowest
+from benchmarks.figures import (
+    HEADER,
+    MISSED,
+    NOT_KNOWN,
+    Figure,
+    Ratio,
+    exact,
+    geometric_mean,
+    lowest,
+)
 from benchmarks.matrix_summary import ARMS, best_static, expected_rate
 from benchmarks.tables import table
 
@@ -136,18 +145,20 @@ def _start_and_probing(result: Raw) -> list[tuple[str, float, float]]:
 
 
 def missed_cells(result: Raw) -> list[tuple[Any, ...]]:
-    """Returns a row for every cell that misses a limit of its own."""
+    """Returns a row for every cell that misses a limit of its own, and how many are not known."""
     claims = [("none", OVER_NONE), ("builtin", OVER_BUILTIN)]
-    rows = []
+    figures_of_cells = []
     for cell in result["cells"]:
         limit = MIXED_OVER_BEST_STATIC if cell["acceptance"] == MIXED else OVER_BEST_STATIC
         for under, least in [(best_static(cell), limit), *claims]:
-            claim = Figure(
-                f"{name_of(cell)}: goodput / {under}", ratio_of(cell, "goodput", under), least
-            )
-            if not claim.is_met:
-                rows.append(claim.row())
-    return rows
+            claim = f"{name_of(cell)}: goodput / {under}"
+            figures_of_cells.append(Figure(claim, ratio_of(cell, "goodput", under), least))
+    verdicts = Counter(each.verdict for each in figures_of_cells)
+    counts = [f"limits of single cells that are {NOT_KNOWN}", verdicts[NOT_KNOWN]]
+    return [
+        *(each.row() for each in figures_of_cells if each.verdict == MISSED),
+        (*counts, "", f"of {verdicts.total()}", ""),
+    ]
 
 
 def figure_table(result: Raw) -> str:

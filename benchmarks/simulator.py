@@ -18,6 +18,7 @@ import argparse
 import json
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -28,7 +29,7 @@ from typing import Any
 from benchmarks import matrix
 from benchmarks.acceptance import MIXED, MIXED_PROBABILITIES
 from benchmarks.differences import differences, keys
-from benchmarks.figures import HEADER, Figure, Ratio, exact
+from benchmarks.figures import HEADER, MET, MISSED, Figure, Ratio, exact, rank
 from benchmarks.load import Round, timed_windows
 from benchmarks.matrix_summary import expected_rate, settle_s_of
 from benchmarks.provenance import ROOT, provenance
@@ -284,13 +285,13 @@ def figure_table(result: Raw) -> str:
         if name != REPORTED
     ]
     cells = agreement_figures(result)
-    worst = max(cells.values(), key=lambda one: (not one.is_met, abs(one.ratio.value - 1)))
+    worst = max(cells.values(), key=lambda one: (rank(one), abs(one.ratio.value - 1)))
     reported = f"{REPORTED}: {result['regret'].get(REPORTED)} of the oracle, no limit"
     num_by_value = sum(abs(one.ratio.value - 1) <= MOST_OFF for one in cells.values())
-    num_met = sum(one.is_met for one in cells.values())
+    verdicts = Counter(one.verdict for one in cells.values())
     within = (
         f"{num_by_value} of {len(cells)} cells agree within {MOST_OFF:.0%} by value, "
-        f"{num_met} by the measured rate's 95 % interval"
+        f"{verdicts[MET]} surely, {verdicts[MISSED]} surely not: the measured rate's 95 % interval"
     )
     rows = [
         (name, f"{one.ratio.value:.4f}", "{:.4f} .. {:.4f}".format(*one.ratio.interval))

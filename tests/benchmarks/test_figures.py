@@ -20,12 +20,32 @@ def test_the_interval_lies_around_the_value_on_a_log_scale() -> None:
     assert math.log(high / 0.95) == pytest.approx(2.306 * 0.004)
 
 
-def test_a_limit_within_the_interval_is_kept_and_one_beyond_is_missed() -> None:
-    assert Figure("near", Ratio(0.965, 0.004, 8), 0.97).is_met
-    assert not Figure("far", Ratio(0.95, 0.004, 8), 0.97).is_met
-    assert not Figure("unknown error", exact(0.969), 0.97).is_met
-    assert Figure("upper", exact(0.004), 0.005, is_upper=True).is_met
-    assert not Figure("upper", exact(0.006), 0.005, is_upper=True).is_met
+@pytest.mark.parametrize(
+    ("ratio", "limit", "is_upper", "verdict"),
+    [
+        (Ratio(0.975, 0.004, 8), 0.97, False, "met"),
+        (Ratio(0.965, 0.004, 8), 0.97, False, "MISSED"),  # near, but narrow
+        (Ratio(0.975, 0.02, 8), 0.97, False, "not known"),
+        (Ratio(1.3, 0.02, 8), 0.97, False, "not known"),  # wide never means met
+        (Ratio(3.0, 0.01, 8), 0.97, False, "met"),
+        (Ratio(0.965, 0.02, 8), 0.97, False, "not known"),
+        (Ratio(0.9, 0.02, 8), 0.97, False, "MISSED"),  # wide, and all of it below
+        (exact(0.969), 0.97, False, "MISSED"),
+        (exact(0.004), 0.005, True, "met"),
+        (exact(0.006), 0.005, True, "MISSED"),
+        (Ratio(1.2, 0.02, 8), 1.0, True, "MISSED"),
+        (Ratio(0.99, 0.02, 8), 1.0, True, "not known"),
+        (Ratio(0.0032, 0.02, 20), 0.01, True, "met"),  # far below, and the limit is the scale
+        (exact(0.0), 0.0, True, "met"),
+        (exact(1.0), 0.0, True, "MISSED"),
+    ],
+)
+def test_a_wide_interval_never_means_met(
+    ratio: Ratio, limit: float, is_upper: bool, verdict: str
+) -> None:
+    figure = Figure("claim", ratio, limit, is_upper=is_upper)
+    assert figure.verdict == figure.row()[-1] == verdict
+    assert figure.is_met == (verdict == "met")
 
 
 def test_a_geometric_mean_is_surer_than_its_parts() -> None:
