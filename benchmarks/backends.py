@@ -21,6 +21,9 @@ twice that beside other benchmarks); with two GPUs also the case of two tensor-p
         --many 400 --git-sha SHA --out $OUT --tag 4
     python3 -m benchmarks.backends merge runs/backends-*.json \\
         --result benchmarks/results/backends-h200.json
+
+Architectures and settings go to backends-architectures-h200.json. Several commands may run at once,
+each with a --port of its own, 100 apart.
 """
 
 import argparse
@@ -91,8 +94,8 @@ FAMILY_DRAFTS = {
     "mimo": OWN_LAYER,
 }
 
-# SGLang's own choice needs a package that not every GPU machine has.
-ELSEWHERE = {"gpt-oss": ("--moe-runner-backend", "triton")}
+# SGLang's own choice of kernels needs a package that not every GPU machine has.
+OTHER_KERNELS = {"gpt-oss": ("--moe-runner-backend", "triton")}
 
 Raw = Mapping[str, Any]
 
@@ -165,7 +168,7 @@ class Case(NamedTuple):
         extra: tuple[str, ...] = ("--attention-backend", self.backend) if self.backend else ()
         if self.tp_size > 1:
             extra += ("--tp-size", str(self.tp_size), *WITHOUT_FUSION)
-        extra += FEW_GRAPHS * bool(self.family) + setting.extra + ELSEWHERE.get(self.family, ())
+        extra += FEW_GRAPHS * bool(self.family) + setting.extra + OTHER_KERNELS.get(self.family, ())
         config = TREE_CONFIG if self.has_trees else CHAIN_CONFIG
         arms = [
             Arm("none"),
