@@ -119,7 +119,7 @@ SETTINGS = {
         ),
         without=("--disable-radix-cache",),
     ),
-    # The host's own has none for a draft of fewer tokens than the target's.
+    # SGLang has it for drafts that know all of the target's tokens: EAGLE's, not EAGLE-3's here.
     "rejection-sampling": Setting(
         (), speculative=("--speculative-use-rejection-sampling",), draft="eagle"
     ),

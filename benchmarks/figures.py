@@ -50,10 +50,9 @@ class Figure(NamedTuple):
         Where it is wide, `not known`, unless all of it is beyond the limit: `MISSED`.
         """
         low, high = self.ratio.interval
-        value, best = (self.ratio.value, low) if self.is_upper else (-self.ratio.value, -high)
-        limit = self.limit if self.is_upper else -self.limit
         is_narrow = (high - low) / 2 <= MOST_UNSURE * max(self.ratio.value, self.limit)
-        if best > limit or (is_narrow and value > limit):
+        best = self.ratio.value if is_narrow else low if self.is_upper else high
+        if not (best <= self.limit if self.is_upper else best >= self.limit):
             return MISSED
         return MET if is_narrow else NOT_KNOWN
 

@@ -147,18 +147,16 @@ def _start_and_probing(result: Raw) -> list[tuple[str, float, float]]:
 def missed_cells(result: Raw) -> list[tuple[Any, ...]]:
     """Returns a row for every cell that misses a limit of its own, and how many are not known."""
     claims = [("none", OVER_NONE), ("builtin", OVER_BUILTIN)]
-    figures_of_cells = []
+    found = []
     for cell in result["cells"]:
         limit = MIXED_OVER_BEST_STATIC if cell["acceptance"] == MIXED else OVER_BEST_STATIC
         for under, least in [(best_static(cell), limit), *claims]:
             claim = f"{name_of(cell)}: goodput / {under}"
-            figures_of_cells.append(Figure(claim, ratio_of(cell, "goodput", under), least))
-    verdicts = Counter(each.verdict for each in figures_of_cells)
-    counts = [f"limits of single cells that are {NOT_KNOWN}", verdicts[NOT_KNOWN]]
-    return [
-        *(each.row() for each in figures_of_cells if each.verdict == MISSED),
-        (*counts, "", f"of {verdicts.total()}", ""),
-    ]
+            found.append(Figure(claim, ratio_of(cell, "goodput", under), least))
+    unknown = sum(each.verdict == NOT_KNOWN for each in found)
+    rows = [each.row() for each in found if each.verdict == MISSED]
+    claim = f"limits of single cells that are {NOT_KNOWN}"
+    return [*rows, (claim, unknown, "", f"of {len(found)}", "")]
 
 
 def figure_table(result: Raw) -> str:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arms import ARMS
-from benchmarks.differences import keys
+from benchmarks.differences import Gap, keys
 from benchmarks.fleet import keep_logs
 from benchmarks.models import prompt_ids
 from benchmarks.ramp import post
@@ -148,11 +148,12 @@ def build_result(origin: Raw, arms: Sequence[Raw]) -> dict[str, Any]:
 
 
 def check_penalties(result: Raw) -> list[str]:
-    """Returns what is wrong with the shape of a result."""
+    """Returns what is wrong with a result; that SGLang's own server ended is said, and no fault."""
     problems = keys("file", result, {"provenance", "arms"})
     for arm in result.get("arms", []):
-        if ARMS[arm["arm"]].is_ours and "largest_batch" not in arm:
-            problems.append(f"{arm['arm']}: the server did not survive")
+        if not arm["num_answered"] or "largest_batch" not in arm:
+            ended = f"{arm['arm']}: the server did not survive"
+            problems.append(ended if ARMS[arm["arm"]].is_ours else Gap(ended))
     return problems
 
 

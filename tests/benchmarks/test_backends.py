@@ -54,6 +54,8 @@ def test_texts_as_often_those_of_none_as_static_eagles_are_kept() -> None:
     assert [each.verdict for each in figures(result)] == ["met"]
     assert check_backends(result) == []
     better = result_of(case_of(REFERENCE, OTHER))  # of four requests: nothing is known
+    assert better["identical"] == {"triton": {"static-3": 0.5, "ours": 1.0}}
+    assert check_backends(better) == []
     assert [each.verdict for each in figures(better)] == ["not known"]
     assert "MISSED" not in figure_table(better)
 

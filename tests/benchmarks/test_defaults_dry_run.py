@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks import context, penalties
+from benchmarks.differences import Gap
 from tests.benchmarks.dry_run import dry_run
 
 
@@ -27,11 +28,16 @@ def test_a_file_whose_rounds_were_told_another_context_is_wrong() -> None:
     assert context.check_context(result) == ["100: 1 rounds were told another context"]
 
 
-def test_only_ours_must_survive() -> None:
-    arms = [{"arm": "goodput", "num_answered": 0}, {"arm": "none", "num_answered": 0}]
-    assert penalties.check_penalties(penalties.build_result({}, arms)) == [
-        "goodput: the server did not survive"
+def test_an_arm_that_answered_nothing_is_wrong_and_a_finding_if_it_is_none_of_ours() -> None:
+    arms = [{"arm": "goodput", "num_answered": 0}, {"arm": "none", "num_answered": 2}]
+    problems = penalties.check_penalties(penalties.build_result({}, arms))
+    assert problems == [
+        "goodput: the server did not survive",
+        "none: the server did not survive",
     ]
+    assert [isinstance(each, Gap) for each in problems] == [False, True]
+    answered_none = [{"arm": "goodput", "num_answered": 0, "largest_batch": 8}]
+    assert penalties.check_penalties(penalties.build_result({}, answered_none)) == problems[:1]
 
 
 @pytest.mark.e2e

@@ -64,7 +64,7 @@ FULL = [
     architecture("mimo", "mimo"),
     architecture("gpt-oss", "eagle3", "--disable-hybrid-swa-memory"),
     architecture("gpt-oss", "eagle3", host="0.5.23"),  # the windows have a pool of their own
-    # The draft relays its probabilities; its own EAGLE has none for EAGLE-3's smaller vocabulary.
+    # The draft relays its probabilities: SGLang wants one that knows all of the target's tokens.
     architecture("target", "eagle", "--speculative-use-rejection-sampling"),
 ]
 
