@@ -1,29 +1,53 @@
-"""What a tier's graphs keep to find KV slots: room for the whole context of every request.
+"""What the graphs of all tiers keep together to find KV slots: room for whole contexts.
 
-For each draft step, for the verify and for the draft-extend the host's attention backends make
-buffers of their own (sglang 0.5.23 layers/attention: `init_cuda_graph_state` of
-flashinfer_backend.py, triton_backend.py and flashattention_backend.py). Where contexts are long
-they are most of what a tier takes, and a tier of small batches tells nothing about them.
+Where contexts are long this is most of what graphs take. Tiers never run at once, so there is one
+of each buffer, as large as the largest (tier, batch) needs it (host/shared_index.py).
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
 
-# Latent attention and other backends keep less, or tables of their own.
+# Their buffers are shared. Other backends keep tables of their own, of which nothing is known here.
 KNOWN = ("flashinfer", "triton", "fa3")
-FA3_TABLES = 4  # of pages, in every backend of a draft
 FLOAT_BYTES = 4
 
 
-class GraphIndex(NamedTuple):
-    """The buffers as they follow from the arguments of a server."""
+class Extent(NamedTuple):
+    """The most that a graph of any tier holds."""
+
+    requests: int
+    tokens: int  # of a verify or a draft-extend
+    draft_rows: int  # requests x topk x draft steps: each has an index of its own
+
+    @classmethod
+    def of(cls, largest: Mapping[Tier, int], catch_up_width: int) -> "Extent":
+        """Returns the extent of graphs.
+
+        Args:
+            largest: The largest captured batch of each tier.
+            catch_up_width: Tokens of a request in the draft-extend at zero steps.
+        """
+        return cls(
+            requests=max(largest.values(), default=0),
+            tokens=max(
+                (size * extend_width(tier, catch_up_width) for tier, size in largest.items()),
+                default=0,
+            ),
+            draft_rows=max(
+                (size * tier.topk * tier.num_steps for tier, size in largest.items()), default=0
+            ),
+        )
+
+
+class IndexShape(NamedTuple):
+    """What the size of the buffers follows from beside the extent, per server."""
 
     backends: Collection[str]  # empty where nothing is known
     context_length: int
     page_size: int
-    catch_up_width: int  # tokens of a request in the draft-extend at zero steps
+    num_pools: int  # 2 with sliding windows: their slots are found apart
     row_bytes: int  # of the partial results that Triton keeps per token
 
     @classmethod
@@ -31,43 +55,37 @@ class GraphIndex(NamedTuple):
         cls,
         view: Any,
         backends: Collection[str],
+        model_config: Any,
         shapes: Iterable[tuple[int, int, int]],
-        context_length: int,
-        catch_up_width: int,
-    ) -> "GraphIndex":
-        """Returns the buffers of a server with these arguments.
+    ) -> "IndexShape":
+        """Returns the shape for a server with these arguments.
 
         Args:
             view: The server's arguments, or as far as they are resolved.
-            backends: Attention backends; empty where nothing is known of theirs.
+            backends: Attention backends.
+            model_config: The target's.
             shapes: Heads of target and draft, as `workspaces.plan_heads` gives them.
-            context_length: In tokens.
-            catch_up_width: Tokens of a request in the draft-extend at zero steps.
         """
         splits = view.triton_attention_num_kv_splits
         row_bytes = max(triton_row_bytes(heads, width, splits) for heads, _, width in shapes)
-        return cls(backends, context_length, view.page_size or 1, catch_up_width, row_bytes)
+        num_pools = 2 if model_config.is_hybrid_swa else 1
+        return cls(backends, model_config.context_len, view.page_size or 1, num_pools, row_bytes)
 
-    def gb(self, tier: Tier, batch_size: int) -> float:
-        """Returns the GB for graphs of ``tier`` up to ``batch_size``; the most of all backends."""
-        request_bytes = [self._request_bytes(name, tier) for name in self.backends]
-        return batch_size * max(request_bytes, default=0) / 2**30
+    def gb(self, extent: Extent, is_tree: bool = False) -> float:
+        """Returns the GB of the buffers that graphs up to ``extent`` share; of all backends."""
+        return sum(self._bytes(name, extent, is_tree) for name in self.backends) / 2**30
 
-    def _request_bytes(self, backend: str, tier: Tier) -> int:
+    def _bytes(self, backend: str, extent: Extent, is_tree: bool) -> int:
         context = self.context_length
-        verify = tier.num_draft_tokens
-        extend = extend_width(tier, self.catch_up_width)
-        drafts = tier.num_steps * tier.topk if tier.num_steps > 1 else 0  # one step has no graph
-        if backend == "flashinfer":  # entries of 4 bytes, masks of 1
-            return context * (5 * (verify + extend) + 4 * drafts)
-        if backend == "triton":
-            rows = verify + extend + drafts
-            return context * (verify + 8 * rows) + self.row_bytes * rows
-        if backend == "fa3":
-            num_backends = 2 + max(tier.num_steps - 1, 0)
+        rows = extent.requests + extent.draft_rows
+        if backend == "flashinfer":  # entries of 4 bytes, masks of a bit
+            return context * (4 * self.num_pools * rows + extent.tokens // 8)
+        if backend == "triton":  # masks of a byte
+            return context * (8 * rows + extent.tokens) + self.row_bytes * extent.tokens
+        if backend == "fa3":  # a table of pages; trees have one of tokens beside it, and a mask
             num_pages = -(-context // self.page_size)
-            of_trees = 2 * context if tier.topk > 1 else 0
-            return 4 * num_backends * (FA3_TABLES * num_pages + of_trees)
+            of_trees = context * (4 * extent.requests + extent.tokens) if is_tree else 0
+            return 4 * self.num_pools * extent.requests * num_pages + of_trees
         return 0
 
 

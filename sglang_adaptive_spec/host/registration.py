@@ -1,6 +1,6 @@
 """Puts the plugin in place: the public name, and the hooks through the host's own HookRegistry."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pkgutil import resolve_name
 from typing import Any, NoReturn
 
@@ -59,10 +59,22 @@ def install_build_hooks(
         FREEZE_GC: freeze_gc,
         HEADROOM: get_headroom,
     }
-    for target, hook in hooks.items():
-        HookRegistry.register(target, hook, HookType.AROUND)
+    hook_now([(target, hook, HookType.AROUND) for target, hook in hooks.items()])
+
+
+def hook_now(hooks: Sequence[tuple[str, Callable[..., Any], HookType]]) -> None:
+    """Hooks host symbols in this process alone.
+
+    Args:
+        hooks: Dotted path, hook and how it is applied.
+
+    Raises:
+        RuntimeError: The host could not apply one; it says why in its log.
+    """
+    for target, hook, hook_type in hooks:
+        HookRegistry.register(target, hook, hook_type)
     HookRegistry.apply_hooks()
-    for target in hooks:
+    for target, _, _ in hooks:
         if not hasattr(resolve_name(target), "__wrapped__"):
             raise RuntimeError(f"ADAPTIVE_EAGLE could not hook {target}; the log above says why.")
 

@@ -1,15 +1,12 @@
 """How many requests run at once where nobody names a number.
 
 SGLang stops at 48 for EAGLE, where it stops at memory alone without speculation. A server that may
-run zero steps would queue requests that no speculation serves at once, so the cap rises: to the
-largest batch with decode graphs, up to `GRAPH_REQUESTS`, of chains on plain attention. On
-FlashInfer the plans of such batches must fit the workspace (workspaces.py): where they do not,
-captures fail, or the catch-ups of zero-step rounds get narrow. And graphs keep an index of the KV
-slots that a batch may hold, for every tier: where the context is long, a larger batch would cost
-deep tiers their memory.
+run zero steps would queue requests that no speculation serves at once. So where the config lets
+batches above the decode graphs run zero steps alone, the cap is the one that SGLang has without
+speculation. Elsewhere it is the largest batch with decode graphs, up to `GRAPH_REQUESTS`.
 
-Where the config lets still larger batches run zero steps alone, and every graph that those have
-fits, too, it rises to `PLAIN_REQUESTS`.
+Every graph up to there must fit: on FlashInfer its plan into the workspace (workspaces.py), and the
+index that all tiers share (indices.py) beside the tiers.
 """
 
 import logging
@@ -25,7 +22,7 @@ from sglang.srt.model_executor.cuda_graph_config import Backend
 
 from sglang_adaptive_spec.config import AdaptiveConfig
 from sglang_adaptive_spec.host.arguments import draft_config
-from sglang_adaptive_spec.host.indices import KNOWN, GraphIndex
+from sglang_adaptive_spec.host.indices import KNOWN, Extent, IndexShape
 from sglang_adaptive_spec.host.request import ATTRIBUTE, request_of
 from sglang_adaptive_spec.host.unsupported import attention_backends, resolved_reason
 from sglang_adaptive_spec.host.workspaces import largest_workspace_bytes, plan_bytes, plan_heads
@@ -36,11 +33,10 @@ logger = logging.getLogger(__name__)
 
 # A choice: the host's largest decode graph on one GPU of 60 to 160 GB.
 GRAPH_REQUESTS = 256
-# The least that the host's own cap is without speculation (sglang 0.5.23
-# kv_cache_configurator.py:resolve_max_num_reqs). Behind fewer, requests queue that no speculation
-# serves at once, and each that ends lets one in, whose prefill is a forward of its own.
-PLAIN_REQUESTS = 2048
-INDEX_SHARE = 0.5  # of the tiers' memory: the graphs of the default ladder take the rest
+INDEX_SHARE = 0.5  # of the tiers' memory, and on top of it
+# No number: SGLang counts as without speculation, by the KV slots (sglang 0.5.23
+# kv_cache_configurator.py:resolve_max_num_reqs).
+AS_WITHOUT_SPECULATION = None
 
 
 def raise_request_cap(server_args: Any, handle_speculative: Callable[[Any], None]) -> None:
@@ -56,15 +52,17 @@ def raise_request_cap(server_args: Any, handle_speculative: Callable[[Any], None
         return
     if resolved_reason(server_args) is not None:  # static, once all is resolved
         return
-    why = _why_kept(server_args, request.config)
+    why = _why_kept(server_args)
     raised = cap if why else _raised(server_args, request.config, cap)
-    if raised > cap:
+    if raised != cap:
         declare_resolution(server_args, __name__, max_running_requests=raised)
         setattr(server_args, ATTRIBUTE, replace(request, is_cap_raised=True))
         logger.warning(
-            "ADAPTIVE_EAGLE serves up to %d running requests instead of SGLang's %d for EAGLE. "
-            "--max-running-requests sets another number.",
-            raised,
+            "ADAPTIVE_EAGLE serves %s instead of SGLang's %d for EAGLE. --max-running-requests "
+            "sets another number.",
+            "as many running requests as SGLang does without speculation"
+            if raised is AS_WITHOUT_SPECULATION
+            else f"up to {raised} running requests",
             cap,
         )
         return
@@ -79,27 +77,20 @@ def raise_request_cap(server_args: Any, handle_speculative: Callable[[Any], None
     )
 
 
-def _why_kept(server_args: Any, config: AdaptiveConfig) -> str | None:
+def _why_kept(server_args: Any) -> str | None:
     """Returns what rules out a higher cap whatever the batch, or None."""
     view, model = resolving_view(server_args), model_config_of(server_args)
     if other := attention_backends(view).difference(KNOWN):
         return f"attention backend {min(other)}"
-    if config.largest_tier.topk > 1:
-        return "trees take more memory"
-    if use_mla_backend(server_args):
-        return "latent attention was not measured beyond it"
-    # These size pools and buffers by the number of running requests.
     if mambaish_config(model) is not None:
-        return "a model with recurrent state"
-    if model.is_hybrid_swa:
-        return "a model with sliding windows"
+        return "a model with recurrent state, which SGLang keeps per request and draft token"
     if view.moe_a2a_backend != "none":
-        return f"MoE all-to-all backend {view.moe_a2a_backend}"
+        return f"MoE all-to-all backend {view.moe_a2a_backend}, whose buffers hold so many tokens"
     return None
 
 
-def _raised(server_args: Any, config: AdaptiveConfig, cap: int) -> int:
-    """Returns how many requests may run, at least ``cap``."""
+def _raised(server_args: Any, config: AdaptiveConfig, cap: int) -> int | None:
+    """Returns how many requests may run, at least ``cap``, or `AS_WITHOUT_SPECULATION`."""
     view, fitting = resolving_view(server_args), _fitting(server_args, config, cap)
     largest = max((size for size in fitting if size <= GRAPH_REQUESTS), default=cap)
     do_all_fit = max(view.cuda_graph_config.decode.bs or [0]) in fitting
@@ -107,7 +98,7 @@ def _raised(server_args: Any, config: AdaptiveConfig, cap: int) -> int:
         return largest
     if view.speculative_use_rejection_sampling:
         return largest  # the host keeps a row of vocabulary per request that may run
-    return PLAIN_REQUESTS
+    return AS_WITHOUT_SPECULATION
 
 
 def _is_plain_above(config: AdaptiveConfig, batch_size: int) -> bool:
@@ -119,37 +110,36 @@ def _is_plain_above(config: AdaptiveConfig, batch_size: int) -> bool:
 
 def _fitting(server_args: Any, config: AdaptiveConfig, cap: int) -> list[int]:
     """Returns the captured batch sizes above ``cap`` up to the first that takes too much memory."""
-    view = resolving_view(server_args)
+    view, model = resolving_view(server_args), model_config_of(server_args)
     decode = view.cuda_graph_config.decode
     if view.device == "cpu" or decode.backend == Backend.DISABLED:
         return []
-    backends = attention_backends(view)
-    shapes = _heads(server_args, view.tp_size)
-    context_length = model_config_of(server_args).context_len
-    index = GraphIndex.of(view, backends, shapes, context_length, CATCH_UP_ROUNDS)
+    backends, heads = attention_backends(view), _heads(server_args, view.tp_size)
+    index = IndexShape.of(view, backends, model, heads)
     budget_gb = INDEX_SHARE * config.memory_budget_gb
     sizes = sorted(size for size in decode.bs if size > cap)
     sizes = [size for size in sizes if index_gb(config, index, size) <= budget_gb]
-    if "flashinfer" not in backends:
+    if "flashinfer" not in backends or use_mla_backend(server_args):  # its plans for MLA are small
         return sizes
     # Any tier may be captured above its own slot, because batches pad up.
     width = max(config.largest_tier.num_draft_tokens, CATCH_UP_ROUNDS)
     largest_bytes = largest_workspace_bytes()
 
     def fits(batch_size: int) -> bool:
-        return all(plan_bytes(batch_size, width, *shape) <= largest_bytes for shape in shapes)
+        return all(plan_bytes(batch_size, width, *shape) <= largest_bytes for shape in heads)
 
     return list(takewhile(fits, sizes))
 
 
-def index_gb(config: AdaptiveConfig, index: GraphIndex, batch_size: int) -> float:
-    """Returns the GB of every tier's index, for the largest batch that may choose the tier."""
+def index_gb(config: AdaptiveConfig, index: IndexShape, batch_size: int) -> float:
+    """Returns the GB of the index that all tiers share, where up to ``batch_size`` have graphs."""
     bounds = [*config.slots, batch_size + 1]
     largest: dict[Tier, int] = {}
     for (bound, slot), following in zip(config.slots.items(), bounds[1:], strict=True):
         if bound <= batch_size:
             largest |= dict.fromkeys(slot.tiers, min(following - 1, batch_size))
-    return sum(index.gb(tier, size) for tier, size in largest.items())
+    is_tree = any(tier.topk > 1 for tier in largest)
+    return index.gb(Extent.of(largest, CATCH_UP_ROUNDS), is_tree)
 
 
 def _heads(server_args: Any, tp_size: int) -> list[tuple[int, int, int]]:

@@ -18,8 +18,9 @@ from sglang.srt.runtime_context import get_parallel
 from sglang.srt.utils import get_available_gpu_memory
 
 from sglang_adaptive_spec.host.capture import CaptureLists, Meter, OutOfMemoryGuard
-from sglang_adaptive_spec.host.indices import GraphIndex, extend_width
+from sglang_adaptive_spec.host.indices import Extent, extend_width
 from sglang_adaptive_spec.host.request_cap import GRAPH_REQUESTS
+from sglang_adaptive_spec.host.shared_index import shared_index
 from sglang_adaptive_spec.host.unsupported import attention_backends
 from sglang_adaptive_spec.host.workspaces import plan_bytes, plan_heads, provide_workspace
 from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
@@ -53,12 +54,14 @@ class TierBuilder:
             return
         target, draft = (plan_heads(runner.model_config, tp_size) for runner in self._runners())
         needs = [0]
-        for tier in reachable_tiers(self._captures.reachable, self._captures.max_batch_size):
-            if sizes := self._captures.sizes(tier):
-                extend = extend_width(tier, CATCH_UP_ROUNDS)
-                needs += [plan_bytes(max(sizes), tier.num_draft_tokens, *target)]
-                needs += [plan_bytes(max(sizes), extend, *draft)]
+        for tier, size in self._largest_graphs().items():
+            needs += [plan_bytes(size, tier.num_draft_tokens, *target)]
+            needs += [plan_bytes(size, extend_width(tier, CATCH_UP_ROUNDS), *draft)]
         provide_workspace(max(needs), worker.device)
+
+    def extent(self) -> Extent:
+        """Returns the most that a graph of any tier will hold."""
+        return Extent.of(self._largest_graphs(), CATCH_UP_ROUNDS)
 
     @contextlib.contextmanager
     def startup_capture(self) -> Iterator[None]:
@@ -101,7 +104,7 @@ class TierBuilder:
     def init_states(self, cuda_graph_bs: Any = None) -> None:
         """Builds every other tier that some batch may choose."""
         del cuda_graph_bs  # the host passes the raw command-line list, which is usually None
-        memory = MemoryModel(BACKENDS_PER_TIER * self.backends.gb, self._index().gb)
+        memory = MemoryModel(BACKENDS_PER_TIER * self.backends.gb)
         sizes = self._pool.states[0].graph_batch_sizes
         memory.learn(self._startup, sizes, memory.fixed_gb + self.graphs.gb)
         config = self._worker.adaptive_request.config
@@ -129,14 +132,20 @@ class TierBuilder:
         """Returns how many logits the target has per token."""
         return int(self._worker.target_worker.model_runner.model_config.vocab_size)
 
-    def is_cap_raised(self) -> bool:
-        """Returns whether the plugin let more requests run than the host does for EAGLE."""
-        return bool(self._worker.adaptive_request.is_cap_raised)
+    def num_penalized(self) -> int:
+        """Returns how many requests with penalties must find room: as many as graphs hold.
+
+        Beyond that they may run out of memory, as without speculation. Where a user named the
+        number of requests, nothing is kept for them.
+        """
+        is_ours = self._worker.adaptive_request.is_cap_raised
+        return self.max_graph_batch_size() if is_ours else 0
 
     def lower_cap_size(self) -> int | None:
         """Returns what graphs hold, where the plugin let more requests run; else None."""
         largest = self.max_graph_batch_size()
-        can_go = self.is_cap_raised() and largest < self._captures.max_batch_size
+        is_ours = self._worker.adaptive_request.is_cap_raised
+        can_go = is_ours and largest < self._captures.max_batch_size
         return largest if can_go else None
 
     def lower_cap(self, largest: int) -> None:
@@ -188,22 +197,15 @@ class TierBuilder:
         worker = self._worker
         return worker.target_worker.model_runner, worker.draft_worker.draft_runner
 
+    def _largest_graphs(self) -> dict[Tier, int]:
+        tiers = reachable_tiers(self._captures.reachable, self._captures.max_batch_size)
+        captured = {tier: self._captures.sizes(tier) for tier in {*tiers, self._startup}}
+        return {tier: max(sizes) for tier, sizes in captured.items() if sizes}
+
     def _shared_gb(self) -> float:
-        """Returns the GB of the logits buffers that the graphs of all tiers share."""
+        """Returns the GB that the graphs of all tiers share: logits buffers and indices."""
         outputs = {
             id(out): out for runner in self._runners() if (out := runner.graph_shared_output)
         }
         buffers = [buffer for out in outputs.values() for buffer in out._logits_buffers.values()]
-        return float(sum(buffer.nbytes for buffer in buffers) / 2**30)
-
-    def _index(self) -> GraphIndex:
-        server_args, plain = self._worker.server_args, self._worker.plain_rounds
-        view, tp_size = resolved_view(server_args), get_parallel().tp_size
-        configs = [runner.model_config for runner in self._runners()]
-        return GraphIndex.of(
-            view,
-            () if use_mla_backend(server_args) else attention_backends(view),
-            [plan_heads(config, tp_size) for config in configs],
-            configs[0].context_len,
-            plain.width if plain is not None else PLAIN_TIER.num_draft_tokens,
-        )
+        return sum(buffer.nbytes for buffer in buffers) / 2**30 + shared_index.gb

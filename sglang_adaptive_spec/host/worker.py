@@ -11,6 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+from sglang.srt.arg_groups.model_override_base import use_mla_backend
+from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.environ import envs
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
@@ -20,6 +23,7 @@ from sglang.srt.utils import is_flashinfer_available
 
 from sglang_adaptive_spec.controller import AdaptiveController, Launch
 from sglang_adaptive_spec.host.capture import CaptureLists, garbage_hold
+from sglang_adaptive_spec.host.eager_lengths import eager_lengths, install_eager_hooks
 from sglang_adaptive_spec.host.plain_round import (
     PlainDecodeGraphRunner,
     PlainRounds,
@@ -29,8 +33,10 @@ from sglang_adaptive_spec.host.registration import install_build_hooks
 from sglang_adaptive_spec.host.request import AdaptiveRequest, request_of
 from sglang_adaptive_spec.host.rows import context_tokens, row_keys
 from sglang_adaptive_spec.host.seeding import Seeding, seed_costs
+from sglang_adaptive_spec.host.shared_index import install_index_hooks, shared_index
 from sglang_adaptive_spec.host.startup import TierBuilder
 from sglang_adaptive_spec.host.telemetry import Telemetry
+from sglang_adaptive_spec.host.unsupported import attention_backends
 from sglang_adaptive_spec.host.workspaces import install_workspace_hook
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
@@ -102,6 +108,15 @@ def get_row_headroom(get_headroom: Callable[..., Any], *args: Any, **kwargs: Any
     return max(int(get_headroom(*args, **kwargs)), get_alloc_reserve_per_decode())
 
 
+def install_gpu_hooks(server_args: Any) -> None:
+    """Hooks what attention backends keep for graphs; before any of them is made."""
+    if is_flashinfer_available():
+        install_workspace_hook()
+    backends = attention_backends(resolved_view(server_args))
+    install_index_hooks(backends, use_mla_backend(server_args))
+    install_eager_hooks(backends)
+
+
 class AdaptiveDraftWorker(EagleDraftWorker):
     """Captures the draft stages where a tier needs them; zero steps put the draft-extend off."""
 
@@ -132,6 +147,8 @@ class AdaptiveDraftWorker(EagleDraftWorker):
     ) -> None:
         topk: int = self.topk
         self.topk = self.relay_topk
+        if self.plan_stream:  # up to 0.5.21 it would plan while the verify still reads the index
+            self.plan_stream.wait_stream(torch.get_device_module(self.device).current_stream())
         try:
             plain = self.plain_rounds
             if plain is None or not plain.is_running:
@@ -147,8 +164,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.device != "cpu" and is_flashinfer_available():
-            install_workspace_hook()
+        if self.device != "cpu":
+            install_gpu_hooks(self.server_args)
         request = request_of(self.server_args)
         assert isinstance(request, AdaptiveRequest), "create_worker checked this"
         assert request.initial_steps is not None, "resolution set it"
@@ -181,6 +198,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         """Before any attention backend, once it is known how many requests may run."""
         super().alloc_memory_pool(*args, **kwargs)
         self.tier_builder.provide_workspace()
+        shared_index.extent = self.tier_builder.extent()
 
     def init_attention_backends(self, *args: Any, **kwargs: Any) -> None:
         """The last step before the first capture, the target's."""
@@ -212,6 +230,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
     ) -> Any:
         """Puts the batch's tier in force, then runs the host's round."""
         mode = batch.forward_mode
+        eager_lengths.reqs = batch.reqs
         self._is_target_last_to_read = False
         if mode.is_extend() or batch.is_extend_in_batch:
             self._before_extend(batch)

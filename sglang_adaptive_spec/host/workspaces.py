@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 from sglang.srt.environ import envs
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.plugins.hook_registry import HookType
 from sglang.srt.runtime_context import get_buffer
+
+from sglang_adaptive_spec.host.registration import hook_now
 
 PREPARE = (
     "sglang.srt.layers.attention.flashinfer_backend"
@@ -27,9 +29,10 @@ FIRST_WRAPPERS = (
 PLAN_BUFFERS = ("_int_workspace_buffer", "_pin_memory_int_workspace_buffer")
 PACKED_ROWS = 128  # of the largest tile; smaller ones take less
 WORKSPACE = "flashinfer_workspace"
-# A choice: the catch-ups of 256 requests of Llama 3.1 8B take 0.8 GB, and the host never has more
-# than 0.5 GB where tiers are switched.
+# Choices: the catch-ups of 256 requests of Llama 3.1 8B take 0.8 GB, those of 512, or of 256 with
+# twice the heads, 1.6 GB; the host never has more than 0.5 GB where tiers are switched.
 LARGE_WORKSPACE_BYTES = 2**30
+MOST_WORKSPACE_BYTES = 2**31
 
 
 def plan_bytes(
@@ -61,7 +64,7 @@ def plan_heads(model_config: Any, tp_size: int) -> tuple[int, int, int]:
 def largest_workspace_bytes() -> int:
     """Returns the bytes that plans may take: what the user set, else what we provide."""
     size = envs.SGLANG_FLASHINFER_WORKSPACE_SIZE
-    return int(size.get()) if size.is_set() else LARGE_WORKSPACE_BYTES
+    return int(size.get()) if size.is_set() else MOST_WORKSPACE_BYTES
 
 
 def provide_workspace(num_bytes: int, device: str) -> None:
@@ -76,14 +79,12 @@ def provide_workspace(num_bytes: int, device: str) -> None:
     size = envs.SGLANG_FLASHINFER_WORKSPACE_SIZE
     if size.is_set() or num_bytes <= size.get():
         return
+    large = max(LARGE_WORKSPACE_BYTES, num_bytes)
     try:
-        get_buffer(
-            WORKSPACE,
-            lambda: torch.empty(LARGE_WORKSPACE_BYTES, dtype=torch.uint8, device=device),
-        )
+        get_buffer(WORKSPACE, lambda: torch.empty(large, dtype=torch.uint8, device=device))
     except torch.OutOfMemoryError as error:
         raise RuntimeError(
-            f"ADAPTIVE_EAGLE has no room for a FlashInfer workspace of {LARGE_WORKSPACE_BYTES} "
+            f"ADAPTIVE_EAGLE has no room for a FlashInfer workspace of {large} "
             f"bytes, and the plans of the largest batches need {num_bytes}: lower "
             "--mem-fraction-static or --max-running-requests, or set "
             "SGLANG_FLASHINFER_WORKSPACE_SIZE."
@@ -92,8 +93,7 @@ def provide_workspace(num_bytes: int, device: str) -> None:
 
 def install_workspace_hook() -> None:
     """Hooks the making of graph wrappers; for a process whose attention backend is FlashInfer."""
-    HookRegistry.register(PREPARE, share_plan_buffers, HookType.AFTER)
-    HookRegistry.apply_hooks()
+    hook_now([(PREPARE, share_plan_buffers, HookType.AFTER)])
 
 
 def share_plan_buffers(

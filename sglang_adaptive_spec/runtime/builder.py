@@ -56,8 +56,8 @@ class TierHost(Protocol):
     def min_free_gb(self) -> float:
         """Returns the least free device memory of all ranks."""
 
-    def is_cap_raised(self) -> bool:
-        """Returns whether more requests may run than the host or anybody asked for."""
+    def num_penalized(self) -> int:
+        """Returns the requests at once whose penalties must find room; 0 where a user's number."""
 
     def lower_cap_size(self) -> int | None:
         """Returns how many requests graphs hold, if more may run and nobody asked for that."""
@@ -93,7 +93,7 @@ def build_tiers(
         first = min(left, key=lambda tier: (tier == PLAIN_TIER, _chains_first(tier)))
         state = _build(pool, host, first)
         memory.learn(first, state.graph_batch_sizes, state.build_gb)
-        _warn_of_overrun(pool, host, state, _left_gb(pool, memory, budget_gb))
+        _warn_of_overrun(pool, host, state, _left_gb(pool, budget_gb))
     for tier in plan_tiers(pool, host, memory, budget_gb):
         _build(pool, host, tier)
     _warn_of_missing_graphs(pool, host)
@@ -113,7 +113,7 @@ def plan_tiers(
         RuntimeError: A tier that does not fit is all that some batches may choose, and without it
             they would run deeper or wider than asked at a tier built for other sizes.
     """
-    built, left_gb = _built(pool), _left_gb(pool, memory, budget_gb)
+    built, left_gb = _built(pool), _left_gb(pool, budget_gb)
     while True:
         wanted = sorted(_reachable(host) - built, key=_chains_first)
         misfit = _first_misfit(host, memory, wanted, built, left_gb)
@@ -159,14 +159,13 @@ def _first_misfit(
 ) -> Misfit | None:
     """Returns the first tier without room beside those before it."""
     admitted, free_gb = _reachable(host) & built, host.min_free_gb()
-    planned_gb, planned_index_gb = 0.0, 0.0
+    planned_gb = 0.0
     for tier in wanted:
         admitted.add(tier)  # a wide tier is refused for the room that its own verify takes
         reserve_gb = _reserve_gb(host, admitted)
         sizes = host.graph_batch_sizes(tier)
         estimate_gb = memory.estimate_gb(tier, sizes)
-        planned_index_gb += memory.index_gb(tier, max(sizes, default=0))
-        budget_gb = left_gb + planned_index_gb - planned_gb
+        budget_gb = left_gb - planned_gb
         available_gb = min(free_gb - reserve_gb - planned_gb, budget_gb)
         if not host.agree(estimate_gb <= available_gb):
             lack = (
@@ -195,27 +194,20 @@ def _cap_that_leaves(host: TierHost, tiers: set[Tier], rest_gb: float) -> int | 
 
 
 def _reserve_gb(host: TierHost, tiers: set[Tier], cap: int | None = None) -> float:
-    """Counts the largest batch of each tier: an eager verify is larger than any graph's.
-
-    And where the plugin lets more requests run than the host would: penalties of all of them.
-    """
+    """Counts the largest batch of each tier: an eager verify is larger than any graph's."""
     by_batch = host.reachable_by_batch()[:cap]
     rows = (
         batch_size * tier.num_draft_tokens
         for batch_size, reachable in enumerate(by_batch, start=1)
         for tier in tiers.intersection(reachable)
     )
-    num_penalized = len(by_batch) if host.is_cap_raised() else 0  # else it is the user's choice
+    num_penalized = min(host.num_penalized(), len(by_batch))
     return reserved_gb(max(rows, default=0), num_penalized, host.vocab_size())
 
 
-def _left_gb(pool: RuntimePool, memory: MemoryModel, budget_gb: float) -> float:
-    """Returns what is left of the budget, which indices do not count towards."""
-    index_gb = sum(
-        memory.index_gb(state.tier, max(state.graph_batch_sizes, default=0))
-        for state in pool.states
-    )
-    return budget_gb + index_gb - sum(state.build_gb for state in pool.states)
+def _left_gb(pool: RuntimePool, budget_gb: float) -> float:
+    """Returns what is left of the budget."""
+    return budget_gb - sum(state.build_gb for state in pool.states)
 
 
 def _can_leave_out(host: TierHost, tier: Tier, built: set[Tier]) -> bool:

@@ -1,20 +1,14 @@
 """Estimates what a tier's backends and graphs will take, before they are captured.
 
-A captured tier costs about ``fixed + index + unit * num_graphs * (num_steps + 2)``: per graph size
-one verify, one draft-extend and num_steps draft forwards; the index follows from the host's code
-(host/indices.py). The other two are measured on this very server, from the start-up tier, which
-is built first.
+A captured tier costs about ``fixed + unit * num_graphs * (num_steps + 2)``: per graph size one
+verify, one draft-extend and num_steps draft forwards. Both are measured on this very server, from
+the start-up tier, which is built first. What all tiers share (host/shared_index.py) is in neither.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sglang_adaptive_spec.policy.tiers import Tier
-
-
-def no_index_gb(_tier: Tier, _batch_size: int) -> float:
-    """Stands for a server whose graphs keep nothing that grows with the context."""
-    return 0.0
 
 
 def graph_units(tier: Tier, num_graphs: int) -> int:
@@ -27,7 +21,6 @@ class MemoryModel:
     """GB per captured forward, learned on this rank."""
 
     fixed_gb: float  # backends and workspaces of one tier
-    index_gb: Callable[[Tier, int], float] = no_index_gb  # of a tier up to a batch size
     unit_gb: float = 0.0
 
     @property
@@ -38,8 +31,7 @@ class MemoryModel:
     def learn(self, tier: Tier, sizes: Sequence[int], used_gb: float) -> None:
         """Learns the unit cost from a tier that took ``used_gb``; never downwards.
 
-        An index that would leave nothing of it for the graphs is not believed any more. A tier that
-        took no more than backends do teaches nothing.
+        A tier that took no more than backends do teaches nothing.
 
         Args:
             tier: what was captured.
@@ -47,13 +39,9 @@ class MemoryModel:
             used_gb: what it took.
         """
         units, rest_gb = graph_units(tier, len(sizes)), used_gb - self.fixed_gb
-        if not units or rest_gb <= 0:
-            return
-        if self.index_gb(tier, max(sizes)) >= rest_gb:
-            self.index_gb = no_index_gb
-        self.unit_gb = max(self.unit_gb, (rest_gb - self.index_gb(tier, max(sizes))) / units)
+        if units and rest_gb > 0:
+            self.unit_gb = max(self.unit_gb, rest_gb / units)
 
     def estimate_gb(self, tier: Tier, sizes: Sequence[int]) -> float:
         """Returns the GB that building ``tier`` with graphs of ``sizes`` is expected to take."""
-        units = graph_units(tier, len(sizes))
-        return self.fixed_gb + self.index_gb(tier, max(sizes, default=0)) + self.unit_gb * units
+        return self.fixed_gb + self.unit_gb * graph_units(tier, len(sizes))

@@ -1,0 +1,260 @@
+"""Graphs of all tiers find KV slots through one set of buffers.
+
+The host's attention backends keep, for every stage and draft step, a place for the whole context of
+the largest batch, and every tier has backends of its own. Here those places are one buffer each.
+Why that is safe: a buffer is written before every replay of a graph that reads it, tiers never run
+at once, and the stages of a round follow each other on one stream (with a plan stream, which the
+draft-extend waits for: worker.py). What a buffer holds past the lengths of a batch is never read.
+
+What is read within one graph stays apart: the draft steps on FlashInfer and Triton each have a row
+of their own, because their lists end differently. On FA3 they share, too: a table of pages
+is a row of `req_to_token`, of which every stage reads the beginning.
+Buffers are as large as the context, not as the pool: prefixes that requests share count once each.
+(sglang 0.5.23 layers/attention: `init_cuda_graph_state` of flashattention_backend.py,
+flashinfer_backend.py, flashinfer_mla_backend.py and triton_backend.py.)
+"""
+
+import math
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import Any
+
+import msgspec
+import torch
+from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
+from sglang.srt.plugins.hook_registry import HookType
+
+from sglang_adaptive_spec.host.indices import Extent
+from sglang_adaptive_spec.host.registration import hook_now
+
+# On a FlashAttentionBackend: what holds its tables, and which of them are rows of `req_to_token`.
+PAGE_METADATA = (
+    "decode_cuda_graph_metadata",
+    "target_verify_metadata",
+    "draft_extend_metadata",
+    "draft_decode_metadata_topk_normal",
+    "target_verify_metadata_topk_normal",
+)
+PAGE_TABLES = ("page_table", "page_table_draft_decode")
+WINDOW_TABLES = ("swa_page_table",)
+# On a TritonAttnBackend: partial results of one kernel, which the next one adds up.
+TRITON_PARTS = ("cuda_graph_attn_logits", "cuda_graph_swa_attn_logits", "cuda_graph_attn_lse")
+# FlashInfer's plan is given up to this many entries more than there are tokens.
+SPARE_ENTRIES = 256
+
+
+class SharedIndex:
+    """The buffers of this process, by name; each is made once, with room for all tiers."""
+
+    def __init__(self) -> None:
+        self.extent = Extent(0, 0, 0)  # of all tiers; to be set before the first capture
+        self._buffers: dict[Hashable, torch.Tensor] = {}
+
+    @property
+    def gb(self) -> float:
+        """What the buffers take of the device."""
+        return sum(buffer.nbytes for buffer in self._buffers.values()) / 2**30
+
+    def take(
+        self, name: Hashable, shape: Sequence[int], most: int, dtype: torch.dtype, device: Any
+    ) -> torch.Tensor:
+        """Returns the head of the buffer ``name``.
+
+        Args:
+            name: Who asks for the same name may write over what another has read.
+            shape: Of the result.
+            most: Elements that any tier will ask for. Who asks for more all the same, because a
+                tier was left out and batches fell back to another, gets a larger buffer; graphs
+                that were captured keep theirs.
+            dtype: Of the elements; buffers of other types are others.
+            device: Where the buffer is made.
+        """
+        size, key = math.prod(shape), (name, dtype)
+        buffer = self._buffers.get(key)
+        if buffer is None or buffer.numel() < size:
+            buffer = self._buffers[key] = torch.zeros(max(size, most), dtype=dtype, device=device)
+        return buffer[:size].view(tuple(shape))
+
+    def instead_of(
+        self, name: Hashable, buffer: torch.Tensor, most: int, size: int
+    ) -> torch.Tensor:
+        """Returns the shared buffer for one that grows with the number of requests or tokens.
+
+        Args:
+            name: As `take` takes it; buffers with other rows are others.
+            buffer: What the host made.
+            most: The largest number of any tier.
+            size: The number that ``buffer`` was made for.
+        """
+        num_most = buffer.numel() * most // max(size, 1)
+        name = (name, buffer.shape[1:])
+        return self.take(name, buffer.shape, num_most, buffer.dtype, buffer.device)
+
+
+# One per process, like the stream that makes it safe.
+shared_index = SharedIndex()
+
+
+def row_slots(backend: Any) -> int:
+    """Returns how many KV slots one request may look up, those of a whole verify included."""
+    return int(backend.max_context_len) + get_alloc_reserve_per_decode()
+
+
+def _slots(backend: Any, max_bs: int, dtype: torch.dtype, device: Any, wrapper: int = 0) -> Any:
+    """Returns the index of ``max_bs`` requests; a wrapper with slots of its own has its own."""
+    per_request = row_slots(backend)
+    shape = (max_bs * per_request + SPARE_ENTRIES,)
+    most = shared_index.extent.requests * per_request + SPARE_ENTRIES
+    return shared_index.take(("slots", wrapper), shape, most, dtype, device)
+
+
+def _share_verify_mask(backend: Any, max_num_tokens: int) -> None:
+    """Shares what the draft stage writes and the verify after it reads."""
+    mask = backend._verify_mask
+    if mask is not None:
+        most = shared_index.extent.tokens
+        buffer = shared_index.instead_of("verify mask", mask.buffer, most, max_num_tokens)
+        backend._verify_mask = msgspec.structs.replace(mask, buffer=buffer)
+
+
+# -- the host's methods, hooked --
+
+
+def share_page_tables(
+    result: Any, backend: Any, max_bs: int, max_num_tokens: int, *_: Any, **__: Any
+) -> Any:
+    """After FlashAttentionBackend.init_cuda_graph_state: one table for all stages and tiers."""
+    most = shared_index.extent.requests
+    of_pool = ("window pages", id(backend.token_to_kv_pool))  # the target's or the draft's
+    for attribute in PAGE_METADATA:
+        metadata = getattr(backend, attribute, {})
+        for names, name in ((PAGE_TABLES, "pages"), (WINDOW_TABLES, of_pool)):
+            for table in metadata.keys() & names:
+                metadata[table] = shared_index.instead_of(name, metadata[table], most, max_bs)
+    _share_verify_mask(backend, max_num_tokens)
+    return result
+
+
+def share_flashinfer(
+    init: Callable[..., Any],
+    backend: Any,
+    max_bs: int,
+    max_num_tokens: int,
+    kv_indices_buf: torch.Tensor | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Around FlashInferAttnBackend.init_cuda_graph_state: an index as long as it can get.
+
+    The host's is as long for every token of a verify, and its mask has a byte where FlashInfer
+    packs bits. A draft step brings a row of its own.
+    """
+    if kv_indices_buf is not None:
+        return init(backend, max_bs, max_num_tokens, kv_indices_buf, *args, **kwargs)
+    like = backend.kv_indptr[0]
+    own = _slots(backend, max_bs, like.dtype, like.device)
+    result = init(backend, max_bs, max_num_tokens, own, *args, **kwargs)
+    for wrapper in range(1, backend.num_wrappers):
+        backend.cuda_graph_kv_indices[wrapper] = _slots(
+            backend, max_bs, like.dtype, like.device, wrapper
+        )
+    if not backend.skip_prefill:
+        mask, per_token = backend.cuda_graph_custom_mask, row_slots(backend) // 8 + 1
+        shape, most = (max_num_tokens * per_token,), shared_index.extent.tokens * per_token
+        backend.cuda_graph_custom_mask = shared_index.take(
+            "mask bits", shape, most, mask.dtype, mask.device
+        )
+    return result
+
+
+def share_flashinfer_mla(
+    init: Callable[..., Any],
+    backend: Any,
+    max_bs: int,
+    max_num_tokens: int,
+    kv_indices_buf: torch.Tensor | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Around FlashInferMLAAttnBackend.init_cuda_graph_state, likewise; it has no mask."""
+    if kv_indices_buf is None:
+        like = backend.kv_indptr
+        kv_indices_buf = _slots(backend, max_bs, like.dtype, like.device)
+    return init(backend, max_bs, max_num_tokens, kv_indices_buf, *args, **kwargs)
+
+
+def share_triton(
+    init: Callable[..., Any],
+    backend: Any,
+    max_bs: int,
+    max_num_tokens: int,
+    kv_indices_buf: torch.Tensor | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Around TritonAttnBackend.init_cuda_graph_state, likewise; its partial results, too."""
+    is_own = kv_indices_buf is None
+    if kv_indices_buf is None:
+        kv_indices_buf = _slots(backend, max_bs, torch.int64, backend.device)
+    result = init(backend, max_bs, max_num_tokens, kv_indices_buf, *args, **kwargs)
+    most = shared_index.extent.tokens
+    for name in TRITON_PARTS:
+        if (parts := getattr(backend, name)) is not None:
+            setattr(backend, name, shared_index.instead_of(name, parts, most, max_num_tokens))
+    window = backend.sliding_window_size
+    if is_own and window is not None and window > 0:
+        shape, most = (max_bs * window,), shared_index.extent.requests * window
+        backend.cuda_graph_window_kv_indices = shared_index.take(
+            "window slots", shape, most, torch.int64, backend.device
+        )
+    _share_verify_mask(backend, max_num_tokens)
+    return result
+
+
+def share_draft_slots(
+    result: Any, steps: Any, max_bs: int, max_num_tokens: int, *_: Any, **__: Any
+) -> Any:
+    """After a multi-step draft backend's init_cuda_graph_state: a row for each step, once.
+
+    The steps are handed their new rows as the host hands them its own.
+    """
+    own = steps.cuda_graph_kv_indices
+    most = shared_index.extent.draft_rows * steps.max_context_len
+    rows = shared_index.take("draft slots", own.shape, most, own.dtype, own.device)
+    steps.cuda_graph_kv_indices = rows
+    more = {}
+    if (splits := getattr(steps, "cuda_graph_num_kv_splits", None)) is not None:  # Triton's
+        more["cuda_graph_num_kv_splits_buf"] = splits
+    for row, backend in zip(rows, steps.attn_backends, strict=False):  # the last has no forward
+        backend.init_cuda_graph_state(max_bs, max_num_tokens, kv_indices_buf=row, **more)
+    return result
+
+
+_ATTENTION = "sglang.srt.layers.attention"
+_INIT = "init_cuda_graph_state"
+Hook = tuple[str, Callable[..., Any], HookType]
+HOOKS: dict[str, tuple[Hook, ...]] = {
+    "fa3": (("flashattention_backend.FlashAttentionBackend", share_page_tables, HookType.AFTER),),
+    "flashinfer": (
+        ("flashinfer_backend.FlashInferAttnBackend", share_flashinfer, HookType.AROUND),
+        ("flashinfer_backend.FlashInferMultiStepDraftBackend", share_draft_slots, HookType.AFTER),
+    ),
+    "flashinfer-mla": (
+        ("flashinfer_mla_backend.FlashInferMLAAttnBackend", share_flashinfer_mla, HookType.AROUND),
+        (
+            "flashinfer_mla_backend.FlashInferMLAMultiStepDraftBackend",
+            share_draft_slots,
+            HookType.AFTER,
+        ),
+    ),
+    "triton": (
+        ("triton_backend.TritonAttnBackend", share_triton, HookType.AROUND),
+        ("triton_backend.TritonMultiStepDraftBackend", share_draft_slots, HookType.AFTER),
+    ),
+}
+
+
+def install_index_hooks(backends: Collection[str], is_mla: bool) -> None:
+    """Hooks the buffers of those of ``backends`` that are known; before any of them is made."""
+    names = {"flashinfer-mla" if name == "flashinfer" and is_mla else name for name in backends}
+    hooks = [hook for name in sorted(HOOKS.keys() & names) for hook in HOOKS[name]]
+    hook_now([(f"{_ATTENTION}.{owner}.{_INIT}", hook, kind) for owner, hook, kind in hooks])
