@@ -42,6 +42,7 @@ from benchmarks.figures import HEADER, Figure, exact
 from benchmarks.fleet import Engine, keep_logs, serving_fleet
 from benchmarks.load import Round, generate_closed
 from benchmarks.models import ModelPair, prompt_ids
+from benchmarks.plant_plugin import FAULT_ENV
 from benchmarks.run_files import add_merge, begin_run, merge_lists, run_command, write_run
 from benchmarks.sampling import agreement, in_parallel
 from benchmarks.sampling_summary import identical
@@ -74,6 +75,7 @@ CONCURRENCY = (1, 8)
 NUM_PROMPTS = 24  # where no file has them
 MAX_TOTAL_TOKENS = 16384
 SHOWN = ("static-3", TREE_ARM, "ours")
+MOST_PLANTED = 0.9  # texts as none's over static EAGLE's, where tiers share what they must not
 MIN_CORRECT_DRAFTS = 0.2  # a round and request, where a miniature drafts
 # Few graphs: miniatures are for texts, and many servers start at once.
 FEW_GRAPHS = ("--cuda-graph-max-bs-decode", "8", "--max-running-requests", "16")
@@ -97,16 +99,20 @@ FAMILY_DRAFTS = {
 # SGLang's own choice of kernels needs a package that not every GPU machine has.
 OTHER_KERNELS = {"gpt-oss": ("--moe-runner-backend", "triton")}
 
+NO_ENVIRONMENT: Mapping[str, str] = {}
+PLANTED = "planted-fault"
+
 Raw = Mapping[str, Any]
 
 
 class Setting(NamedTuple):
-    """What a case adds to the arguments of every arm, and of those that speculate."""
+    """What a case adds to every arm, and to the arguments of those that speculate."""
 
     extra: tuple[str, ...]
     without: tuple[str, ...] = ()
     speculative: tuple[str, ...] = ()
     draft: str = "eagle3"
+    environment: Mapping[str, str] = NO_ENVIRONMENT
 
 
 SETTINGS = {
@@ -123,6 +129,8 @@ SETTINGS = {
     "rejection-sampling": Setting(
         (), speculative=("--speculative-use-rejection-sampling",), draft="eagle"
     ),
+    "plan-stream": Setting((), environment={"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}),
+    PLANTED: Setting((), environment={FAULT_ENV: "1"}),
 }
 
 
@@ -180,7 +188,7 @@ class Case(NamedTuple):
             replace(
                 arm,
                 extra=extra + setting.speculative * bool(arm.speculative),
-                environment=NO_MULTICAST | PYTHON_TREE,
+                environment={**NO_MULTICAST, **PYTHON_TREE, **setting.environment},
             )
             for arm in arms
         ]
@@ -205,7 +213,7 @@ CASES = {
         ),
         *(
             Case(backend, False, has_trees=False, family="llama", setting=name)
-            for backend in ("", "intel_amx")
+            for backend in ("", "triton", "intel_amx")
             for name in SETTINGS
         ),
     )
@@ -397,6 +405,9 @@ def figures(result: Raw) -> list[Figure]:
         mine, other = (same_texts(case["texts"][arm]) for arm in ("ours", rival))
         pairs = list(zip(mine, other, strict=True))
         claim = f"{case['name']}: texts as under none, ours over {rival}, {len(pairs)} requests"
+        if PLANTED in case["name"]:  # which the comparison must see
+            claims.append(Figure(claim, paired_ratio(pairs), MOST_PLANTED, is_upper=True))
+            continue
         claims.append(Figure(claim, paired_ratio(pairs), 1.0))
     return claims
 

@@ -30,8 +30,8 @@ FIRST_DRAFT = "sglang_adaptive_spec.host.plain_round.first_draft_correct"
 TOKEN_ID = 100
 # Deeper than any tier: how many consecutive verdicts the table counts.
 MAX_STEPS = 32
-# Requests in a batch, and output positions of a request, that draws are kept for (68 MB).
-MAX_REQUESTS, NUM_POSITIONS = 2048, 8320
+# Requests in a batch, and output positions of a request, that draws are kept for (136 MB).
+MAX_REQUESTS, NUM_POSITIONS = 4096, 8320
 # Positions behind the limit of new tokens that the rounds in flight at the end may still ask for.
 SPARE_POSITIONS = 2 * MAX_STEPS
 _MASK = 0xFFFFFFFF

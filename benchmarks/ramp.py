@@ -60,7 +60,12 @@ class Arrival(NamedTuple):
 
 
 def arrivals(
-    seconds: float, low: float, peak: float, seed: int, longest: float = 1.0
+    seconds: float,
+    low: float,
+    peak: float,
+    seed: int,
+    longest: float = 1.0,
+    chances: Sequence[float] = CHANCES,
 ) -> list[Arrival]:
     """Returns Poisson arrivals whose rate rises from ``low`` to ``peak`` a second and falls again.
 
@@ -70,6 +75,7 @@ def arrivals(
         peak: requests a second in the middle.
         seed: of times, lengths and acceptance.
         longest: scales the lengths.
+        chances: that a draft is accepted; a request draws one of them.
     """
     rng = random.Random(seed)
     made: list[Arrival] = []
@@ -80,7 +86,7 @@ def arrivals(
             made.append(
                 Arrival(
                     round(now, 6),
-                    f"p{rng.choice(CHANCES):.4f}-ramp{seed}-r{len(made)}",
+                    f"p{rng.choice(chances):.4f}-ramp{seed}-r{len(made)}",
                     int(rng.randint(*PROMPT_TOKENS) * longest),
                     int(rng.randint(*NEW_TOKENS) * longest),
                 )
@@ -139,10 +145,15 @@ def run(args: argparse.Namespace) -> int:
     return 1 if len(passes) < len(args.arms) * args.repeats else 0
 
 
-def send_ramp(server: Server, sent: Sequence[Arrival]) -> dict[str, Any]:
-    """Sends every request at its time; returns times per request and tokens per moment."""
+def send_ramp(server: Server, sent: Sequence[Arrival], prompt_seed: int = 0) -> dict[str, Any]:
+    """Sends every request at its time; returns times per request and tokens per moment.
+
+    Prompts of the same ``prompt_seed`` begin alike: what was sent before is in the prefix cache.
+    """
     server.command(accept_length=INJECTED, log_requests=True)
-    prompts = [prompt_ids(1, each.prompt_tokens, index)[0] for index, each in enumerate(sent)]
+    prompts = [
+        prompt_ids(1, each.prompt_tokens, prompt_seed + index)[0] for index, each in enumerate(sent)
+    ]
     start_ns = time.perf_counter_ns()
     asyncio.run(_send_all(server.url, sent, prompts))
     answer = server.command(accept_length=INJECTED)

@@ -25,6 +25,7 @@ PLUGINS = {
     "slice_bench": "benchmarks.measure_plugin:register",
     "bench_inject": "benchmarks.inject_plugin:register",
     "bench_rank_log": "benchmarks.rank_log_plugin:register",
+    "bench_plant": "benchmarks.plant_plugin:register",
 }
 POLL_S = 0.05
 WATCH_POLL_S = 0.005

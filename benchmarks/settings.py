@@ -80,7 +80,9 @@ def fleet_plan(args: argparse.Namespace, scratch: Path) -> Plan:
 
 def plan_with(args: argparse.Namespace, scratch: Path, arguments: Sequence[str]) -> Plan:
     """Returns a plan of servers with these arguments, the models and the context length."""
-    common = [*arguments, "--context-length", str(args.context_length)]
+    common = [*arguments]
+    if args.context_length:  # else the model's own
+        common += ["--context-length", str(args.context_length)]
     if args.target is None:
         pair = write_dummy_pair(scratch / "models")
         common += DUMMY_WEIGHTS

@@ -22,6 +22,9 @@ FREEZE_GC = "sglang.srt.model_executor.runner.base_cuda_graph_runner.freeze_gc"
 CAPTURE = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup.capture_decode_graph"
 HEADROOM = "sglang.srt.mem_cache.allocation_sizing.get_req_to_token_extra_context_len"
 
+Hook = tuple[str, Callable[..., Any], HookType]  # dotted path, hook, how it is applied
+_hooked: set[Hook] = set()
+
 
 def register_sentinel(reason: str) -> None:
     """Registers the public name so that reaching it unresolved stops the start with ``reason``."""
@@ -62,21 +65,24 @@ def install_build_hooks(
     hook_now([(target, hook, HookType.AROUND) for target, hook in hooks.items()])
 
 
-def hook_now(hooks: Sequence[tuple[str, Callable[..., Any], HookType]]) -> None:
-    """Hooks host symbols in this process alone.
-
-    Args:
-        hooks: Dotted path, hook and how it is applied.
+def hook_now(hooks: Sequence[Hook]) -> None:
+    """Hooks host symbols in this process alone; what is hooked already stays so.
 
     Raises:
-        RuntimeError: The host could not apply one; it says why in its log.
+        RuntimeError: The host did not apply one.
     """
-    for target, hook, hook_type in hooks:
+    new = [each for each in hooks if each not in _hooked]
+    before = [resolve_name(target) for target, _, _ in new]
+    for target, hook, hook_type in new:
         HookRegistry.register(target, hook, hook_type)
     HookRegistry.apply_hooks()
-    for target, _, _ in hooks:
-        if not hasattr(resolve_name(target), "__wrapped__"):
-            raise RuntimeError(f"ADAPTIVE_EAGLE could not hook {target}; the log above says why.")
+    for (target, _, _), unhooked in zip(new, before, strict=True):
+        if resolve_name(target) is unhooked:  # the host hooks a target once, and logs what fails
+            raise RuntimeError(
+                f"ADAPTIVE_EAGLE could not hook {target}: another plugin did so before, or the log "
+                "above says why. SGLANG_PLUGINS names the plugins to load."
+            )
+    _hooked.update(new)
 
 
 # The hooks import what they need when first called: a process that never asks for ADAPTIVE_EAGLE

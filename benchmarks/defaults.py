@@ -1,0 +1,236 @@
+"""With no flag but model, draft and algorithm: does a request wait where none would without drafts?
+
+Open loop, as benchmarks/ramp.py: arrivals rise to a peak and fall again, and are the same ones in
+every arm. A load is a peak and one chance of acceptance for all requests. Every flag is at
+SGLang's default in every arm: attention, context length, graphs, running requests, prefix cache.
+Llama-8B shapes with dummy weights, injected acceptance; what those force (`GPU_FORCED`) is all.
+
+On a machine with two H200s, from the project's root, 570 s; both commands make two passes each:
+
+    OUT=folder SHA=commit benchmarks/gpus.sh 0=defaults-1 1=defaults-2
+    python3 -m benchmarks.defaults merge runs/defaults-*.json \\
+        --result benchmarks/results/defaults-h200.json
+"""
+
+import argparse
+import itertools
+import math
+import resource
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.arms import ARMS, OURS, Arm
+from benchmarks.differences import differences, keys, measured_on
+from benchmarks.figures import HEADER, Figure, Ratio, exact
+from benchmarks.fleet import keep_logs
+from benchmarks.ramp import arrivals, send_ramp
+from benchmarks.ramp_summary import quantile, tokens_per_s
+from benchmarks.run_files import add_merge, begin_run, merge_lists, run_command, write_run
+from benchmarks.session import serving_arm
+from benchmarks.settings import (
+    CPU_COMMON,
+    PYTHON_TREE,
+    add_fleet_flags,
+    numbers,
+    plan_with,
+    words,
+)
+from benchmarks.tables import table
+
+GPU_FORCED = ("--skip-tokenizer-init", "--random-seed", "1")
+DEFAULT_ARMS = ("none", "builtin", "ours")
+ARM_OF = {"none": ARMS["none"], "builtin": ARMS["builtin"], "ours": Arm("ours", OURS)}
+PEAKS, CHANCES = (40, 120), (0.3, 0.7)
+LOADS = tuple(itertools.product(PEAKS, CHANCES))
+LOW = 2.0  # requests a second at both ends
+WARM_S, WARM_RATE = 3.0, 20.0
+PROMPTS_APART = 100_000  # so that no load finds another's prompts in the prefix cache
+# Limits by peak: tokens/s over none's, at least; the first token's median over so many times
+# none's and one of its rounds, at most; the time per token over none's, at most.
+LEAST_TOKENS = {40: 0.99, 120: 0.98}
+MOST_FIRST = 1.5
+MOST_PER_TOKEN = {40: 1.0}
+MIN_PASSES = 3
+FIGURES = {"tokens_per_s", "first_token_ms_p50", "first_token_ms_p99", "ms_per_token_p50"}
+PASS_KEYS = {"arm", "peak", "acceptance", "repeat", "largest_batch", "requests", *FIGURES}
+
+Raw = Mapping[str, Any]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line."""
+    top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = top.add_subparsers(dest="command", required=True)
+    run_ = commands.add_parser("run")
+    run_.add_argument("--arms", type=words, default=DEFAULT_ARMS)
+    run_.add_argument("--peaks", type=numbers, default=PEAKS, help="requests a second [40,120]")
+    run_.add_argument("--seconds", type=float, default=15.0, help="of arrivals [15]")
+    run_.add_argument("--longest", type=float, default=1.0, help="scales the lengths [1]")
+    add_fleet_flags(run_, max_total_tokens=0)
+    run_.set_defaults(context_length=0, repeats=2)
+    add_merge(commands)
+    return top
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves every load with one arm after the other; returns 1 if one is missing."""
+    deadline = time.monotonic() + args.deadline
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    record, path = begin_run(args, "defaults")
+    record |= {"passes": [], "starts": []}
+    with tempfile.TemporaryDirectory(prefix="defaults-bench-") as scratch:
+        for name in args.arms:
+            if time.monotonic() > deadline:
+                print(f"{name}: left out at the deadline")
+                continue
+            try:
+                serve(ARM_OF[name], args, Path(scratch) / name, record)
+            except (RuntimeError, OSError):  # the other arms are still worth running
+                traceback.print_exc(file=sys.stdout)
+            keep_logs([ARM_OF[name]], Path(scratch), path.with_suffix(".log"))
+            write_run(record, path)
+    print(pass_table(record["passes"]))
+    wanted = len(args.arms) * args.repeats * len(args.peaks) * len(CHANCES)
+    return 1 if len(record["passes"]) < wanted else 0
+
+
+def serve(arm: Arm, args: argparse.Namespace, folder: Path, record: dict[str, Any]) -> None:
+    """Starts an arm's server once, sends it every load as often as asked, notes what came."""
+    plan = plan_with(args, folder, CPU_COMMON if args.dry_cpu else GPU_FORCED)
+    plan = replace(plan, environment={**plan.environment, **PYTHON_TREE})
+    with serving_arm(arm, plan) as (server, measured):
+        send_ramp(server, arrivals(WARM_S, WARM_RATE, WARM_RATE, 0, args.longest))
+        for repeat in range(args.first_repeat, args.first_repeat + args.repeats):
+            for number, (peak, chance) in enumerate(itertools.product(args.peaks, CHANCES)):
+                sent = arrivals(args.seconds, LOW, peak, repeat, args.longest, (chance,))
+                seed = PROMPTS_APART * (repeat * len(LOADS) + number)
+                made = send_ramp(server, sent, seed)
+                load = {"arm": arm.name, "peak": peak, "acceptance": chance, "repeat": repeat}
+                record["passes"].append(with_figures(load | made))
+    record["starts"].append(measured)
+
+
+def with_figures(one: Raw) -> dict[str, Any]:
+    """Returns a pass with its figures computed from its requests."""
+    rows = one["requests"]
+    waits = [first - arrived for arrived, first, _, _ in rows]
+    per_token = [(last - first) / (number - 1) for _, first, last, number in rows]
+    return {
+        **{key: value for key, value in one.items() if key != "served"},
+        "tokens_per_s": round(tokens_per_s(one), 1),
+        "first_token_ms_p50": quantile(waits, 0.50),
+        "first_token_ms_p99": quantile(waits, 0.99),
+        "ms_per_token_p50": quantile(per_token, 0.50),
+    }
+
+
+def build_result(origin: Raw, passes: Sequence[Raw]) -> dict[str, Any]:
+    """Returns the result file."""
+    order = {arm: number for number, arm in enumerate(DEFAULT_ARMS)}
+    key = ("peak", "acceptance", "repeat")
+    ordered = sorted(passes, key=lambda each: (*(each[k] for k in key), order[each["arm"]]))
+    return {"provenance": dict(origin), "passes": [with_figures(each) for each in ordered]}
+
+
+def ratio_of_passes(mine: Sequence[float], others: Sequence[float]) -> Ratio:
+    """Returns the geometric mean of the passes' ratios; passes of the same arrivals are pairs."""
+    logs = [math.log(one / other) for one, other in zip(mine, others, strict=True)]
+    value = math.exp(statistics.fmean(logs))
+    if len(logs) < 2:
+        return exact(value)
+    return Ratio(value, statistics.stdev(logs) / math.sqrt(len(logs)), len(logs) - 1)
+
+
+def figures(result: Raw) -> list[Figure]:
+    """Returns what is claimed of every load."""
+    found = []
+    for peak, chance in LOADS:
+        by_arm = {
+            arm: [
+                each
+                for each in result["passes"]
+                if (each["arm"], each["peak"], each["acceptance"]) == (arm, peak, chance)
+            ]
+            for arm in ("ours", "none")
+        }
+        if by_arm["ours"] and len(by_arm["ours"]) == len(by_arm["none"]):
+            found += figures_of_load(f"to {peak} a second at {chance}", peak, **by_arm)
+    return found
+
+
+def figures_of_load(load: str, peak: int, ours: Sequence[Raw], none: Sequence[Raw]) -> list[Figure]:
+    """Returns the claims of one load; a round of none's is its median time per token."""
+
+    def over_none(name: str) -> Ratio:
+        return ratio_of_passes(*([each[name] for each in arm] for arm in (ours, none)))
+
+    most = [MOST_FIRST * each["first_token_ms_p50"] + each["ms_per_token_p50"] for each in none]
+    first = ratio_of_passes([each["first_token_ms_p50"] for each in ours], most)
+    name = f"{load}: first token over {MOST_FIRST:g} x none's and a round"
+    least, per_token = LEAST_TOKENS[peak], MOST_PER_TOKEN.get(peak)
+    return [
+        Figure(f"{load}: tokens/s over none's", over_none("tokens_per_s"), least),
+        Figure(name, first, 1.0, is_upper=True),
+        *(
+            [Figure(f"{load}: time per token", over_none("ms_per_token_p50"), per_token, True)]
+            if per_token is not None
+            else []
+        ),
+    ]
+
+
+def check_defaults(result: Raw) -> list[str]:
+    """Returns what is wrong with the shape or the figures of the result."""
+    problems = keys("file", result, {"provenance", "passes"})
+    if problems:
+        return problems
+    problems += measured_on(result["provenance"])
+    sent: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for number, each in enumerate(result["passes"]):
+        problems += keys(f"passes.{number}", each, PASS_KEYS)
+        if not problems:
+            of_load = sent.setdefault((each["peak"], each["acceptance"], each["repeat"]), {})
+            of_load[each["arm"]] = [[row[0], row[3]] for row in each["requests"]]
+    if problems:
+        return problems
+    for load, by_arm in sent.items():
+        problems += [f"{load}: no pass of {arm}" for arm in set(DEFAULT_ARMS) - by_arm.keys()]
+        if len({str(requests) for requests in by_arm.values()}) > 1:
+            problems.append(f"{load}: the arms got other requests")
+    for load in LOADS:
+        if (num := sum(key[:2] == load for key in sent)) < MIN_PASSES:
+            problems.append(f"{load}: {num} passes of {MIN_PASSES}")
+    return problems + differences(result, build_result(result["provenance"], result["passes"]), "")
+
+
+def pass_table(passes: Sequence[Raw]) -> str:
+    """Returns the figures of every pass."""
+    shown = ("arm", "peak", "acceptance", "repeat", *sorted(FIGURES), "largest_batch")
+    return table(shown, [[each[name] for name in shown] for each in passes])
+
+
+def figure_table(result: Raw) -> str:
+    """Returns every claim with its verdict, and the passes behind it."""
+    claims = [each.row() for each in figures(result)]
+    return "\n".join((table(HEADER, claims), pass_table(result["passes"])))
+
+
+def merge(args: argparse.Namespace) -> int:
+    """Writes the result file from run files."""
+    return merge_lists(args, "passes", build_result, figure_table)
+
+
+def main() -> int:
+    """Runs one command."""
+    return run_command(parser(), run, merge)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
