@@ -44,8 +44,8 @@ transition-j           23300 transition run $injected --arms static-1,static-3,s
 transition-real        23900 transition run $real --workloads mixed-text --tag s
 transition-alternating 24500 transition run $real --workloads alternating --tag a
 ramp                   25100 ramp run --seconds 40 --arms goodput,none,builtin --tag 1
-defaults-1             32100 defaults run --arms ours,none,builtin --tag 1
-defaults-2             32400 defaults run --arms none,ours,builtin --tag 2 --first-repeat 3
+defaults-1             32100 defaults run --seconds 10 --arms ours,none,builtin --tag 1
+defaults-2             32400 defaults run --seconds 10 --arms none,ours,builtin --tag 2 --first-repeat 3
 overhead               25700 overhead run --arms goodput --tag o1
 overlap-1              26300 overlap run --tag 1
 overlap-2              26900 overlap run --tag 2 \

@@ -5,11 +5,13 @@ against the released wheels in the tests, against the installed host at `registe
 `sglang-adaptive-spec check`. Standard library only.
 
 `symbols.py` says how a row is read. The rows follow a server's life: `contract_start.py` until it
-is ready, `contract_rounds.py` from then on, `contract_plain.py` for what zero steps add.
+is ready, `contract_rounds.py` from then on, `contract_plain.py` for what zero steps add. What
+attention backends keep stands in `contract_attention.py`.
 """
 
 from __future__ import annotations
 
+from sglang_adaptive_spec.host.contract_attention import ATTENTION
 from sglang_adaptive_spec.host.contract_plain import PLAIN
 from sglang_adaptive_spec.host.contract_rounds import ROUNDS
 from sglang_adaptive_spec.host.contract_start import START
@@ -17,4 +19,4 @@ from sglang_adaptive_spec.host.symbols import Kind, Symbol
 
 __all__ = ["CONTRACT", "Kind", "Symbol"]
 
-CONTRACT: tuple[Symbol, ...] = START + ROUNDS + PLAIN
+CONTRACT: tuple[Symbol, ...] = START + ATTENTION + ROUNDS + PLAIN

@@ -101,7 +101,12 @@ ROUNDS: tuple[Symbol, ...] = (
         ),
         (CALL, "init_attention_backend", "build the zero-step tier's draft-extend", "self"),
         (READ, "hot_token_id", "map a proposal to the target's vocabulary"),
-        (READ, "plan_stream", "let the host prepare a catch-up when its window is there"),
+        (
+            READ,
+            "plan_stream",
+            "plan a draft-extend after verify has read the index, and after its window is there",
+        ),
+        (READ, "device", "find the stream that verify runs on"),
         (READ, "draft_runner", "switch the draft model's backends"),
         (WRITE, "topk", "switch tiers; relay as many proposals whatever the tier"),
         (WRITE, "speculative_num_steps", "switch tiers"),

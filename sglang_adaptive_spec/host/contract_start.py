@@ -158,7 +158,12 @@ _START: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.arg_groups.model_override_base",
         (CALL, "model_config_of", "know the heads of the target", "server_args"),
-        (CALL, "use_mla_backend", "refuse trees where MLA backends draft chains", "server_args"),
+        (
+            CALL,
+            "use_mla_backend",
+            "refuse trees where MLA backends draft chains; hook the backends that serve",
+            "server_args",
+        ),
     ),
     *of(
         "sglang.srt.server_args:ServerArgs",
@@ -198,7 +203,12 @@ _START: tuple[Symbol, ...] = (
     ),
     *of(
         "sglang.srt.mem_cache.allocation_sizing",
-        (CALL, "get_alloc_reserve_per_decode", "know what a round may write", ""),
+        (
+            CALL,
+            "get_alloc_reserve_per_decode",
+            "know what a round may write, and look up past the end of the context",
+            "",
+        ),
     ),
     *of(
         "sglang.srt.runtime_context:RuntimeContext",
@@ -291,40 +301,6 @@ _START: tuple[Symbol, ...] = (
         (READ, "world_size", "ask other ranks only when there are some"),
         (READ, "cpu_group", "take the least free memory of all ranks"),
     ),
-    # -- FlashInfer's plan buffers --
-    *of(
-        "sglang.srt.utils",
-        (CALL, "is_flashinfer_available", "hook its backend only where it is installed", ""),
-    ),
-    *of(
-        "sglang.srt.layers.attention.flashinfer_backend:FlashInferAttnBackend",
-        (
-            HOOK,
-            "_prepare_cuda_graph_metadata",
-            "let the graphs of a backend share their plan buffers",
-            "self, bs, num_tokens, forward_mode",
-        ),
-        (READ, "forward_metadata", "find the wrappers just made"),
-        (READ, "workspace_buffer", "know how wide a catch-up it allows"),
-    ),
-    *of(
-        "sglang.srt.layers.attention.flashinfer_mla_backend",
-        (READ, "FlashInferMLAAttnBackend", "know that its plan takes the same at any width"),
-    ),
-    *of(
-        "sglang.srt.layers.attention.flashinfer_backend:DecodeMetadata",
-        (READ, "decode_wrappers", "share their plan buffers"),
-    ),
-    *of(
-        "sglang.srt.layers.attention.flashinfer_backend:PrefillMetadata",
-        (READ, "prefill_wrappers", "share their plan buffers"),
-    ),
-    *of(
-        "sglang.srt.model_executor.forward_batch_info:ForwardMode",
-        (CALL, "is_decode_or_idle", "tell which wrappers were made", "self"),
-        (CALL, "is_target_verify", "tell which wrappers were made", "self"),
-        (CALL, "is_draft_extend_v2", "tell which wrappers were made", "self"),
-    ),
     # -- measuring rounds --
     *of(
         "sglang.srt.managers.schedule_batch:ScheduleBatch",
@@ -360,8 +336,12 @@ _START: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.configs.model_config:ModelConfig",
         (READ, "vocab_size", "sample greedily"),
-        (READ, "is_hybrid_swa", "raise the cap only where no pools depend on it"),
-        (READ, "context_len", "measure no context that attention has no buffers for"),
+        (READ, "is_hybrid_swa", "know that the slots of windows are found apart"),
+        (
+            READ,
+            "context_len",
+            "know how large an index gets; measure no context that attention has no buffers for",
+        ),
     ),
     *of(
         f"{_EAGLE}:EAGLEWorkerV2",

@@ -20,7 +20,8 @@ from tests.hosts import REPO
 PACKAGE = REPO / "sglang_adaptive_spec"
 # The check itself touches no host symbol.
 CHECKERS = {
-    *("contract.py", "contract_start.py", "contract_rounds.py", "contract_plain.py"),
+    *("contract.py", "contract_attention.py"),
+    *("contract_start.py", "contract_rounds.py", "contract_plain.py"),
     "symbols.py",
     *("source.py", "static_check.py", "versions.py"),
 }
@@ -35,11 +36,13 @@ FOREIGN = {
     "Generator", "Tensor", "arange", "copy_", "flatten", "full_like", "int32", "int64",
     "manual_seed", "ones", "randn", "randperm", "sum", "to",
     "tolist", "type", "uint8", "unsqueeze", "where", "cpu", "full", "nbytes", "view", "zeros",
-    "cat",
+    "cat", "numel",
     "get_device_module", "get_device_name", "synchronize", "current_stream", "wait_stream",
     "_int_workspace_buffer", "_pin_memory_int_workspace_buffer",  # FlashInfer's wrappers
     "architectures", "index_share_for_mtp_iteration",  # a Hugging Face config
     "labels", "inc",  # prometheus_client
+    "structs",  # msgspec
+    "page_table", "page_table_draft_decode",  # entries of dicts: test_attention.py
     "terminate",  # a process
     "__wrapped__",  # functools.wraps
     "hidden_size", "num_key_value_heads",  # a Hugging Face config
@@ -61,6 +64,11 @@ CHANGES = (Kind.HOOK, Kind.OVERRIDE, Kind.WRITE)
 LEAVES = {symbol.name.rpartition(".")[2] for symbol in CONTRACT}
 PATHS = {symbol.path for symbol in CONTRACT}
 DOTTED = re.compile(r"sglang(\.\w+)+")
+# The last two put together what they hook: ATTENTION, module.Class and method.
+HOOKING = ("registration.py", "workspaces.py", "shared_index.py", "eager_lengths.py")
+ATTENTION = "sglang.srt.layers.attention"
+BACKEND = re.compile(r"\w+_backend\.\w+Backend")
+BACKEND_METHOD = re.compile(r"init_\w+")
 
 
 def _tree(path: Path) -> ast.Module:
@@ -149,15 +157,25 @@ def test_every_host_name_in_the_code_stands_in_the_table() -> None:
             assert listed or name in modules, f"{path.name} uses {name}"
 
 
+def _hook_targets(path: Path) -> Iterator[str]:
+    nodes = ast.walk(_tree(path))
+    texts = {str(node.value) for node in nodes if isinstance(node, ast.Constant)} - {ATTENTION}
+    yield from filter(DOTTED.fullmatch, texts)
+    for backend in filter(BACKEND.fullmatch, texts):
+        for method in filter(BACKEND_METHOD.fullmatch, texts):
+            yield f"{ATTENTION}.{backend}.{method}"
+
+
 def test_every_hook_target_is_a_hook_of_the_table_and_vice_versa() -> None:
-    targets = {
-        node.value
-        for name in ("registration.py", "workspaces.py")
-        for node in ast.walk(_tree(PACKAGE / "host" / name))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if DOTTED.fullmatch(node.value)
-    }
+    targets = {target for name in HOOKING for target in _hook_targets(PACKAGE / "host" / name)}
     assert targets == {symbol.path for symbol in CONTRACT if symbol.kind is Kind.HOOK}
+
+
+def test_every_module_that_hooks_is_looked_at() -> None:
+    for path in HOST_CODE:
+        calls = (node.func for node in ast.walk(_tree(path)) if isinstance(node, ast.Call))
+        hooks = {"hook_now", "HookRegistry.register"} & set(map(ast.unparse, calls))
+        assert not hooks or path.name in HOOKING, path.name
 
 
 def test_every_attribute_that_host_code_touches_is_listed_ours_or_foreign() -> None:

@@ -47,15 +47,30 @@ def test_what_the_hosts_workspace_holds_needs_no_other(
     assert not buffers
 
 
+@pytest.mark.parametrize(
+    ("needed", "made"),
+    [(HOSTS_BYTES + 1, 2**30), (2**30, 2**30), (2**30 + 1, 2**30 + 1), (2**31, 2**31)],
+)
 def test_the_host_takes_the_large_one_that_is_there(
-    workspaces: Any, buffers: dict[str, torch.Tensor]
+    workspaces: Any, buffers: dict[str, torch.Tensor], needed: int, made: int
 ) -> None:
     from sglang.srt.runtime_context import get_buffer
 
-    workspaces.provide_workspace(HOSTS_BYTES + 1, "meta")
+    workspaces.provide_workspace(needed, "meta")
     taken = get_buffer("flashinfer_workspace", lambda: pytest.fail("the host makes its own"))
-    assert taken.nbytes == workspaces.largest_workspace_bytes() == 2**30
+    assert taken.nbytes == made
     assert taken.dtype == torch.uint8
+
+
+def test_the_largest_holds_the_catch_ups_of_512_requests_of_8b(
+    workspaces: Any, buffers: dict[str, torch.Tensor]
+) -> None:
+    """Or of 256 of 70B."""
+    largest = workspaces.largest_workspace_bytes()
+    assert largest == 2**31
+    assert workspaces.plan_bytes(512, 15, 32, 8, 128) < 0.75 * largest
+    assert workspaces.plan_bytes(256, 15, 64, 8, 128) < largest
+    assert workspaces.plan_bytes(512, 15, 64, 8, 128) > largest
 
 
 def test_what_the_user_set_stays(
@@ -76,6 +91,7 @@ def test_no_room_for_it_says_what_to_change(
     monkeypatch.setattr(torch, "empty", refuse)
     with pytest.raises(RuntimeError, match="need 402653185: lower --mem-fraction-static") as caught:
         workspaces.provide_workspace(HOSTS_BYTES + 1, "meta")
+    assert f"workspace of {2**30} bytes" in str(caught.value)
     assert SETTING in str(caught.value)
     assert not buffers
 

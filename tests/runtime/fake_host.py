@@ -52,11 +52,11 @@ class FakeHost:
     def min_free_gb(self) -> float:
         return min(self.left_gb, self.other_rank_free_gb)
 
-    def is_cap_raised(self) -> bool:
-        return self.is_cap_ours
+    def num_penalized(self) -> int:
+        return self._num_in_graphs() if self.is_cap_ours else 0
 
     def lower_cap_size(self) -> int | None:
-        largest = max(self.captured)
+        largest = self._num_in_graphs()
         return largest if self.is_cap_ours and largest < self.max_batch_size else None
 
     def lower_cap(self, largest: int) -> None:
@@ -72,3 +72,6 @@ class FakeHost:
 
     def leave_out(self, tier: Tier) -> None:
         self.policy = self.policy.without([tier])
+
+    def _num_in_graphs(self) -> int:
+        return min(max(self.captured), self.max_batch_size)

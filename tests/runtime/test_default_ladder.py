@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive_spec.config import load_config, parse_config
-from sglang_adaptive_spec.host.indices import GraphIndex
+from sglang_adaptive_spec.host.indices import Extent, IndexShape
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier, chain_tier
 from sglang_adaptive_spec.runtime.builder import build_tiers, reserved_gb
@@ -18,6 +18,7 @@ from tests.runtime.fake_host import VOCAB, FakeHost
 
 TEN = chain_tier(10)
 CONFIG = load_config(None)
+MOST = 4096  # running requests that SGLang serves without speculation
 
 
 class DefaultLadder(FakeHost):
@@ -39,30 +40,36 @@ class DefaultLadder(FakeHost):
         return tuple(graph_batch_sizes(tier, captured, self.policy.reachable, self.max_batch_size))
 
 
-def build(
-    host: DefaultLadder, context_length: int = 8192, budget_gb: float = math.inf
-) -> set[Tier]:
+def index_gb(host: DefaultLadder, context_length: int) -> float:
+    """What FlashInfer keeps for all tiers; it is there before the first tier is planned."""
+    largest = {tier: max(host.graph_batch_sizes(tier), default=0) for tier in CONFIG.tiers}
+    shape = IndexShape(["flashinfer"], context_length, page_size=1, num_pools=1, row_bytes=0)
+    return shape.gb(Extent.of(largest, CATCH_UP_ROUNDS))
+
+
+def build(host: DefaultLadder, budget_gb: float = math.inf) -> set[Tier]:
     """Builds from 10 steps on, which took 0.25 GB up to batch 8 (matrix-trees-h200.json)."""
     pool, sizes = RuntimePool([Slot(host, "slot")], TEN), host.graph_batch_sizes(TEN)
     assert sizes == (1, 2, 3, 4, 6, 8)
     pool.add(TierState(TEN, (10,), sizes, 1.0, 0.25))
-    index = GraphIndex(["flashinfer"], context_length, 1, CATCH_UP_ROUNDS, 0)
-    memory = MemoryModel(0.1, index.gb)
-    memory.learn(TEN, sizes, 0.25 + index.gb(TEN, 8))
+    memory = MemoryModel(0.1)
+    memory.learn(TEN, sizes, 0.25)
     build_tiers(pool, host, memory, budget_gb)
     return {state.tier for state in pool.states}
 
 
-@pytest.mark.parametrize(
-    ("context_length", "max_batch_size"),
-    # FlashInfer, tests/host/test_request_cap.py; then what a user may set.
-    [(8192, 2048), (8192, 256), (40960, 136), (131072, 48), (131072, 128)],
-)
-def test_every_tier_is_kept(context_length: int, max_batch_size: int) -> None:
-    penalties_gb = reserved_gb(0, max_batch_size, VOCAB) - reserved_gb(0, 0, VOCAB)
-    host = DefaultLadder(max_batch_size, free_gb=10.0 + penalties_gb, is_cap_ours=True)
-    assert build(host, context_length, CONFIG.memory_budget_gb) == set(CONFIG.tiers)
+@pytest.mark.parametrize("context_length", [8192, 40960, 131072])
+@pytest.mark.parametrize(("max_batch_size", "is_ours"), [(48, True), (256, False), (MOST, True)])
+def test_every_tier_is_kept(context_length: int, max_batch_size: int, is_ours: bool) -> None:
+    host = DefaultLadder(max_batch_size, free_gb=10.0, is_cap_ours=is_ours)
+    host.left_gb -= index_gb(host, context_length)
+    assert build(host, CONFIG.memory_budget_gb) == set(CONFIG.tiers)
     assert host.max_batch_size == max_batch_size
+
+
+def test_the_index_of_a_long_context_is_less_than_a_gigabyte() -> None:
+    """A tier had one of its own before, up to 2.5 GB: 15 tokens in 256 catch-ups of 131,072."""
+    assert index_gb(DefaultLadder(MOST, free_gb=0.0), 131072) == pytest.approx(0.81, abs=0.01)
 
 
 def test_requests_beyond_the_graphs_cost_no_tier() -> None:
@@ -73,30 +80,46 @@ def test_requests_beyond_the_graphs_cost_no_tier() -> None:
         for gb in sizes_gb
         if build(DefaultLadder(256, free_gb=gb, is_cap_ours=True)) == every_tier
     )
-    host = DefaultLadder(2048, free_gb=enough_gb, is_cap_ours=True)
+    host = DefaultLadder(MOST, free_gb=enough_gb, is_cap_ours=True)
     assert build(host) == every_tier
-    assert host.max_batch_size == 256
-    host = DefaultLadder(2048, free_gb=enough_gb + reserved_gb(2048, 2048, VOCAB), is_cap_ours=True)
+    assert host.max_batch_size == 256 * 6  # as many rows as the verify of 256 with five steps
+    more_gb = reserved_gb(MOST, 0, VOCAB) - reserved_gb(256 * 6, 0, VOCAB)
+    host = DefaultLadder(MOST, free_gb=enough_gb + more_gb, is_cap_ours=True)
     assert build(host) == every_tier
-    assert host.max_batch_size == 2048
+    assert host.max_batch_size == MOST
+
+
+def test_penalties_have_room_for_as_many_requests_as_graphs_hold() -> None:
+    """Beyond, they may run out of memory, as without speculation."""
+    room_gb = 2.0 + reserved_gb(MOST, 256, VOCAB)
+    host = DefaultLadder(MOST, free_gb=room_gb, is_cap_ours=True)
+    assert build(host) == set(CONFIG.tiers)
+    assert host.max_batch_size == MOST
+    without_gb = 2.0 + reserved_gb(MOST, 0, VOCAB)
+    host = DefaultLadder(MOST, free_gb=without_gb, is_cap_ours=True)
+    build(host)
+    assert host.max_batch_size < MOST
+    host = DefaultLadder(MOST, free_gb=without_gb)  # the user's number: nothing for penalties
+    assert build(host) == set(CONFIG.tiers)
 
 
 def test_as_many_requests_stay_as_there_is_room_for() -> None:
-    least_gb, most_gb = (reserved_gb(size, size, VOCAB) for size in (256, 2048))
-    host = DefaultLadder(2048, free_gb=4.0 + (least_gb + most_gb) / 2, is_cap_ours=True)
+    least_gb, most_gb = (reserved_gb(size, 256, VOCAB) for size in (256 * 6, MOST))
+    host = DefaultLadder(MOST, free_gb=2.0 + (least_gb + most_gb) / 2, is_cap_ours=True)
     assert build(host) == set(CONFIG.tiers)
-    assert 256 < host.max_batch_size < 2048
+    assert 256 * 6 < host.max_batch_size < MOST
 
 
 def test_a_tier_of_large_batches_alone_goes_with_them() -> None:
-    slots = {"1": {"candidate_steps": [1]}, "257": {"candidate_steps": [0]}}
+    slots = {"1": {"candidate_steps": [0]}, "257": {"candidate_steps": [1]}}
     config = parse_config("test", json.dumps({"policy": "goodput", **slots}).encode())
-    policy = build_policy(config, 1)
-    host = FakeHost(5.2, 0.1, 1e9, policy, [64, 128, 256], 2048, is_cap_ours=True)
+    policy, vocab_size = build_policy(config, 1), 8 * VOCAB
+    free_gb = 3.5 + reserved_gb(256, 256, vocab_size)
+    host = FakeHost(free_gb, 0.1, 1e9, policy, [64, 128, 256], 2048, True, vocab_size)
     pool = RuntimePool([Slot(host, "slot")], TEN)
     pool.add(TierState(TEN, (10,), (256,), 1.0, 0.25))  # what the server started at is no tier
     build_tiers(pool, host, MemoryModel(1.5, unit_gb=0.01))
-    assert host.built == [chain_tier(1)]
+    assert host.built == [PLAIN_TIER]
     assert host.max_batch_size == 256
 
 
@@ -107,6 +130,6 @@ def test_a_number_that_the_user_named_costs_tiers() -> None:
 
 
 def test_requests_go_only_where_that_helps() -> None:
-    host = DefaultLadder(2048, free_gb=40.0, is_cap_ours=True)
+    host = DefaultLadder(MOST, free_gb=40.0, is_cap_ours=True)
     assert build(host, budget_gb=1.0) < set(CONFIG.tiers)  # the budget alone lacks room
-    assert host.max_batch_size == 2048
+    assert host.max_batch_size == MOST

@@ -1,8 +1,8 @@
-"""What a tier is expected to take: learned from a measured one, the index of KV slots apart."""
+"""What a tier is expected to take: learned from a measured one."""
 
 import pytest
 
-from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+from sglang_adaptive_spec.policy.tiers import chain_tier
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 
 SEVEN = chain_tier(7)
@@ -25,29 +25,17 @@ def test_without_graphs_only_the_backends_count() -> None:
     assert memory.estimate_gb(SEVEN, ()) == 0.5
 
 
-def context_gb(tier: Tier, batch_size: int) -> float:
-    """An index of 0.01 GB a token and request."""
-    return 0.01 * batch_size * tier.num_draft_tokens
-
-
-def test_the_index_is_no_part_of_what_a_graph_takes() -> None:
-    """A start-up tier of small batches tells nothing about it, and need not."""
-    memory = MemoryModel(fixed_gb=0.1, index_gb=context_gb)
-    few, many = (1, 2, 4, 8), (1, 2, 4, 8, 128)
-    memory.learn(SEVEN, few, 0.1 + context_gb(SEVEN, 8) + 0.36)
-    assert memory.unit_gb == pytest.approx(0.36 / (4 * 9))
-    assert memory.estimate_gb(SEVEN, many) == pytest.approx(0.1 + context_gb(SEVEN, 128) + 0.45)
-
-
 def test_a_tier_that_took_less_than_backends_do_teaches_nothing() -> None:
-    memory = MemoryModel(fixed_gb=0.5, index_gb=context_gb)
+    memory = MemoryModel(fixed_gb=0.5)
     memory.learn(SEVEN, (1, 2, 4, 8), 0.4)
     assert not memory.has_learned
-    assert memory.estimate_gb(SEVEN, (8,)) == 0.5 + context_gb(SEVEN, 8)
+    assert memory.estimate_gb(SEVEN, (8,)) == 0.5
 
 
-def test_an_index_larger_than_what_was_measured_is_not_believed() -> None:
-    memory = MemoryModel(fixed_gb=0.1, index_gb=context_gb)
-    memory.learn(SEVEN, (1, 2, 4, 8), 0.1 + context_gb(SEVEN, 8))
-    assert memory.has_learned
-    assert memory.estimate_gb(SEVEN, (1, 2, 4, 8)) == pytest.approx(0.1 + context_gb(SEVEN, 8))
+def test_the_largest_batch_of_a_tier_costs_what_any_batch_does() -> None:
+    """What finds the KV slots is shared: a start-up tier of small batches tells all there is."""
+    memory = MemoryModel(fixed_gb=0.1)
+    memory.learn(SEVEN, (1, 2, 4, 8), 0.1 + 0.36)
+    assert memory.unit_gb == pytest.approx(0.36 / (4 * 9))
+    assert memory.estimate_gb(SEVEN, (1, 2, 4, 256)) == pytest.approx(0.46)
+    assert memory.estimate_gb(SEVEN, (1, 2, 4, 8, 256)) == pytest.approx(0.1 + 0.45)

@@ -1,0 +1,167 @@
+"""What of the host's attention backends the plugin touches: plans, the index of KV slots, lengths.
+
+The index of KV slots is shared by host/shared_index.py, plans by host/workspaces.py; lengths of
+forwards without graphs come from host/eager_lengths.py.
+"""
+
+from __future__ import annotations
+
+from sglang_adaptive_spec.host.symbols import Kind, Row, Symbol, of
+
+HOOK, OVERRIDE, CALL, READ, WRITE = Kind
+
+_FA3 = "sglang.srt.layers.attention.flashattention_backend"
+_FLASHINFER = "sglang.srt.layers.attention.flashinfer_backend"
+_FLASHINFER_MLA = "sglang.srt.layers.attention.flashinfer_mla_backend"
+_TRITON = "sglang.srt.layers.attention.triton_backend"
+
+# Of the three backends that draft several steps in one graph.
+_DRAFT_STEPS: tuple[Row, ...] = (
+    (
+        HOOK,
+        "init_cuda_graph_state",
+        "let the draft steps of all tiers share one index",
+        "self, max_bs, max_num_tokens",
+    ),
+    (READ, "max_context_len", "know how large that index gets"),
+    (READ, "attn_backends", "hand each step its row of the index"),
+    (WRITE, "cuda_graph_kv_indices", "share it between tiers"),
+)
+
+ATTENTION: tuple[Symbol, ...] = (
+    # -- FlashInfer's plan buffers --
+    *of(
+        "sglang.srt.utils",
+        (CALL, "is_flashinfer_available", "hook its backend only where it is installed", ""),
+    ),
+    *of(
+        f"{_FLASHINFER}:FlashInferAttnBackend",
+        (
+            HOOK,
+            "_prepare_cuda_graph_metadata",
+            "let the graphs of a backend share their plan buffers",
+            "self, bs, num_tokens, forward_mode",
+        ),
+        (READ, "forward_metadata", "find the wrappers just made"),
+        (READ, "workspace_buffer", "know how wide a catch-up it allows"),
+    ),
+    *of(
+        _FLASHINFER_MLA,
+        (READ, "FlashInferMLAAttnBackend", "know that its plan takes the same at any width"),
+    ),
+    *of(
+        f"{_FLASHINFER}:DecodeMetadata",
+        (READ, "decode_wrappers", "share their plan buffers"),
+    ),
+    *of(
+        f"{_FLASHINFER}:PrefillMetadata",
+        (READ, "prefill_wrappers", "share their plan buffers"),
+    ),
+    *of(
+        "sglang.srt.model_executor.forward_batch_info:ForwardMode",
+        (CALL, "is_decode_or_idle", "tell which wrappers were made", "self"),
+        (CALL, "is_target_verify", "tell which wrappers were made", "self"),
+        (CALL, "is_draft_extend_v2", "tell which wrappers were made", "self"),
+    ),
+    # -- the index of KV slots --
+    *of(
+        f"{_FLASHINFER}:FlashInferAttnBackend",
+        (
+            HOOK,
+            "init_cuda_graph_state",
+            "let all tiers share one index and one mask",
+            "self, max_bs, max_num_tokens, kv_indices_buf",
+        ),
+        (READ, "max_context_len", "know how many slots a request may look up"),
+        (READ, "kv_indptr", "make the index of the type and on the device that it counts in"),
+        (READ, "num_wrappers", "give each wrapper an index of its own"),
+        (READ, "skip_prefill", "share a mask only where there is one"),
+        (WRITE, "cuda_graph_kv_indices", "share the index between tiers"),
+        (WRITE, "cuda_graph_custom_mask", "share the mask between tiers"),
+    ),
+    *of(
+        f"{_FLASHINFER_MLA}:FlashInferMLAAttnBackend",
+        (
+            HOOK,
+            "init_cuda_graph_state",
+            "let all tiers share one index",
+            "self, max_bs, max_num_tokens, kv_indices_buf",
+        ),
+        (READ, "max_context_len", "know how many slots a request may look up"),
+        (READ, "kv_indptr", "make the index of the type and on the device that it counts in"),
+    ),
+    *of(
+        f"{_TRITON}:TritonAttnBackend",
+        (
+            HOOK,
+            "init_cuda_graph_state",
+            "let all tiers share one index, one mask and one set of partial results",
+            "self, max_bs, max_num_tokens, kv_indices_buf, *, cuda_graph_num_kv_splits_buf",
+        ),
+        (READ, "max_context_len", "know how many slots a request may look up"),
+        (READ, "device", "make the index there"),
+        (READ, "sliding_window_size", "know how many slots of a window a request may look up"),
+        (WRITE, "cuda_graph_window_kv_indices", "share the index of windows between tiers"),
+        (WRITE, "cuda_graph_attn_logits", "share partial results between tiers"),
+        (WRITE, "cuda_graph_swa_attn_logits", "share partial results between tiers"),
+        (WRITE, "cuda_graph_attn_lse", "share partial results between tiers"),
+        (WRITE, "_verify_mask", "share the mask between tiers"),
+    ),
+    *of(f"{_FLASHINFER}:FlashInferMultiStepDraftBackend", *_DRAFT_STEPS),
+    *of(f"{_FLASHINFER_MLA}:FlashInferMLAMultiStepDraftBackend", *_DRAFT_STEPS),
+    *of(
+        f"{_TRITON}:TritonMultiStepDraftBackend",
+        *_DRAFT_STEPS,
+        (READ, "cuda_graph_num_kv_splits", "hand the steps what the host hands them"),
+    ),
+    # The tables are entries of these dicts, which tests/contract/test_attention.py looks at.
+    *of(
+        f"{_FA3}:FlashAttentionBackend",
+        (
+            HOOK,
+            "init_cuda_graph_state",
+            "let all tiers share one table of pages and one mask",
+            "self, max_bs, max_num_tokens",
+        ),
+        (WRITE, "decode_cuda_graph_metadata", "share its table of pages"),
+        (WRITE, "target_verify_metadata", "share its table of pages"),
+        (WRITE, "draft_extend_metadata", "share its table of pages"),
+        (WRITE, "draft_decode_metadata_topk_normal", "share its table, of trees"),
+        (WRITE, "target_verify_metadata_topk_normal", "share its table, of trees"),
+        (READ, "token_to_kv_pool", "tell the windows of the target from those of the draft"),
+        (WRITE, "_verify_mask", "share the mask between tiers"),
+    ),
+    *of(
+        "sglang.srt.layers.attention.verify_mask:VerifyMask",
+        (READ, "buffer", "put the shared mask in a copy of this struct"),
+    ),
+    # -- lengths of forwards without graphs --
+    *of(
+        f"{_FA3}:FlashAttentionBackend",
+        (
+            HOOK,
+            "init_forward_metadata",
+            "gather as many pages as the longest request may have, not the whole context",
+            "self, forward_batch",
+        ),
+    ),
+    *of(
+        f"{_TRITON}:TritonAttnBackend",
+        (
+            HOOK,
+            "init_forward_metadata",
+            "look up as many slots as the longest request may have, not the whole context",
+            "self, forward_batch",
+        ),
+    ),
+    *of(
+        "sglang.srt.model_executor.forward_batch_info:ForwardBatch",
+        (READ, "batch_size", "bound the length of each request of the forward"),
+        (WRITE, "seq_lens_cpu", "tell FA3 the bound while it looks pages up"),
+        (WRITE, "seq_lens_sum", "tell Triton the bound while it looks slots up"),
+    ),
+    *of(
+        "sglang.srt.managers.schedule_batch:ReqKvInfo",
+        (READ, "kv_allocated_len", "know how long a request may be without a sync"),
+    ),
+)
