@@ -5,6 +5,8 @@ without a graph takes every request to be as long as the context: at 131,072 tok
 a round for 2,048 requests, where no speculation, which has the lengths, gathers a few MB (sglang
 0.5.23 flashattention_backend.py:init_forward_metadata, triton_backend.py:init_forward_metadata).
 What the scheduler has reserved for a request bounds its length, and is known without a sync.
+On Triton that is for decodes and verifies: drafts without graphs are for small batches, or come in
+parts (plain_round.py), and look up whole contexts as with static EAGLE.
 """
 
 from collections.abc import Callable, Collection, Sequence

@@ -48,7 +48,7 @@ class IndexShape(NamedTuple):
     context_length: int
     page_size: int
     num_pools: int  # 2 with sliding windows: their slots are found apart
-    row_bytes: int  # of the partial results that Triton keeps per token
+    row_bytes: int  # of the partial results that Triton keeps per token, target's and draft's
 
     @classmethod
     def of(
@@ -67,12 +67,13 @@ class IndexShape(NamedTuple):
             shapes: Heads of target and draft, as `workspaces.plan_heads` gives them.
         """
         splits = view.triton_attention_num_kv_splits
-        row_bytes = max(triton_row_bytes(heads, width, splits) for heads, _, width in shapes)
+        distinct = {(heads, width) for heads, _, width in shapes}
+        row_bytes = sum(triton_row_bytes(*heads, splits) for heads in distinct)
         num_pools = 2 if model_config.is_hybrid_swa else 1
         return cls(backends, model_config.context_len, view.page_size or 1, num_pools, row_bytes)
 
     def gb(self, extent: Extent, is_tree: bool = False) -> float:
-        """Returns the GB of the buffers that graphs up to ``extent`` share; of all backends."""
+        """Returns at least the GB of the buffers that graphs up to ``extent`` share."""
         return sum(self._bytes(name, extent, is_tree) for name in self.backends) / 2**30
 
     def _bytes(self, backend: str, extent: Extent, is_tree: bool) -> int:

@@ -20,7 +20,6 @@ from typing import Any
 
 import msgspec
 import torch
-from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.plugins.hook_registry import HookType
 
 from sglang_adaptive_spec.host.indices import Extent
@@ -46,7 +45,9 @@ class SharedIndex:
     """The buffers of this process, by name; each is made once, with room for all tiers."""
 
     def __init__(self) -> None:
-        self.extent = Extent(0, 0, 0)  # of all tiers; to be set before the first capture
+        # Both are set before the first capture.
+        self.extent = Extent(0, 0, 0)  # of all tiers
+        self.row_slots = 0  # KV slots of one request, those of a whole verify included
         self._buffers: dict[Hashable, torch.Tensor] = {}
 
     @property
@@ -94,34 +95,28 @@ class SharedIndex:
 shared_index = SharedIndex()
 
 
-def row_slots(backend: Any) -> int:
-    """Returns how many KV slots one request may look up, those of a whole verify included."""
-    return int(backend.max_context_len) + get_alloc_reserve_per_decode()
-
-
-def _slots(backend: Any, max_bs: int, dtype: torch.dtype, device: Any, wrapper: int = 0) -> Any:
+def _slots(max_bs: int, dtype: torch.dtype, device: Any, wrapper: int = 0) -> torch.Tensor:
     """Returns the index of ``max_bs`` requests; a wrapper with slots of its own has its own."""
-    per_request = row_slots(backend)
+    per_request = shared_index.row_slots
     shape = (max_bs * per_request + SPARE_ENTRIES,)
     most = shared_index.extent.requests * per_request + SPARE_ENTRIES
     return shared_index.take(("slots", wrapper), shape, most, dtype, device)
 
 
-def _share_verify_mask(backend: Any, max_num_tokens: int) -> None:
-    """Shares what the draft stage writes and the verify after it reads."""
+def _share_verify_mask(backend: Any) -> None:
+    """Shares what the draft stage writes and the verify after it reads: whole contexts a token."""
     mask = backend._verify_mask
-    if mask is not None:
-        most = shared_index.extent.tokens
-        buffer = shared_index.instead_of("verify mask", mask.buffer, most, max_num_tokens)
+    if mask is not None and mask.is_read:
+        most = shared_index.extent.tokens * shared_index.row_slots
+        own = mask.buffer
+        buffer = shared_index.take("verify mask", own.shape, most, own.dtype, own.device)
         backend._verify_mask = msgspec.structs.replace(mask, buffer=buffer)
 
 
 # -- the host's methods, hooked --
 
 
-def share_page_tables(
-    result: Any, backend: Any, max_bs: int, max_num_tokens: int, *_: Any, **__: Any
-) -> Any:
+def share_page_tables(result: Any, backend: Any, max_bs: int, *_: Any, **__: Any) -> Any:
     """After FlashAttentionBackend.init_cuda_graph_state: one table for all stages and tiers."""
     most = shared_index.extent.requests
     of_pool = ("window pages", id(backend.token_to_kv_pool))  # the target's or the draft's
@@ -130,7 +125,7 @@ def share_page_tables(
         for names, name in ((PAGE_TABLES, "pages"), (WINDOW_TABLES, of_pool)):
             for table in metadata.keys() & names:
                 metadata[table] = shared_index.instead_of(name, metadata[table], most, max_bs)
-    _share_verify_mask(backend, max_num_tokens)
+    _share_verify_mask(backend)
     return result
 
 
@@ -151,14 +146,12 @@ def share_flashinfer(
     if kv_indices_buf is not None:
         return init(backend, max_bs, max_num_tokens, kv_indices_buf, *args, **kwargs)
     like = backend.kv_indptr[0]
-    own = _slots(backend, max_bs, like.dtype, like.device)
+    own = _slots(max_bs, like.dtype, like.device)
     result = init(backend, max_bs, max_num_tokens, own, *args, **kwargs)
     for wrapper in range(1, backend.num_wrappers):
-        backend.cuda_graph_kv_indices[wrapper] = _slots(
-            backend, max_bs, like.dtype, like.device, wrapper
-        )
+        backend.cuda_graph_kv_indices[wrapper] = _slots(max_bs, like.dtype, like.device, wrapper)
     if not backend.skip_prefill:
-        mask, per_token = backend.cuda_graph_custom_mask, row_slots(backend) // 8 + 1
+        mask, per_token = backend.cuda_graph_custom_mask, shared_index.row_slots // 8 + 1
         shape, most = (max_num_tokens * per_token,), shared_index.extent.tokens * per_token
         backend.cuda_graph_custom_mask = shared_index.take(
             "mask bits", shape, most, mask.dtype, mask.device
@@ -178,7 +171,7 @@ def share_flashinfer_mla(
     """Around FlashInferMLAAttnBackend.init_cuda_graph_state, likewise; it has no mask."""
     if kv_indices_buf is None:
         like = backend.kv_indptr
-        kv_indices_buf = _slots(backend, max_bs, like.dtype, like.device)
+        kv_indices_buf = _slots(max_bs, like.dtype, like.device)
     return init(backend, max_bs, max_num_tokens, kv_indices_buf, *args, **kwargs)
 
 
@@ -194,7 +187,7 @@ def share_triton(
     """Around TritonAttnBackend.init_cuda_graph_state, likewise; its partial results, too."""
     is_own = kv_indices_buf is None
     if kv_indices_buf is None:
-        kv_indices_buf = _slots(backend, max_bs, torch.int64, backend.device)
+        kv_indices_buf = _slots(max_bs, torch.int64, backend.device)
     result = init(backend, max_bs, max_num_tokens, kv_indices_buf, *args, **kwargs)
     most = shared_index.extent.tokens
     for name in TRITON_PARTS:
@@ -206,7 +199,7 @@ def share_triton(
         backend.cuda_graph_window_kv_indices = shared_index.take(
             "window slots", shape, most, torch.int64, backend.device
         )
-    _share_verify_mask(backend, max_num_tokens)
+    _share_verify_mask(backend)
     return result
 
 

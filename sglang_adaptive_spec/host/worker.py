@@ -199,6 +199,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         super().alloc_memory_pool(*args, **kwargs)
         self.tier_builder.provide_workspace()
         shared_index.extent = self.tier_builder.extent()
+        req_to_token = self._target_worker.model_runner.req_to_token_pool.req_to_token
+        shared_index.row_slots = req_to_token.shape[1]  # see get_row_headroom
 
     def init_attention_backends(self, *args: Any, **kwargs: Any) -> None:
         """The last step before the first capture, the target's."""

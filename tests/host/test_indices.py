@@ -69,9 +69,9 @@ def test_the_shape_is_read_from_arguments_and_model(
 ) -> None:
     view = SimpleNamespace(triton_attention_num_kv_splits=8, page_size=page_size)
     model = SimpleNamespace(context_len=131072, is_hybrid_swa=is_hybrid_swa)
-    heads = [(32, 8, 128), (16, 8, 128)]  # of target and draft: the wider one counts
+    heads = [(32, 8, 128), (16, 8, 128), (32, 4, 128)]  # a buffer for each number of query heads
     made = IndexShape.of(view, ["triton"], model, heads)
-    assert made == (["triton"], 131072, *found, 132_096)
+    assert made == (["triton"], 131072, *found, 132_096 + 132_096 // 2)
 
 
 def test_tritons_partial_results_of_8b_take_132_kb_a_token() -> None:
