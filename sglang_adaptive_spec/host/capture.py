@@ -31,11 +31,16 @@ class CaptureLists:
     """Knows the graph batch sizes of every tier; usable once the memory pools exist."""
 
     def __init__(
-        self, target_runner: Any, controller: AdaptiveController, is_thinned: bool
+        self,
+        target_runner: Any,
+        controller: AdaptiveController,
+        is_thinned: bool,
+        larger_sizes: Sequence[int],
     ) -> None:
         self._target_runner = target_runner
         self._controller = controller
         self._is_thinned = is_thinned  # drafting tiers need not have every size
+        self._larger_sizes = larger_sizes  # beyond the host's list, for decodes at zero steps
 
     @property
     def max_batch_size(self) -> int:
@@ -61,6 +66,14 @@ class CaptureLists:
             sizes = graph_batch_sizes(tier, captured, self.reachable, self.max_batch_size)
             needed.update(sizes)
         return tuple(sorted(needed))
+
+    def decode_sizes(self, tier: Tier) -> tuple[int, ...]:
+        """Returns `sizes`, and for zero steps those beyond the host's list that may run."""
+        sizes = self.sizes(tier)
+        if tier != PLAIN_TIER or not sizes:
+            return sizes
+        larger = (size for size in self._larger_sizes if size <= self.max_batch_size)
+        return sizes + tuple(larger)
 
     @contextlib.contextmanager
     def narrowed(self, sizes: tuple[int, ...]) -> Iterator[None]:

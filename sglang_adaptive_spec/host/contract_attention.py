@@ -134,6 +134,7 @@ ATTENTION: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.layers.attention.verify_mask:VerifyMask",
         (READ, "buffer", "put the shared mask in a copy of this struct"),
+        (READ, "is_read", "leave a mask alone that is as small as a verify"),
     ),
     # -- lengths of forwards without graphs --
     *of(

@@ -5,6 +5,9 @@ run zero steps would queue requests that no speculation serves at once. So where
 batches above the decode graphs run zero steps alone, the cap is the one that SGLang has without
 speculation. Elsewhere it is the largest batch with decode graphs, up to `GRAPH_REQUESTS`.
 
+Without a graph a decode waits for the CPU to launch it, so zero steps alone have some for batches
+beyond the host's largest, too, unless the user named the sizes.
+
 Every graph up to there must fit: on FlashInfer its plan into the workspace (workspaces.py), and the
 index that all tiers share (indices.py) beside the tiers.
 """
@@ -34,6 +37,10 @@ logger = logging.getLogger(__name__)
 # A choice: the host's largest decode graph on one GPU of 60 to 160 GB.
 GRAPH_REQUESTS = 256
 INDEX_SHARE = 0.5  # of the tiers' memory, and on top of it
+# Batches beyond the host's largest graph that zero steps decode with one. A choice: a batch pads up
+# by a fourth at most.
+LARGER_SIZES = (320, 384, 448, 512, 640, 768)
+GRAPH_FLAGS = ("cuda_graph_bs_decode", "cuda_graph_max_bs_decode", "cuda_graph_config")
 # No number: SGLang counts as without speculation, by the KV slots (sglang 0.5.23
 # kv_cache_configurator.py:resolve_max_num_reqs).
 AS_WITHOUT_SPECULATION = None
@@ -56,7 +63,9 @@ def raise_request_cap(server_args: Any, handle_speculative: Callable[[Any], None
     raised = cap if why else _raised(server_args, request.config, cap)
     if raised != cap:
         declare_resolution(server_args, __name__, max_running_requests=raised)
-        setattr(server_args, ATTRIBUTE, replace(request, is_cap_raised=True))
+        larger = _larger_sizes(server_args, request.config) if raised is None else ()
+        found = replace(request, is_cap_raised=True, larger_sizes=larger)
+        setattr(server_args, ATTRIBUTE, found)
         logger.warning(
             "ADAPTIVE_EAGLE serves %s instead of SGLang's %d for EAGLE. --max-running-requests "
             "sets another number.",
@@ -108,38 +117,75 @@ def _is_plain_above(config: AdaptiveConfig, batch_size: int) -> bool:
     return all(tiers == (PLAIN_TIER,) for bound, tiers in slots.tiers.items() if bound >= first)
 
 
+def _larger_sizes(server_args: Any, config: AdaptiveConfig) -> tuple[int, ...]:
+    """Returns those of `LARGER_SIZES` for which there is room."""
+    if any(getattr(server_args, name) is not None for name in GRAPH_FLAGS):
+        return ()  # the user chose
+    index, budget_gb = _index(server_args), INDEX_SHARE * config.memory_budget_gb
+    largest = max(resolving_view(server_args).cuda_graph_config.decode.bs)
+    num_logits = largest * config.largest_tier.num_draft_tokens  # of the largest verify
+    return tuple(
+        size
+        for size in LARGER_SIZES
+        if largest < size <= num_logits
+        and index_gb(config, index, largest, size) <= budget_gb
+        and _do_plans_fit(server_args, size, width=1)
+    )
+
+
 def _fitting(server_args: Any, config: AdaptiveConfig, cap: int) -> list[int]:
     """Returns the captured batch sizes above ``cap`` up to the first that takes too much memory."""
-    view, model = resolving_view(server_args), model_config_of(server_args)
+    view = resolving_view(server_args)
     decode = view.cuda_graph_config.decode
     if view.device == "cpu" or decode.backend == Backend.DISABLED:
         return []
-    backends, heads = attention_backends(view), _heads(server_args, view.tp_size)
-    index = IndexShape.of(view, backends, model, heads)
-    budget_gb = INDEX_SHARE * config.memory_budget_gb
+    index, budget_gb = _index(server_args), INDEX_SHARE * config.memory_budget_gb
     sizes = sorted(size for size in decode.bs if size > cap)
     sizes = [size for size in sizes if index_gb(config, index, size) <= budget_gb]
-    if "flashinfer" not in backends or use_mla_backend(server_args):  # its plans for MLA are small
-        return sizes
     # Any tier may be captured above its own slot, because batches pad up.
     width = max(config.largest_tier.num_draft_tokens, CATCH_UP_ROUNDS)
-    largest_bytes = largest_workspace_bytes()
-
-    def fits(batch_size: int) -> bool:
-        return all(plan_bytes(batch_size, width, *shape) <= largest_bytes for shape in heads)
-
-    return list(takewhile(fits, sizes))
+    return list(takewhile(lambda size: _do_plans_fit(server_args, size, width), sizes))
 
 
-def index_gb(config: AdaptiveConfig, index: IndexShape, batch_size: int) -> float:
-    """Returns the GB of the index that all tiers share, where up to ``batch_size`` have graphs."""
+def _do_plans_fit(server_args: Any, batch_size: int, width: int) -> bool:
+    """Returns whether FlashInfer, if it serves, plans ``width`` tokens a request in its workspace.
+
+    Its plans for MLA are small.
+    """
+    view = resolving_view(server_args)
+    if "flashinfer" not in attention_backends(view) or use_mla_backend(server_args):
+        return True
+    most = largest_workspace_bytes()
+    heads = _heads(server_args, view.tp_size)
+    return all(plan_bytes(batch_size, width, *shape) <= most for shape in heads)
+
+
+def index_gb(
+    config: AdaptiveConfig, index: IndexShape, batch_size: int, num_decoded: int = 0
+) -> float:
+    """Returns the GB of the index that all tiers share.
+
+    Args:
+        config: Which batches may choose which tiers.
+        index: What a request takes.
+        batch_size: The largest with graphs.
+        num_decoded: The largest with a graph at zero steps, which catches up in smaller parts.
+    """
     bounds = [*config.slots, batch_size + 1]
     largest: dict[Tier, int] = {}
     for (bound, slot), following in zip(config.slots.items(), bounds[1:], strict=True):
         if bound <= batch_size:
             largest |= dict.fromkeys(slot.tiers, min(following - 1, batch_size))
     is_tree = any(tier.topk > 1 for tier in largest)
-    return index.gb(Extent.of(largest, CATCH_UP_ROUNDS), is_tree)
+    extent = Extent.of(largest, CATCH_UP_ROUNDS)
+    extent = extent._replace(requests=max(extent.requests, num_decoded))
+    return index.gb(extent, is_tree)
+
+
+def _index(server_args: Any) -> IndexShape:
+    view, model = resolving_view(server_args), model_config_of(server_args)
+    heads = _heads(server_args, view.tp_size)
+    return IndexShape.of(view, attention_backends(view), model, heads)
 
 
 def _heads(server_args: Any, tp_size: int) -> list[tuple[int, int, int]]:

@@ -55,13 +55,16 @@ class TierBuilder:
         target, draft = (plan_heads(runner.model_config, tp_size) for runner in self._runners())
         needs = [0]
         for tier, size in self._largest_graphs().items():
-            needs += [plan_bytes(size, tier.num_draft_tokens, *target)]
+            decoded = max(self._captures.decode_sizes(tier))
+            needs += [plan_bytes(decoded, tier.num_draft_tokens, *target)]
             needs += [plan_bytes(size, extend_width(tier, CATCH_UP_ROUNDS), *draft)]
         provide_workspace(max(needs), worker.device)
 
     def extent(self) -> Extent:
         """Returns the most that a graph of any tier will hold."""
-        return Extent.of(self._largest_graphs(), CATCH_UP_ROUNDS)
+        extent = Extent.of(self._largest_graphs(), CATCH_UP_ROUNDS)
+        decoded = max(self._captures.decode_sizes(PLAIN_TIER), default=0)
+        return extent._replace(requests=max(extent.requests, decoded))
 
     @contextlib.contextmanager
     def startup_capture(self) -> Iterator[None]:
@@ -126,7 +129,11 @@ class TierBuilder:
 
     def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
         """Returns the batch sizes to capture for ``tier``."""
-        return self._captures.sizes(tier)
+        return self._captures.decode_sizes(tier)
+
+    def larger_decodes(self) -> contextlib.AbstractContextManager[None]:
+        """Around the capture of zero-step decodes, of which there are more than of catch-ups."""
+        return self._captures.narrowed(self._captures.decode_sizes(PLAIN_TIER))
 
     def vocab_size(self) -> int:
         """Returns how many logits the target has per token."""

@@ -180,7 +180,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self.controller = AdaptiveController(policy, self.pool, startup, clock=clock)
         target_runner = self._target_worker.model_runner
         is_thinned = isinstance(policy, GoodputPolicy)
-        captures = CaptureLists(target_runner, self.controller, is_thinned)
+        captures = CaptureLists(target_runner, self.controller, is_thinned, request.larger_sizes)
         self.tier_builder = TierBuilder(self, captures, self.pool, startup)
         setattr(target_runner, CAPTURES_ATTRIBUTE, self.tier_builder)
         # The host makes its draft worker inside __init__; the subclass adds no state of its own.
@@ -366,12 +366,13 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             backend = target_runner._get_attention_backend(init_new_workspace=False)
             graphs = None
             if not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):
-                graphs = PlainDecodeGraphRunner(
-                    target_runner,
-                    attn_backend=backend,
-                    speculative_num_steps=0,
-                    speculative_num_draft_tokens=1,
-                )
+                with self.tier_builder.larger_decodes():
+                    graphs = PlainDecodeGraphRunner(
+                        target_runner,
+                        attn_backend=backend,
+                        speculative_num_steps=0,
+                        speculative_num_draft_tokens=1,
+                    )
         return (*self._built_values[: -len(TARGET_SLOTS)], backend, graphs)
 
     @contextlib.contextmanager

@@ -28,6 +28,7 @@ FIRST_WRAPPERS = (
 )
 PLAN_BUFFERS = ("_int_workspace_buffer", "_pin_memory_int_workspace_buffer")
 PACKED_ROWS = 128  # of the largest tile; smaller ones take less
+DECODE_ROWS = 16  # of a decode's tile, where no more query heads share a KV head
 WORKSPACE = "flashinfer_workspace"
 # Choices: the catch-ups of 256 requests of Llama 3.1 8B take 0.8 GB, those of 512, or of 256 with
 # twice the heads, 1.6 GB; the host never has more than 0.5 GB where tiers are switched.
@@ -38,7 +39,7 @@ MOST_WORKSPACE_BYTES = 2**31
 def plan_bytes(
     batch_size: int, width: int, num_heads: int, num_kv_heads: int, head_dim: int
 ) -> int:
-    """Returns what a prefill plan for a CUDA graph may take of FlashInfer's workspace.
+    """Returns what a plan for a CUDA graph may take of FlashInfer's workspace.
 
     It keeps partial results of tiles of packed rows in fp32 (flashinfer 0.6
     attention/scheduler.cuh:PrefillPlan).
@@ -50,9 +51,10 @@ def plan_bytes(
         num_kv_heads: KV heads of this rank.
         head_dim: Of both.
     """
-    rows = batch_size * width * max(1, num_heads // num_kv_heads)
-    num_tiles = -(-rows // PACKED_ROWS) + batch_size - 1
-    return 4 * num_heads * num_tiles * PACKED_ROWS * (head_dim + 1)
+    packed = width * max(1, num_heads // num_kv_heads)
+    tile_rows = DECODE_ROWS if width == 1 and packed <= DECODE_ROWS else PACKED_ROWS
+    num_tiles = -(-batch_size * packed // tile_rows) + batch_size - 1
+    return 4 * num_heads * num_tiles * tile_rows * (head_dim + 1)
 
 
 def plan_heads(model_config: Any, tp_size: int) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier, chain_tier
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +86,29 @@ def test_a_shared_buffer_counts_once(
 def test_another_error_passes_through(capture: Any) -> None:
     with pytest.raises(KeyError, match="other"), capture.OutOfMemoryGuard(chain_tier(5)):
         raise KeyError("other")
+
+
+@pytest.mark.parametrize(
+    ("tier", "cap", "larger"),
+    [
+        (PLAIN_TIER, 4096, (320, 512)),
+        (PLAIN_TIER, 400, (320,)),
+        (PLAIN_TIER, 256, ()),
+        (chain_tier(3), 4096, ()),
+    ],
+)
+def test_zero_steps_decode_larger_batches_with_graphs(
+    capture: Any, monkeypatch: pytest.MonkeyPatch, tier: Tier, cap: int, larger: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(capture, "check_cuda_graph_backend", lambda *_: False)
+    monkeypatch.setattr(capture, "get_batch_sizes_to_capture", lambda *_: ([1, 8, 256], []))
+    runner = SimpleNamespace(max_running_requests=cap, device="cuda")
+    policy = SimpleNamespace(reachable=lambda _size: (PLAIN_TIER, chain_tier(3)))
+    lists = capture.CaptureLists(runner, SimpleNamespace(policy=policy), False, (320, 512))
+    assert lists.decode_sizes(tier) == (*lists.sizes(tier), *larger) == (1, 8, 256, *larger)
+
+
+def test_where_nothing_is_captured_no_larger_batch_is(capture: Any) -> None:
+    runner = SimpleNamespace(max_running_requests=4096, device="cpu")
+    lists = capture.CaptureLists(runner, SimpleNamespace(), False, (320, 512))
+    assert lists.decode_sizes(PLAIN_TIER) == ()

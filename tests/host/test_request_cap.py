@@ -237,6 +237,39 @@ def test_where_every_request_keeps_a_row_of_vocabulary_graphs_set_the_limit(
 
 
 @pytest.mark.parametrize(
+    ("name", "changes", "sizes"),
+    [
+        ("8b", {}, (320, 384, 448, 512, 640, 768)),
+        ("405b", {"attention_backend": "flashinfer", "tp_size": 8}, (640, 768)),  # beyond 512
+        ("8b", {"max_running_requests": 2048}, ()),  # nothing of ours
+        ("8b", {"cuda_graph_max_bs_decode": 256}, ()),
+        ("8b", {"cuda_graph_bs_decode": [1, 2, 4, 8, 64]}, ()),
+    ],
+)
+def test_zero_steps_have_graphs_of_larger_batches_unless_the_user_named_sizes(
+    target: dict[str, str],
+    models: dict[str, str],
+    name: str,
+    changes: dict[str, Any],
+    sizes: tuple[int, ...],
+) -> None:
+    request = request_of(arguments(target[name], models["eagle3"], **changes))
+    assert request is not None
+    assert request.larger_sizes == sizes
+
+
+def test_larger_graphs_have_the_memory_that_the_index_may_take(
+    target: dict[str, str], models: dict[str, str], tmp_path: Path
+) -> None:
+    config = config_file(tmp_path, {"1": [0, 1], "33": [0]}, memory_budget_gb=0.5)
+    found = request_of(
+        arguments(target["8b"], models["eagle3"], speculative_adaptive_config=config)
+    )
+    assert found is not None
+    assert found.larger_sizes == (320, 384, 448, 512)
+
+
+@pytest.mark.parametrize(
     ("size", "num_bytes"),
     [
         # Entries for requests and draft rows, a bit of mask for each of 15 tokens a request.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive_spec.policy.slots import Slots
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, chain_tier
+from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, chain_tier
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
 
 THREE = chain_tier(3)
@@ -44,6 +44,9 @@ class Captures:
         captured = [1, 2, 4, 8, 16, 32, 64, 128, 256]
         return tuple(graph_batch_sizes(tier, captured, self.reachable, self.max_batch_size))
 
+    def decode_sizes(self, tier: Any) -> tuple[int, ...]:
+        return self.sizes(tier) + ((512,) if tier == PLAIN_TIER else ())
+
 
 def builder(worker: Worker, captures: Any) -> Any:
     from sglang_adaptive_spec.host.startup import TierBuilder
@@ -79,6 +82,14 @@ def test_a_catch_up_takes_what_graphs_at_zero_steps_hold(
 ) -> None:
     worker = Worker(cap)
     assert builder(worker, Captures(worker, plain_up_to)).max_catch_up_size() == size
+
+
+def test_more_are_decoded_at_zero_steps_than_are_caught_up(plugins_loaded: None) -> None:
+    worker = Worker(2048)
+    tiers = builder(worker, Captures(worker))
+    assert max(tiers.graph_batch_sizes(PLAIN_TIER)) == 512
+    assert tiers.max_catch_up_size() == tiers.max_graph_batch_size() == 256
+    assert tiers.extent() == (512, 256 * CATCH_UP_ROUNDS, 32 * 3)
 
 
 @pytest.mark.parametrize(("cap", "size"), [(2048, 256), (64, 64)])

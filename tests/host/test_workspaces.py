@@ -40,6 +40,14 @@ def test_a_plan_takes_what_was_seen_on_the_gpu(workspaces: Any) -> None:
     assert workspaces.plan_bytes(128, 16, 32, 8, 128) > HOSTS_BYTES
 
 
+def test_a_decode_of_768_requests_fits_into_it(workspaces: Any) -> None:
+    """Its tiles have 16 rows, four of them per request with the heads of 8B."""
+    assert workspaces.plan_bytes(768, 1, 32, 8, 128) == 4 * 32 * 959 * 16 * 129 < HOSTS_BYTES
+    assert workspaces.plan_bytes(8, 1, 128, 2, 128) == workspaces.plan_bytes(4, 2, 128, 2, 128) + (
+        4 * 128 * 4 * 128 * 129  # as many tiles as there are requests more
+    )
+
+
 def test_what_the_hosts_workspace_holds_needs_no_other(
     workspaces: Any, buffers: dict[str, torch.Tensor]
 ) -> None:
@@ -117,10 +125,12 @@ def builder(
         draft_worker=SimpleNamespace(draft_runner=runner),
     )
     reachable = Slots(slots).of
+
+    def sizes(tier: Tier) -> list[int]:
+        return graph_batch_sizes(tier, CAPTURED, reachable, max_batch_size)
+
     captures = SimpleNamespace(
-        max_batch_size=max_batch_size,
-        reachable=reachable,
-        sizes=lambda tier: graph_batch_sizes(tier, CAPTURED, reachable, max_batch_size),
+        max_batch_size=max_batch_size, reachable=reachable, sizes=sizes, decode_sizes=sizes
     )
     return TierBuilder(worker, captures, SimpleNamespace(states=[]), chain_tier(3))  # type: ignore[arg-type]
 
