@@ -30,8 +30,8 @@ from benchmarks.arms import ARMS, OURS, Arm
 from benchmarks.differences import differences, keys, measured_on
 from benchmarks.figures import HEADER, Figure, Ratio, exact
 from benchmarks.fleet import keep_logs
-from benchmarks.ramp import arrivals, send_ramp
-from benchmarks.ramp_summary import quantile, tokens_per_s
+from benchmarks.ramp import arrivals, send_arrivals, send_ramp
+from benchmarks.ramp_summary import as_pass, quantile, tokens_per_s
 from benchmarks.run_files import add_merge, begin_run, merge_lists, run_command, write_run
 from benchmarks.session import serving_arm
 from benchmarks.settings import (
@@ -59,7 +59,7 @@ MOST_FIRST = 1.5
 MOST_PER_TOKEN = {40: 1.0}
 MIN_PASSES = 3
 FIGURES = {"tokens_per_s", "first_token_ms_p50", "first_token_ms_p99", "ms_per_token_p50"}
-PASS_KEYS = {"arm", "peak", "acceptance", "repeat", "largest_batch", "requests", *FIGURES}
+PASS_KEYS = {"arm", "peak", "acceptance", "repeat", "largest_batch", "requests", "spent", *FIGURES}
 
 Raw = Mapping[str, Any]
 
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
                 print(f"{name}: left out at the deadline")
                 continue
             try:
-                serve(ARM_OF[name], args, Path(scratch) / name, record)
+                serve(ARM_OF[name], args, Path(scratch) / name, record, path)
             except (RuntimeError, OSError):  # the other arms are still worth running
                 traceback.print_exc(file=sys.stdout)
             keep_logs([ARM_OF[name]], Path(scratch), path.with_suffix(".log"))
@@ -101,7 +101,9 @@ def run(args: argparse.Namespace) -> int:
     return 1 if len(record["passes"]) < wanted else 0
 
 
-def serve(arm: Arm, args: argparse.Namespace, folder: Path, record: dict[str, Any]) -> None:
+def serve(
+    arm: Arm, args: argparse.Namespace, folder: Path, record: dict[str, Any], path: Path
+) -> None:
     """Starts an arm's server once, sends it every load as often as asked, notes what came."""
     plan = plan_with(args, folder, CPU_COMMON if args.dry_cpu else GPU_FORCED)
     plan = replace(plan, environment={**plan.environment, **PYTHON_TREE})
@@ -111,9 +113,12 @@ def serve(arm: Arm, args: argparse.Namespace, folder: Path, record: dict[str, An
             for number, (peak, chance) in enumerate(itertools.product(args.peaks, CHANCES)):
                 sent = arrivals(args.seconds, LOW, peak, repeat, args.longest, (chance,))
                 seed = PROMPTS_APART * (repeat * len(LOADS) + number)
-                made = send_ramp(server, sent, seed)
+                start_ns, answer = send_arrivals(server, sent, seed)
+                made = as_pass(sent, start_ns, answer["requests"], answer["rounds"])
                 load = {"arm": arm.name, "peak": peak, "acceptance": chance, "repeat": repeat}
-                record["passes"].append(with_figures(load | made))
+                spent = {"spent": time_spent(answer["rounds"])}
+                record["passes"].append(with_figures(load | made | spent))
+                write_run(record, path)
     record["starts"].append(measured)
 
 
@@ -129,6 +134,20 @@ def with_figures(one: Raw) -> dict[str, Any]:
         "first_token_ms_p99": quantile(waits, 0.99),
         "ms_per_token_p50": quantile(per_token, 0.50),
     }
+
+
+def time_spent(rounds: Sequence[Sequence[Any]]) -> dict[str, list[float]]:
+    """Returns by kind of batch how many there were and how many ms they took, one after the other.
+
+    A kind is a prefill, or a decode by its drafts per request and with a graph or without.
+    """
+    found: dict[str, list[float]] = {}
+    for before, (now_ns, size, _, width, _, has_graph) in itertools.pairwise(rounds):
+        kind = f"{(width or 1) - 1} drafts, {'graph' if has_graph else 'eager'}"
+        spent = found.setdefault(kind if size else "prefill", [0, 0.0])
+        spent[0] += 1
+        spent[1] = round(spent[1] + (now_ns - before[0]) / 1e6, 3)
+    return found
 
 
 def build_result(origin: Raw, passes: Sequence[Raw]) -> dict[str, Any]:

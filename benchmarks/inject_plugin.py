@@ -135,7 +135,8 @@ class Verdicts:
 
     def _draw(self, reqs: Sequence[Any]) -> None:
         longest = max(req.sampling_params.max_new_tokens for req in reqs)
-        if longest + SPARE_POSITIONS > self._num_positions:
+        num_positions = longest + SPARE_POSITIONS
+        if num_positions > self._num_positions:
             raise ValueError(
                 f"{longest} new tokens: draws are kept for {self._num_positions} positions."
             )
@@ -147,10 +148,10 @@ class Verdicts:
             self._to_device(chance, torch.float64),
             self._to_device(hashes, torch.int64),
             first,
-            self._num_positions + MAX_STEPS,
+            num_positions + MAX_STEPS,
         )
         seats = self._to_device([self._seats[req.rid] for req in reqs], torch.int64)
-        self._runs[seats] = run_lengths(accepted, self._num_positions)
+        self._runs[seats, :num_positions] = run_lengths(accepted, num_positions)
 
     def _to_device(self, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
         """Copies without waiting for what the device still has to do."""

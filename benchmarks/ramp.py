@@ -146,7 +146,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def send_ramp(server: Server, sent: Sequence[Arrival], prompt_seed: int = 0) -> dict[str, Any]:
-    """Sends every request at its time; returns times per request and tokens per moment.
+    """Sends every request at its time; returns times per request and tokens per moment."""
+    start_ns, answer = send_arrivals(server, sent, prompt_seed)
+    return ramp_summary.as_pass(sent, start_ns, answer["requests"], answer["rounds"])
+
+
+def send_arrivals(
+    server: Server, sent: Sequence[Arrival], prompt_seed: int = 0
+) -> tuple[int, dict[str, Any]]:
+    """Sends every request at its time; returns when the first was due, and what was measured.
 
     Prompts of the same ``prompt_seed`` begin alike: what was sent before is in the prefix cache.
     """
@@ -156,8 +164,7 @@ def send_ramp(server: Server, sent: Sequence[Arrival], prompt_seed: int = 0) -> 
     ]
     start_ns = time.perf_counter_ns()
     asyncio.run(_send_all(server.url, sent, prompts))
-    answer = server.command(accept_length=INJECTED)
-    return ramp_summary.as_pass(sent, start_ns, answer["requests"], answer["rounds"])
+    return start_ns, server.command(accept_length=INJECTED)
 
 
 async def _send_all(url: str, sent: Sequence[Arrival], prompts: Sequence[Sequence[int]]) -> None:
