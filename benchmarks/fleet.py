@@ -30,6 +30,7 @@ FULL_BATCH_TIMEOUT_S = 120.0
 # Reserved per request beside prompt and output: what the host allocates ahead of a round.
 RESERVED_TOKENS = 40
 PORT_STEP = 20  # a server may take ports next to its own
+ACCESS = ' HTTP/1.1" 200 OK'  # in the line that the server logs of every request
 MAX_LOG_LINES = 1000  # of a server's log kept beside the record
 
 
@@ -157,6 +158,7 @@ def keep_logs(arms: Sequence[Arm], folder: Path, path: Path) -> None:
             log = folder / arm.name / f"{arm.name}.log"
             if log.exists():
                 lines = log.read_text(errors="replace").splitlines(keepends=True)
+                lines = [line for line in lines if ACCESS not in line]
                 kept.writelines([f"=== {arm.name}\n", *lines[-MAX_LOG_LINES:]])
 
 
