@@ -23,6 +23,7 @@ from benchmarks.backends import (
 )
 from benchmarks.differences import Gap
 from benchmarks.load import Round
+from benchmarks.plant_plugin import FAULT_ENV
 from benchmarks.settings import fleet_plan
 from tests.benchmarks.dry_run import dry_run
 
@@ -74,6 +75,29 @@ def test_texts_that_only_static_eagle_keeps_are_a_miss() -> None:
     reference = {"none": {"texts": right}, "static-3": {"texts": right}, "ours": {"texts": wrong}}
     result = result_of(case_of(REFERENCE, REFERENCE, texts=agreed_texts(reference)))
     assert [each.is_met for each in figures(result)] == [False]
+
+
+HARMED = [[[9, 9, 9]] * 2] * 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "ours", "verdict"),
+    [
+        ("planted-fault", HARMED, "met"),
+        ("planted-fault", OTHER, "not known"),  # two of four
+        ("planted-fault", REFERENCE, "MISSED"),
+        ("plan-stream", HARMED, "MISSED"),
+        ("plan-stream", REFERENCE, "met"),
+    ],
+)
+def test_a_planted_fault_must_harm_texts_and_any_other_setting_must_not(
+    setting: str, ours: Any, verdict: str
+) -> None:
+    name = f"default-llama-{setting}"
+    (found,) = figures(result_of(case_of(ours, REFERENCE, name=name)))
+    assert found.verdict == verdict
+    environments = [arm.environment or {} for arm in CASES[name].arms()]
+    assert [FAULT_ENV in each for each in environments] == [setting == "planted-fault"] * 3
 
 
 def test_two_ranks_are_asked_of_every_arm() -> None:

@@ -1,10 +1,11 @@
-"""What the worker does before any round: zero-step rounds are made ready."""
+"""What the worker makes ready: zero-step rounds, and the stream that the host plans on."""
 
 import os
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 SKIP = "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND"
 
@@ -43,3 +44,35 @@ def test_leaving_the_draft_behind_for_good_is_switched_off_with_a_warning(
     assert (worker.plain_rounds is not None) == has_zero_steps
     assert (os.environ[SKIP] == "1") != has_zero_steps
     assert [SKIP in record.getMessage() for record in caplog.records] == [True] * has_zero_steps
+
+
+class Rounds:
+    """Stands for PlainRounds in a catch-up: its draft-extend is the host's."""
+
+    is_running = True
+
+    def draft_extend(self, extend: Any, *args: Any) -> None:
+        extend(*args)
+
+
+@pytest.mark.parametrize("rounds", [None, Rounds()])
+@pytest.mark.parametrize("has_plan_stream", [True, False])
+def test_the_host_plans_the_draft_extend_after_what_the_forward_stream_has_been_given(
+    plugins_loaded: None, monkeypatch: pytest.MonkeyPatch, rounds: Any, has_plan_stream: bool
+) -> None:
+    """Its plan would overwrite the shared index while the verify still reads it."""
+    from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
+
+    from sglang_adaptive_spec.host.worker import AdaptiveDraftWorker
+
+    events: list[Any] = []
+    monkeypatch.setattr(
+        EagleDraftWorker, "_draft_extend_for_decode", lambda *_: events.append("plan")
+    )
+    draft_worker: Any = object.__new__(AdaptiveDraftWorker)
+    plan_stream = SimpleNamespace(wait_stream=events.append) if has_plan_stream else None
+    vars(draft_worker).update(
+        device="cpu", topk=1, relay_topk=1, plain_rounds=rounds, plan_stream=plan_stream
+    )
+    draft_worker._draft_extend_for_decode(None, None)
+    assert events == [torch.cpu.current_stream()] * has_plan_stream + ["plan"]

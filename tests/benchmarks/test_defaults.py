@@ -1,0 +1,170 @@
+"""SGLang's defaults: figures that follow from requests, claims by load, what a file must hold."""
+
+import itertools
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from benchmarks.defaults import (
+    CHANCES,
+    DEFAULT_ARMS,
+    FIGURES,
+    LEAST_TOKENS,
+    LOADS,
+    MIN_PASSES,
+    MOST_FIRST,
+    MOST_PER_TOKEN,
+    PEAKS,
+    build_result,
+    check_defaults,
+    figure_table,
+    figures,
+    figures_of_load,
+    ratio_of_passes,
+    with_figures,
+)
+from benchmarks.figures import Ratio, exact
+from tests.benchmarks.records import PROVENANCE
+
+# Arrived, first token, last token in ms; output tokens. Waits of 10, 30, 60 ms and 10, 20, 40 ms
+# per token after the first; 43 tokens in 1 s.
+REQUESTS = [[60.0, 70.0, 170.0, 11], [100.0, 130.0, 330.0, 11], [200.0, 260.0, 1060.0, 21]]
+
+
+def one_pass(arm: str, peak: int, chance: float, repeat: int) -> dict[str, Any]:
+    """A pass as its run file has it."""
+    return {
+        **{"arm": arm, "peak": peak, "acceptance": chance, "repeat": repeat},
+        **{"requests": REQUESTS, "served": [43], "largest_batch": 3, "spent": {}},
+    }
+
+
+def whole() -> list[dict[str, Any]]:
+    """Every pass that a result needs, in no good order."""
+    repeats = reversed(range(MIN_PASSES))
+    made = itertools.product(repeats, reversed(DEFAULT_ARMS), reversed(LOADS))
+    return [one_pass(arm, *load, repeat) for repeat, arm, load in made]
+
+
+@pytest.fixture
+def result() -> Any:
+    """A whole result, as read from its file."""
+    return json.loads(json.dumps(build_result(PROVENANCE, whole())))
+
+
+def test_the_figures_of_a_pass_follow_from_its_requests() -> None:
+    made = with_figures(one_pass("ours", 40, 0.3, 1))
+    assert {name: made[name] for name in FIGURES} == {
+        "tokens_per_s": 43.0,
+        "first_token_ms_p50": 30.0,
+        "first_token_ms_p99": 60.0,
+        "ms_per_token_p50": 20.0,
+    }
+    assert "served" not in made
+
+
+def test_a_result_lists_the_arms_of_a_load_side_by_side(result: Any) -> None:
+    repeats = itertools.product(LOADS, range(MIN_PASSES), DEFAULT_ARMS)
+    assert [
+        ((each["peak"], each["acceptance"]), each["repeat"], each["arm"])
+        for each in result["passes"]
+    ] == list(repeats)
+
+
+# -- what is claimed --
+
+
+def test_passes_of_the_same_arrivals_are_pairs_whose_scatter_is_the_error() -> None:
+    assert ratio_of_passes([3.0], [2.0]) == pytest.approx(exact(1.5))
+    three = ratio_of_passes([2.0, 24.0, 4.0], [1.0, 3.0, 1.0])  # 2, 8 and 4 times
+    assert three == pytest.approx(Ratio(4.0, math.log(2) / math.sqrt(3), 2))
+
+
+def arm_of(tokens: float, first: float, per_token: float) -> list[dict[str, float]]:
+    """An arm's passes of one load: all alike."""
+    figures_ = {"tokens_per_s": tokens, "first_token_ms_p50": first, "ms_per_token_p50": per_token}
+    return [figures_] * MIN_PASSES
+
+
+@pytest.mark.parametrize("peak", PEAKS)
+@pytest.mark.parametrize(("share", "verdict"), [(0.999, "met"), (1.001, "MISSED")])
+def test_each_claim_is_met_up_to_its_limit_and_missed_beyond(
+    peak: int, share: float, verdict: str
+) -> None:
+    none = arm_of(1000.0, 20.0, 10.0)
+    first = MOST_FIRST * 20.0 + 10.0  # one round of none's comes on top
+    per_token = MOST_PER_TOKEN.get(peak, 1.0) * 10.0
+    ours = arm_of(LEAST_TOKENS[peak] * 1000.0 / share, first * share, per_token * share)
+    found = figures_of_load("load", peak, ours, none)
+    assert [each.limit for each in found] == [
+        LEAST_TOKENS[peak],
+        1.0,
+        *([MOST_PER_TOKEN[peak]] if peak in MOST_PER_TOKEN else []),
+    ]
+    assert {each.verdict for each in found} == {verdict}
+
+
+def test_passes_that_scatter_are_no_verdict() -> None:
+    none = arm_of(1000.0, 20.0, 10.0)
+    ours = [
+        {name: value * factor for name, value in each.items()}
+        for each, factor in zip(none, (0.5, 1.0, 2.0), strict=True)
+    ]
+    found = figures_of_load("load", PEAKS[0], ours, none)
+    assert {each.verdict for each in found} == {"not known"}
+
+
+def test_every_load_is_claimed_that_both_arms_served_as_often(result: Any) -> None:
+    per_load = len(figures(result)) / len(LOADS)
+    assert per_load == 2 + len(MOST_PER_TOKEN) / len(PEAKS)
+    assert "to 120 a second at 0.7: tokens/s over none's" in figure_table(result)
+    result["passes"] = [
+        each
+        for each in result["passes"]
+        if (each["peak"], each["arm"], each["repeat"]) != (PEAKS[1], "none", 0)
+    ]
+    assert len(figures(result)) == len(CHANCES) * (2 + (PEAKS[0] in MOST_PER_TOKEN))
+
+
+# -- what a file must hold --
+
+
+def test_a_whole_result_is_without_problems(result: Any) -> None:
+    assert check_defaults(result) == []
+
+
+FIRST = dict(zip(("peak", "acceptance"), LOADS[0], strict=True))
+
+
+def without(result: Any, **fields: Any) -> None:
+    """Removes the passes with these fields."""
+    kept = [each for each in result["passes"] if not fields.items() <= each.items()]
+    result["passes"] = kept
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (lambda result: without(result, repeat=0, **FIRST), f"{LOADS[0]}: {MIN_PASSES - 1} passes"),
+        (lambda result: without(result, **FIRST), f"{LOADS[0]}: 0 passes"),
+        (
+            lambda result: without(result, arm="builtin", repeat=1, **FIRST),
+            f"({LOADS[0][0]}, {LOADS[0][1]}, 1): no pass of builtin",
+        ),
+        (
+            lambda result: result["passes"][0].update(requests=REQUESTS[:2]),
+            "the arms got other requests",
+        ),
+        (lambda result: result["passes"][0].update(tokens_per_s=44.0), "the file says"),
+        (lambda result: result["passes"].reverse(), "the file says"),
+        (lambda result: result["passes"][0].pop("largest_batch"), "passes.0: keys"),
+        (lambda result: result.update(notes=""), "file: keys"),
+        (lambda result: result["provenance"].update(gpu="NVIDIA H100"), "not on an H200"),
+    ],
+)
+def test_a_spoilt_result_is_found(result: Any, spoil: Callable[[Any], None], problem: str) -> None:
+    spoil(result)
+    assert any(problem in each for each in check_defaults(result))

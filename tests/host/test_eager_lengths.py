@@ -1,0 +1,150 @@
+"""Forwards without graphs look up as much as the longest request may have, and nothing else."""
+
+from collections.abc import Callable
+from pkgutil import resolve_name
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.host.test_shared_index import CONTEXT, THREE, fa3, triton
+
+ALLOCATED = (5, 9, 7)  # tokens that the scheduler has reserved for each request
+LONGEST = 9
+SIZE = len(ALLOCATED)
+HOOKS = [
+    ("bound_page_table", "seq_lens_cpu", [LONGEST] * SIZE),
+    ("bound_slots", "seq_lens_sum", LONGEST * SIZE),
+]
+
+
+@pytest.fixture
+def eager(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module, in a round of ``ALLOCATED``."""
+    from sglang_adaptive_spec.host import eager_lengths
+
+    reqs = [SimpleNamespace(kv=SimpleNamespace(kv_allocated_len=each)) for each in ALLOCATED]
+    monkeypatch.setattr(eager_lengths.eager_lengths, "reqs", reqs)
+    return eager_lengths
+
+
+def batch(**fields: Any) -> Any:
+    """A forward as a backend sees it, without lengths on the CPU."""
+    return SimpleNamespace(batch_size=SIZE, **{"seq_lens_cpu": None, "seq_lens_sum": None} | fields)
+
+
+class Init:
+    """Stands for a backend's `init_forward_metadata`: remembers the lengths it was shown."""
+
+    def __init__(self, field: str, error: Exception | None = None) -> None:
+        self.field, self.error = field, error
+        self.seen: list[Any] = []
+
+    def __call__(self, _backend: Any, forward_batch: Any, mode: str, *, flag: bool) -> str:
+        lengths = getattr(forward_batch, self.field)
+        self.seen.append(lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths)
+        if self.error:
+            raise self.error
+        return f"{mode} {flag}"
+
+
+@pytest.mark.parametrize(("hook", "field", "expected"), HOOKS)
+@pytest.mark.parametrize("error", [None, RuntimeError("no kernel")])
+def test_the_longest_bounds_the_forward_and_is_taken_back_whatever_happens(
+    eager: Any, hook: str, field: str, expected: Any, error: Exception | None
+) -> None:
+    forward, init = batch(), Init(field, error)
+    bound = getattr(eager, hook)
+    if error:
+        with pytest.raises(RuntimeError, match="no kernel"):
+            bound(init, None, forward, "verify", flag=True)
+    else:
+        assert bound(init, None, forward, "verify", flag=True) == "verify True"
+    assert init.seen == [expected]
+    assert getattr(forward, field) is None
+
+
+@pytest.mark.parametrize(("hook", "field"), [each[:2] for each in HOOKS])
+@pytest.mark.parametrize(("given", "has_requests"), [(4, True), (None, False)])
+def test_lengths_of_the_host_and_rounds_without_requests_are_left_alone(
+    eager: Any, hook: str, field: str, given: int | None, has_requests: bool
+) -> None:
+    if not has_requests:
+        eager.eager_lengths.reqs = ()
+    forward, init = batch(**{field: given}), Init(field)
+    getattr(eager, hook)(init, None, forward, "verify", flag=False)
+    assert init.seen == [given]
+    assert getattr(forward, field) == given
+
+
+def width_of_page_table(init: Callable[..., Any], forward: Any) -> int:
+    """Returns how many tokens of a request FlashAttentionBackend looks up beyond its drafts."""
+    rows = torch.zeros((SIZE, 2 * CONTEXT), dtype=torch.int32)
+    backend = fa3(
+        THREE,
+        req_to_token_pool=SimpleNamespace(req_to_token=rows),
+        kv_index_translator=SimpleNamespace(is_translating=False),
+        _kv_shard_pool=None,
+    )
+    init(backend, forward)
+    return int(backend.forward_metadata.page_table.shape[1]) - THREE.num_draft_tokens
+
+
+def num_slots(init: Callable[..., Any], forward: Any) -> int:
+    """Returns how many slots TritonAttnBackend looks up per request."""
+    filled: list[int] = []
+    translator = SimpleNamespace(
+        is_translating=False,
+        fill_packed_read_stream=lambda total_tokens, **_: filled.append(total_tokens),
+    )
+    backend = triton(
+        THREE,
+        kv_index_translator=translator,
+        kv_indptr=torch.zeros(SIZE + 1, dtype=torch.int32),
+        mask_indptr=torch.zeros(SIZE + 1, dtype=torch.int64),
+        window_kv_indptr=None,
+    )
+    init(backend, forward)
+    assert filled == [backend.forward_metadata.kv_indices.numel()]
+    return filled[0] // SIZE
+
+
+@pytest.mark.parametrize(("kind", "width"), [("fa3", width_of_page_table), ("triton", num_slots)])
+def test_the_hosts_backends_look_up_whole_contexts_unless_bounded(
+    eager: Any, kind: str, width: Callable[..., int]
+) -> None:
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    forward = batch(
+        forward_mode=ForwardMode.TARGET_VERIFY,
+        seq_lens=torch.tensor(ALLOCATED),
+        req_pool_indices=torch.arange(SIZE),
+        spec_info=SimpleNamespace(
+            num_tokens_per_req=THREE.num_draft_tokens, custom_mask=None, ragged_verify_layout=None
+        ),
+        encoder_lens=None,
+    )
+    owner, hook = eager.HOOKS[kind]
+    init = resolve_name(f"sglang.srt.layers.attention.{owner}.init_forward_metadata")
+    assert width(init, forward) == CONTEXT
+    assert width(lambda *args: hook(init, *args), forward) == LONGEST
+
+
+@pytest.mark.parametrize(
+    ("backends", "owners"),
+    [
+        ({"fa3"}, ["FlashAttentionBackend"]),
+        ({"flashinfer", "triton"}, ["TritonAttnBackend"]),
+        ({"triton", "fa3"}, ["FlashAttentionBackend", "TritonAttnBackend"]),
+        ({"flashinfer", "intel_amx"}, []),
+    ],
+)
+def test_backends_without_lengths_on_the_cpu_are_hooked_and_no_others(
+    eager: Any, monkeypatch: pytest.MonkeyPatch, backends: set[str], owners: list[str]
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(eager, "hook_now", asked.extend)
+    eager.install_eager_hooks(backends)
+    assert [target.split(".")[-2] for target, _, _ in asked] == owners
+    assert all(callable(resolve_name(target)) for target, _, _ in asked)
