@@ -8,7 +8,7 @@ batch changes: by the time a round comes round again the CPU's caches have forgo
 Extend and mixed batches run on the start-up tier.
 
 Zero-step rounds let the draft fall behind (runtime/backlog.py); the last of them catches it up, so
-leaving zero steps takes one round more.
+leaving zero steps takes one round more. Where a batch is too large to draft at all, no round does.
 
 Nothing here touches a GPU, allocates device memory or logs per round.
 """
@@ -221,7 +221,9 @@ class AdaptiveController:
         if schedule is None:
             return tier, False
         if tier == PLAIN_TIER:
-            return tier, schedule.add_round(requests, is_last=False)
+            is_due = schedule.add_round(requests, is_last=False)
+            may_draft = set(self.policy.reachable(len(requests))) != {PLAIN_TIER}
+            return tier, is_due and may_draft
         if schedule.is_behind(requests):
             return PLAIN_TIER, schedule.add_round(requests, is_last=True)
         return tier, False

@@ -1,10 +1,12 @@
 """Fakes around a controller: pool, policies, clock, first drafts; and a round of theirs."""
 
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from sglang_adaptive_spec.controller import AdaptiveController, Launch
 from sglang_adaptive_spec.policy.tiers import (
+    PLAIN_TIER,
     DecodeBatch,
     Observation,
     RoundTime,
@@ -34,6 +36,7 @@ class ScriptedPolicy:
 
     def __init__(self, *steps: int) -> None:
         self.script = [chain_tier(step) for step in steps]
+        self.most_drafting = math.inf  # requests; larger batches run zero steps alone
         self.observed: list[Observation] = []
         self.times: list[RoundTime] = []
         self.failing = ""
@@ -51,7 +54,7 @@ class ScriptedPolicy:
         self.times.append(round_time)
 
     def reachable(self, batch_size: int) -> Sequence[Tier]:
-        return self.script
+        return (*self.script, STARTUP) if batch_size <= self.most_drafting else (PLAIN_TIER,)
 
     def slot(self, batch_size: int) -> int:
         return 8 if batch_size >= 8 else 1

@@ -93,6 +93,16 @@ def test_a_request_that_joins_is_caught_up_with_the_others() -> None:
     assert [launch.is_catch_up for launch in launches].index(True) == INTERVAL - 3  # by "a"
 
 
+def test_a_batch_that_is_too_large_to_draft_is_not_caught_up_until_it_is_smaller() -> None:
+    controller, policy, _ = lagging(0)
+    policy.most_drafting = 2
+    large = [decode(controller, "abc") for _ in range(3 * INTERVAL)]
+    small = [decode(controller, "ab") for _ in range(INTERVAL + 1)]
+    assert not any(launch.is_catch_up for launch in large)
+    due = [number for number, launch in enumerate(small) if launch.is_catch_up]
+    assert due == [0, INTERVAL]
+
+
 def test_drafting_goes_on_at_once_where_no_request_of_the_batch_is_behind() -> None:
     controller, _, _ = lagging(0, 3)
     decode(controller, ["a"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.fleet import Fleet
-from tests.e2e.launches import ALGORITHM, PAIR, PAIR_DRAFT, TIERS, adaptive
+from tests.e2e.launches import ALGORITHM, CONFIGS, PAIR, PAIR_DRAFT, TIERS, adaptive
 from tests.e2e.server import OURS, Launch, Server
 from tests.e2e.traffic import PROMPTS, SCHEMA, check_identical, check_logprobs, greedy
 from tests.e2e.visits import check_as_if_never_left, check_visit, compare, run_arm
@@ -44,6 +44,11 @@ IN_PARTS = [
     replace(visiting(base, host), name=f"{base}-parts", plugins=(*PLUGINS, "small_parts"))
     for base, host in (("eagle", "0.5.20"), ("eagle3", "0.5.23"))
 ]
+TOO_LARGE_TO_DRAFT = replace(
+    adaptive("eagle3", overlap=True, config=CONFIGS / "zero_above_four.json"),
+    name="eagle3-zero-above-four",
+    strict=True,
+)
 MUTANTS = [
     visiting("eagle3", "0.5.21", "stale_backlog_row"),
     visiting("eagle3", "0.5.21", "shifted_catch_up"),
@@ -116,6 +121,22 @@ def test_more_requests_than_graphs_hold_are_caught_up_in_parts(
     num_parts = server.internal_state()["e2e_parts"]
     assert len(PROMPTS) == 6
     assert num_parts["4"] == num_parts["2"] >= 3  # two that were due, and one to leave
+
+
+def test_a_batch_too_large_to_draft_drafts_once_it_is_smaller(fleet: Fleet) -> None:
+    """It is not caught up while it is too large: what the draft lacks stays, the text is right."""
+    lengths = [40, 40, 40, 40, 120, 120]
+    body = {"text": list(PROMPTS), "sampling_params": [greedy(length) for length in lengths]}
+
+    def texts(server: Server) -> dict[str, Any]:
+        return {"ids": [reply["output_ids"] for reply in server.post("/generate", body)]}
+
+    expected = fleet.ask_once(TOO_LARGE_TO_DRAFT.reference(), texts)
+    server = fleet.use(TOO_LARGE_TO_DRAFT)
+    assert texts(server) == expected
+    state = server.internal_state()["adaptive_spec"]
+    assert state["rounds"]["0"] >= 30
+    assert state["num_correct_drafts"]["3"] > 0
 
 
 @pytest.mark.parametrize("launch", MUTANTS, ids=str)
