@@ -31,7 +31,7 @@ FULL_BATCH_TIMEOUT_S = 120.0
 RESERVED_TOKENS = 40
 PORT_STEP = 20  # a server may take ports next to its own
 ACCESS = ' HTTP/1.1" 200 OK'  # in the line that the server logs of every request
-MAX_LOG_LINES = 1000  # of a server's log kept beside the record
+MAX_LOG_LINES = 500  # of a server's log that are kept beside the record, at both ends
 
 
 @dataclass(slots=True)
@@ -152,14 +152,15 @@ def visit_rounds(
 
 
 def keep_logs(arms: Sequence[Arm], folder: Path, path: Path) -> None:
-    """Appends the end of every server's log to one file."""
+    """Appends start and end of every server's log to one file."""
     with path.open("a") as kept:
         for arm in arms:
             log = folder / arm.name / f"{arm.name}.log"
             if log.exists():
                 lines = log.read_text(errors="replace").splitlines(keepends=True)
                 lines = [line for line in lines if ACCESS not in line]
-                kept.writelines([f"=== {arm.name}\n", *lines[-MAX_LOG_LINES:]])
+                start, rest = lines[:MAX_LOG_LINES], lines[MAX_LOG_LINES:]
+                kept.writelines([f"=== {arm.name}\n", *start, "...\n", *rest[-MAX_LOG_LINES:]])
 
 
 def send_until_aborted(

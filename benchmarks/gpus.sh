@@ -44,8 +44,9 @@ transition-j           23300 transition run $injected --arms static-1,static-3,s
 transition-real        23900 transition run $real --workloads mixed-text --tag s
 transition-alternating 24500 transition run $real --workloads alternating --tag a
 ramp                   25100 ramp run --seconds 40 --arms goodput,none,builtin --tag 1
-defaults-1             32100 defaults run --seconds 10 --arms ours,none,builtin --tag 1
-defaults-2             32400 defaults run --seconds 10 --arms none,ours,builtin --tag 2 --first-repeat 3
+defaults-1             32100 defaults run --arms ours,none --tag 1
+defaults-2             32400 defaults run --arms none,ours --tag 2 --first-repeat 4
+defaults-3             20000 defaults run --arms builtin --tag 3
 overhead               25700 overhead run --arms goodput --tag o1
 overlap-1              26300 overlap run --tag 1
 overlap-2              26900 overlap run --tag 2 \
@@ -147,7 +148,7 @@ ulimit -n "$(ulimit -Hn)"
 mkdir -p "$OUT"
 logs=() runs=() failed=0
 for argument; do
-  names=$(sed -E 's/:[0-9]+//g; y/+/_/' <<<"${argument#*=}")
+  names=$(sed -E 's/:[0-9]+//g; y/+/_/; s/^(.{200}).*/\1/' <<<"${argument#*=}")
   { keep_to_share "${#runs[@]}" $#; run_argument "$argument"; } >"$OUT/$names.txt" 2>&1 &
   logs+=("$OUT/$names.txt")
   runs+=($!)

@@ -24,6 +24,7 @@ from benchmarks.defaults import (
     figures,
     figures_of_load,
     ratio_of_passes,
+    time_spent,
     with_figures,
 )
 from benchmarks.figures import Ratio, exact
@@ -64,6 +65,23 @@ def test_the_figures_of_a_pass_follow_from_its_requests() -> None:
         "ms_per_token_p50": 20.0,
     }
     assert "served" not in made
+
+
+def test_a_period_belongs_to_the_batch_that_ends_it() -> None:
+    """Time, size, tokens, width, whether one finished, whether a graph was replayed."""
+    prefill, decode = (0, 0, None, False, False), (8, 8, 1, False, True)
+    rounds = [
+        (0, *prefill),
+        (5_000_000, *decode),
+        (7_000_000, *decode),
+        (17_000_000, *prefill),
+        (23_500_000, 8, 20, 4, True, False),
+    ]
+    assert time_spent(rounds) == {
+        "0 drafts, graph": [2, 7.0],
+        "prefill": [1, 10.0],
+        "3 drafts, eager": [1, 6.5],
+    }
 
 
 def test_a_result_lists_the_arms_of_a_load_side_by_side(result: Any) -> None:
@@ -149,11 +167,17 @@ def without(result: Any, **fields: Any) -> None:
     ("spoil", "problem"),
     [
         (lambda result: without(result, repeat=0, **FIRST), f"{LOADS[0]}: {MIN_PASSES - 1} passes"),
-        (lambda result: without(result, **FIRST), f"{LOADS[0]}: 0 passes"),
+        (lambda result: without(result, **FIRST), f"{LOADS[0]}: 0 passes of none"),
         (
             lambda result: without(result, arm="builtin", repeat=1, **FIRST),
-            f"({LOADS[0][0]}, {LOADS[0][1]}, 1): no pass of builtin",
+            f"{LOADS[0]}: {MIN_PASSES - 1} passes of builtin",
         ),
+        (
+            lambda result: without(result, arm="none", repeat=1, **FIRST),
+            f"({LOADS[0][0]}, {LOADS[0][1]}, 1): no pass of none",
+        ),
+        (lambda result: result["passes"].append(result["passes"][0]), "one too many of none"),
+        (lambda result: result["passes"][0].update(peak=41), "one too many of none, (41, "),
         (
             lambda result: result["passes"][0].update(requests=REQUESTS[:2]),
             "the arms got other requests",

@@ -197,3 +197,15 @@ def test_a_visit_sends_named_requests_aborts_them_and_returns_the_window(
     assert command["accept_length"] > 0
     assert command["watch"]["batch_size"] == 2
     assert command["watch"]["seconds"] >= 0.6
+
+
+def test_of_a_log_start_and_end_are_kept_without_what_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "MAX_LOG_LINES", 2)
+    log = tmp_path / "none" / "none.log"
+    log.parent.mkdir()
+    asked = 'INFO: 127.0.0.1:1 - "POST /generate HTTP/1.1" 200 OK'
+    log.write_text("\n".join(["1", asked, "2", "3", "4", asked, "5"]) + "\n")
+    fleet.keep_logs([ARMS["none"], ARMS["builtin"]], tmp_path, tmp_path / "kept")
+    assert (tmp_path / "kept").read_text().split() == ["===", "none", "1", "2", "...", "4", "5"]

@@ -40,7 +40,8 @@ STREAMS = (
         "transition-i",
         "transition-j",
     ),
-    *("transition-real", "transition-alternating", "ramp", "defaults-1", "defaults-2", "overhead"),
+    *("transition-real", "transition-alternating", "ramp", "overhead"),
+    *("defaults-1", "defaults-2", "defaults-3"),
     *("overlap-1", "overlap-2", "overlap-3", "sampling", "sampling-of-host"),
     *("backends", "backends-mla", "backends-tp", "tensor-parallel"),
 )
