@@ -155,6 +155,10 @@ class AdaptiveController:
             self._give_up_lost()
         return launch
 
+    def may_draft(self, batch_size: int) -> bool:
+        """Returns whether a batch may run another tier than zero steps."""
+        return set(self.policy.reachable(batch_size)) != {PLAIN_TIER}
+
     def attach(self, first_drafts: FirstDrafts) -> None:
         """Keeps what the newest round learned about first drafts beside its launch."""
         self._launches[-1] = self._launches[-1]._replace(first_drafts=first_drafts)
@@ -222,8 +226,7 @@ class AdaptiveController:
             return tier, False
         if tier == PLAIN_TIER:
             is_due = schedule.add_round(requests, is_last=False)
-            may_draft = set(self.policy.reachable(len(requests))) != {PLAIN_TIER}
-            return tier, is_due and may_draft
+            return tier, is_due and self.may_draft(len(requests))
         if schedule.is_behind(requests):
             return PLAIN_TIER, schedule.add_round(requests, is_last=True)
         return tier, False

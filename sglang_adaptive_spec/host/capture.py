@@ -72,8 +72,9 @@ class CaptureLists:
         sizes = self.sizes(tier)
         if tier != PLAIN_TIER or not sizes:
             return sizes
-        larger = (size for size in self._larger_sizes if size <= self.max_batch_size)
-        return sizes + tuple(larger)
+        most = self.max_batch_size  # no batch pads up beyond it
+        larger = {min(size, most) for size in self._larger_sizes if min(size, most) > max(sizes)}
+        return tuple(graph_batch_sizes(tier, [*sizes, *larger], self.reachable, most))
 
     @contextlib.contextmanager
     def narrowed(self, sizes: tuple[int, ...]) -> Iterator[None]:

@@ -25,11 +25,15 @@ class EagerLengths:
     """Knows the requests of the round in the making."""
 
     def __init__(self) -> None:
-        self.reqs: Sequence[Any] = ()
+        self._reqs: Sequence[Any] = ()
+
+    def begin_round(self, reqs: Sequence[Any]) -> None:
+        """Takes the requests that the next forwards are about; the host's ``Req``."""
+        self._reqs = reqs
 
     def longest(self) -> int:
         """Returns how many tokens the longest of them may have; 0 without requests."""
-        return max((req.kv.kv_allocated_len for req in self.reqs), default=0)
+        return max((req.kv.kv_allocated_len for req in self._reqs), default=0)
 
 
 # One per process, as a process runs one round at a time.

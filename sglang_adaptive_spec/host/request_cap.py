@@ -55,17 +55,20 @@ def raise_request_cap(server_args: Any, handle_speculative: Callable[[Any], None
     handle_speculative(server_args)
     cap = resolving_view(server_args).max_running_requests
     request = request_of(server_args)
-    if before is not None or cap is None or request is None or request.static_reason is not None:
+    if cap is None or request is None or request.static_reason is not None:
         return
     if resolved_reason(server_args) is not None:  # static, once all is resolved
         return
     why = _why_kept(server_args)
+    larger = () if why else _larger_sizes(server_args, request.config)
+    request = replace(request, larger_sizes=larger)
+    setattr(server_args, ATTRIBUTE, request)
+    if before is not None:
+        return
     raised = cap if why else _raised(server_args, request.config, cap)
     if raised != cap:
         declare_resolution(server_args, __name__, max_running_requests=raised)
-        larger = _larger_sizes(server_args, request.config) if raised is None else ()
-        found = replace(request, is_cap_raised=True, larger_sizes=larger)
-        setattr(server_args, ATTRIBUTE, found)
+        setattr(server_args, ATTRIBUTE, replace(request, is_cap_raised=True))
         logger.warning(
             "ADAPTIVE_EAGLE serves %s instead of SGLang's %d for EAGLE. --max-running-requests "
             "sets another number.",
@@ -100,13 +103,13 @@ def _why_kept(server_args: Any) -> str | None:
 
 def _raised(server_args: Any, config: AdaptiveConfig, cap: int) -> int | None:
     """Returns how many requests may run, at least ``cap``, or `AS_WITHOUT_SPECULATION`."""
-    view, fitting = resolving_view(server_args), _fitting(server_args, config, cap)
-    largest = max((size for size in fitting if size <= GRAPH_REQUESTS), default=cap)
+    view, fitting = resolving_view(server_args), _fitting(server_args, config)
+    largest = max((size for size in fitting if size <= GRAPH_REQUESTS), default=0)
     do_all_fit = max(view.cuda_graph_config.decode.bs or [0]) in fitting
     if not do_all_fit or not _is_plain_above(config, largest):
-        return largest
+        return max(cap, largest)
     if view.speculative_use_rejection_sampling:
-        return largest  # the host keeps a row of vocabulary per request that may run
+        return max(cap, largest)  # the host keeps a row of vocabulary per request that may run
     return AS_WITHOUT_SPECULATION
 
 
@@ -118,9 +121,10 @@ def _is_plain_above(config: AdaptiveConfig, batch_size: int) -> bool:
 
 
 def _larger_sizes(server_args: Any, config: AdaptiveConfig) -> tuple[int, ...]:
-    """Returns those of `LARGER_SIZES` for which there is room."""
-    if any(getattr(server_args, name) is not None for name in GRAPH_FLAGS):
-        return ()  # the user chose
+    """Returns those of `LARGER_SIZES` for which there is room; none where the user chose sizes."""
+    is_chosen = any(getattr(server_args, name) is not None for name in GRAPH_FLAGS)
+    if is_chosen or not _has_graphs(server_args):
+        return ()
     index, budget_gb = _index(server_args), INDEX_SHARE * config.memory_budget_gb
     largest = max(resolving_view(server_args).cuda_graph_config.decode.bs)
     num_logits = largest * config.largest_tier.num_draft_tokens  # of the largest verify
@@ -133,14 +137,17 @@ def _larger_sizes(server_args: Any, config: AdaptiveConfig) -> tuple[int, ...]:
     )
 
 
-def _fitting(server_args: Any, config: AdaptiveConfig, cap: int) -> list[int]:
-    """Returns the captured batch sizes above ``cap`` up to the first that takes too much memory."""
+def _has_graphs(server_args: Any) -> bool:
     view = resolving_view(server_args)
-    decode = view.cuda_graph_config.decode
-    if view.device == "cpu" or decode.backend == Backend.DISABLED:
+    return view.device != "cpu" and view.cuda_graph_config.decode.backend != Backend.DISABLED
+
+
+def _fitting(server_args: Any, config: AdaptiveConfig) -> list[int]:
+    """Returns the captured batch sizes whose index and plans find room."""
+    if not _has_graphs(server_args):
         return []
     index, budget_gb = _index(server_args), INDEX_SHARE * config.memory_budget_gb
-    sizes = sorted(size for size in decode.bs if size > cap)
+    sizes = sorted(resolving_view(server_args).cuda_graph_config.decode.bs)
     sizes = [size for size in sizes if index_gb(config, index, size) <= budget_gb]
     # Any tier may be captured above its own slot, because batches pad up.
     width = max(config.largest_tier.num_draft_tokens, CATCH_UP_ROUNDS)

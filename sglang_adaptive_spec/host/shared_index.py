@@ -6,10 +6,7 @@ Why that is safe: a buffer is written before every replay of a graph that reads 
 at once, and the stages of a round follow each other on one stream (with a plan stream, which the
 draft-extend waits for: worker.py). What a buffer holds past the lengths of a batch is never read.
 
-What is read within one graph stays apart: the draft steps on FlashInfer and Triton each have a row
-of their own, because their lists end differently. On FA3 they share, too: a table of pages
-is a row of `req_to_token`, of which every stage reads the beginning.
-Buffers are as large as the context, not as the pool: prefixes that requests share count once each.
+What is read within one graph stays apart (docs/decisions/0023-one-index-for-all-tiers.md).
 (sglang 0.5.23 layers/attention: `init_cuda_graph_state` of flashattention_backend.py,
 flashinfer_backend.py, flashinfer_mla_backend.py and triton_backend.py.)
 """
@@ -45,15 +42,24 @@ class SharedIndex:
     """The buffers of this process, by name; each is made once, with room for all tiers."""
 
     def __init__(self) -> None:
-        # Both are set before the first capture.
-        self.extent = Extent(0, 0, 0)  # of all tiers
-        self.row_slots = 0  # KV slots of one request, those of a whole verify included
+        self.extent = Extent(0, 0, 0)
+        self.row_slots = 0
         self._buffers: dict[Hashable, torch.Tensor] = {}
 
     @property
     def gb(self) -> float:
         """What the buffers take of the device."""
         return sum(buffer.nbytes for buffer in self._buffers.values()) / 2**30
+
+    def plan(self, extent: Extent, row_slots: int) -> None:
+        """Says how large buffers will be; before the first capture.
+
+        Args:
+            extent: Of the graphs of all tiers.
+            row_slots: KV slots of one request, those of a whole verify included (worker.py:
+                get_row_headroom).
+        """
+        self.extent, self.row_slots = extent, row_slots
 
     def take(
         self, name: Hashable, shape: Sequence[int], most: int, dtype: torch.dtype, device: Any

@@ -87,8 +87,8 @@ class TierBuilder:
         limit = self._captures.max_batch_size
         return min(max(self._captures.sizes(PLAIN_TIER), default=GRAPH_REQUESTS), limit)
 
-    def max_graph_batch_size(self) -> int:
-        """Returns the largest batch that a graph serves, or that the scheduler can form."""
+    def max_listed_size(self) -> int:
+        """Returns the largest batch that a graph of the host's list serves, or that may run."""
         limit = self._captures.max_batch_size
         tiers = reachable_tiers(self._captures.reachable, limit)
         sizes = {size for tier in tiers for size in self._captures.sizes(tier)}
@@ -140,17 +140,17 @@ class TierBuilder:
         return int(self._worker.target_worker.model_runner.model_config.vocab_size)
 
     def num_penalized(self) -> int:
-        """Returns how many requests with penalties must find room: as many as graphs hold.
+        """Returns how many requests with penalties must find room: the largest of the host's list.
 
-        Beyond that they may run out of memory, as without speculation. Where a user named the
+        More of them may run out of memory, as without speculation. Where a user named the
         number of requests, nothing is kept for them.
         """
         is_ours = self._worker.adaptive_request.is_cap_raised
-        return self.max_graph_batch_size() if is_ours else 0
+        return self.max_listed_size() if is_ours else 0
 
     def lower_cap_size(self) -> int | None:
-        """Returns what graphs hold, where the plugin let more requests run; else None."""
-        largest = self.max_graph_batch_size()
+        """Returns the largest of the host's list, where the plugin let more run; else None."""
+        largest = self.max_listed_size()
         is_ours = self._worker.adaptive_request.is_cap_raised
         can_go = is_ours and largest < self._captures.max_batch_size
         return largest if can_go else None

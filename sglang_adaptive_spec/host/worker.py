@@ -198,9 +198,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         """Before any attention backend, once it is known how many requests may run."""
         super().alloc_memory_pool(*args, **kwargs)
         self.tier_builder.provide_workspace()
-        shared_index.extent = self.tier_builder.extent()
         req_to_token = self._target_worker.model_runner.req_to_token_pool.req_to_token
-        shared_index.row_slots = req_to_token.shape[1]  # see get_row_headroom
+        shared_index.plan(self.tier_builder.extent(), row_slots=req_to_token.shape[1])
 
     def init_attention_backends(self, *args: Any, **kwargs: Any) -> None:
         """The last step before the first capture, the target's."""
@@ -217,7 +216,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         delattr(self._target_worker.model_runner, CAPTURES_ATTRIBUTE)
         policy = self.controller.policy
         if isinstance(policy, GoodputPolicy):
-            self.seeding = seed_costs(self, policy, self.tier_builder.max_graph_batch_size())
+            self.seeding = seed_costs(self, policy, self.tier_builder.max_listed_size())
             group = get_parallel().tp_group
             if group.world_size > 1:
                 policy.learns_own_times = False
@@ -232,7 +231,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
     ) -> Any:
         """Puts the batch's tier in force, then runs the host's round."""
         mode = batch.forward_mode
-        eager_lengths.reqs = batch.reqs
+        eager_lengths.begin_round(batch.reqs)
         self._is_target_last_to_read = False
         if mode.is_extend() or batch.is_extend_in_batch:
             self._before_extend(batch)
@@ -305,6 +304,9 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         requests = row_keys(batch)
         if not batch.forward_mode.is_mixed():
             plain.schedule.forget(requests)
+            return
+        if not self.controller.may_draft(len(requests)):
+            plain.schedule.settle()  # what the draft lacks of its rows stays
             return
         rows = plain.begin_catch_up(batch, requests)  # they advance past what is kept
         if rows is None:

@@ -73,7 +73,8 @@ def provide_workspace(num_bytes: int, device: str) -> None:
     """Makes a large workspace for this process if the host's would not hold ``num_bytes``.
 
     To be called before the first attention backend is made: the host takes the buffer that is
-    there. What the user set stays.
+    there. What the user set stays. Above `MOST_WORKSPACE_BYTES` catch-ups are narrower, and a
+    verify that does not fit says so when it is captured.
 
     Raises:
         RuntimeError: There is no room for it.
@@ -81,7 +82,7 @@ def provide_workspace(num_bytes: int, device: str) -> None:
     size = envs.SGLANG_FLASHINFER_WORKSPACE_SIZE
     if size.is_set() or num_bytes <= size.get():
         return
-    large = max(LARGE_WORKSPACE_BYTES, num_bytes)
+    large = min(max(LARGE_WORKSPACE_BYTES, num_bytes), MOST_WORKSPACE_BYTES)
     try:
         get_buffer(WORKSPACE, lambda: torch.empty(large, dtype=torch.uint8, device=device))
     except torch.OutOfMemoryError as error:

@@ -57,10 +57,10 @@ class TierHost(Protocol):
         """Returns the least free device memory of all ranks."""
 
     def num_penalized(self) -> int:
-        """Returns the requests at once whose penalties must find room; 0 where a user's number."""
+        """Returns how many requests' penalties must find room; 0 if a user named the cap."""
 
     def lower_cap_size(self) -> int | None:
-        """Returns how many requests graphs hold, if more may run and nobody asked for that."""
+        """Returns how far the cap may come down, if nobody named it; else None."""
 
     def lower_cap(self, largest: int) -> None:
         """Lets no more than ``largest`` requests run."""

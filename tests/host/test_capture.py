@@ -92,7 +92,8 @@ def test_another_error_passes_through(capture: Any) -> None:
     ("tier", "cap", "larger"),
     [
         (PLAIN_TIER, 4096, (320, 512)),
-        (PLAIN_TIER, 400, (320,)),
+        (PLAIN_TIER, 400, (320, 400)),
+        (PLAIN_TIER, 300, (300,)),
         (PLAIN_TIER, 256, ()),
         (chain_tier(3), 4096, ()),
     ],

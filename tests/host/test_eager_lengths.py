@@ -25,7 +25,7 @@ def eager(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     from sglang_adaptive_spec.host import eager_lengths
 
     reqs = [SimpleNamespace(kv=SimpleNamespace(kv_allocated_len=each)) for each in ALLOCATED]
-    monkeypatch.setattr(eager_lengths.eager_lengths, "reqs", reqs)
+    monkeypatch.setattr(eager_lengths.eager_lengths, "_reqs", reqs)
     return eager_lengths
 
 
@@ -71,7 +71,7 @@ def test_lengths_of_the_host_and_rounds_without_requests_are_left_alone(
     eager: Any, hook: str, field: str, given: int | None, has_requests: bool
 ) -> None:
     if not has_requests:
-        eager.eager_lengths.reqs = ()
+        eager.eager_lengths.begin_round(())
     forward, init = batch(**{field: given}), Init(field)
     getattr(eager, hook)(init, None, forward, "verify", flag=False)
     assert init.seen == [given]

@@ -205,6 +205,16 @@ def test_memory_granted_to_the_tiers_is_granted_to_their_index(
     assert view.max_running_requests == cap
 
 
+@pytest.mark.parametrize(("upper", "cap"), [("33", None), ("34", HOSTS_CAP)])
+def test_a_small_gpu_has_the_cap_of_no_speculation_where_its_graphs_end_below_48(
+    target: dict[str, str], models: dict[str, str], tmp_path: Path, upper: str, cap: int | None
+) -> None:
+    config = config_file(tmp_path, {"1": [0, 1, 3], upper: [0]})
+    changes: dict[str, Any] = {"speculative_adaptive_config": config}
+    view = resolved(target["8b"], models["eagle3"], cuda_graph_max_bs_decode=32, **changes)
+    assert view.max_running_requests == cap
+
+
 @pytest.mark.parametrize(
     ("slots", "cap"),
     [
@@ -241,7 +251,9 @@ def test_where_every_request_keeps_a_row_of_vocabulary_graphs_set_the_limit(
     [
         ("8b", {}, (320, 384, 448, 512, 640, 768)),
         ("405b", {"attention_backend": "flashinfer", "tp_size": 8}, (640, 768)),  # beyond 512
-        ("8b", {"max_running_requests": 2048}, ()),  # nothing of ours
+        ("8b", {"max_running_requests": 300}, (320, 384, 448, 512, 640, 768)),  # up to 300
+        ("8b", {"disable_cuda_graph": True}, ()),
+        ("8b", {"moe_a2a_backend": "deepep"}, ()),
         ("8b", {"cuda_graph_max_bs_decode": 256}, ()),
         ("8b", {"cuda_graph_bs_decode": [1, 2, 4, 8, 64]}, ()),
     ],

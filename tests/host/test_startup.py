@@ -88,7 +88,7 @@ def test_more_are_decoded_at_zero_steps_than_are_caught_up(plugins_loaded: None)
     worker = Worker(2048)
     tiers = builder(worker, Captures(worker))
     assert max(tiers.graph_batch_sizes(PLAIN_TIER)) == 512
-    assert tiers.max_catch_up_size() == tiers.max_graph_batch_size() == 256
+    assert tiers.max_catch_up_size() == tiers.max_listed_size() == 256
     assert tiers.extent() == (512, 256 * CATCH_UP_ROUNDS, 32 * 3)
 
 

@@ -76,3 +76,25 @@ def test_the_host_plans_the_draft_extend_after_what_the_forward_stream_has_been_
     )
     draft_worker._draft_extend_for_decode(None, None)
     assert events == [torch.cpu.current_stream()] * has_plan_stream + ["plan"]
+
+
+@pytest.mark.parametrize("may_draft", [True, False])
+def test_before_a_mixed_batch_rows_are_caught_up_unless_they_are_too_many_to_draft(
+    plugins_loaded: None, monkeypatch: pytest.MonkeyPatch, may_draft: bool
+) -> None:
+    from sglang_adaptive_spec.host import worker
+
+    asked: list[str] = []
+    plain = SimpleNamespace(
+        begin_catch_up=lambda _batch, requests: asked.append(f"catch up {len(requests)}"),
+        schedule=SimpleNamespace(settle=lambda: asked.append("settle")),
+    )
+    monkeypatch.setattr(worker, "row_keys", lambda batch: batch.reqs)
+    controller = SimpleNamespace(before_extend=lambda: None, may_draft=lambda _size: may_draft)
+    mixed = SimpleNamespace(
+        forward_mode=SimpleNamespace(is_mixed=lambda: True), reqs=["a", "b", "c"]
+    )
+    worker.AdaptiveEagleWorker._before_extend(
+        SimpleNamespace(controller=controller, plain_rounds=plain), mixed
+    )
+    assert asked == (["catch up 3"] if may_draft else ["settle"])

@@ -57,7 +57,7 @@ def test_what_the_hosts_workspace_holds_needs_no_other(
 
 @pytest.mark.parametrize(
     ("needed", "made"),
-    [(HOSTS_BYTES + 1, 2**30), (2**30, 2**30), (2**30 + 1, 2**30 + 1), (2**31, 2**31)],
+    [(HOSTS_BYTES + 1, 2**30), (2**30, 2**30), (2**30 + 1, 2**30 + 1), (2**31 + 1, 2**31)],
 )
 def test_the_host_takes_the_large_one_that_is_there(
     workspaces: Any, buffers: dict[str, torch.Tensor], needed: int, made: int
