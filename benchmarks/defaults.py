@@ -11,6 +11,8 @@ other would share the CPUs, which bound small batches. The first two take 560 s,
     OUT=folder SHA=commit benchmarks/gpus.sh 0=defaults-1    # likewise defaults-2 and defaults-3
     python3 -m benchmarks.defaults merge runs/defaults-*.json \\
         --result benchmarks/results/defaults-h200.json
+
+On an H100 the starts alone: `run --arms ours,none --repeats 0`, merged likewise.
 """
 
 import argparse
@@ -31,9 +33,17 @@ from benchmarks.arms import ARMS, OURS, Arm
 from benchmarks.differences import differences, keys, measured_on
 from benchmarks.figures import HEADER, Figure, Ratio, exact
 from benchmarks.fleet import keep_logs
+from benchmarks.matrix_summary import check_same_code
 from benchmarks.ramp import arrivals, send_arrivals, send_ramp
 from benchmarks.ramp_summary import as_pass, quantile, tokens_per_s
-from benchmarks.run_files import add_merge, begin_run, merge_lists, run_command, write_run
+from benchmarks.run_files import (
+    add_merge,
+    begin_run,
+    read_runs,
+    run_command,
+    write_result,
+    write_run,
+)
 from benchmarks.session import serving_arm
 from benchmarks.settings import (
     CPU_COMMON,
@@ -60,6 +70,9 @@ LEAST_TOKENS = {40: 0.99, 120: 0.98}
 MOST_FIRST = 1.5
 MOST_PER_TOKEN = {40: 1.0}
 MIN_PASSES = 3
+# Seconds and GB from the attention backends to the last graph, without the graphs of prefills.
+START_FIGURES = ("arm", "max_running_requests", "ready_s", "tiers_s", "tiers_gb")
+LEAST_GRAPHS = 256  # requests that decode with graphs
 FIGURES = {"tokens_per_s", "first_token_ms_p50", "first_token_ms_p99", "ms_per_token_p50"}
 PASS_KEYS = {"arm", "peak", "acceptance", "repeat", "largest_batch", "requests", "spent", *FIGURES}
 
@@ -152,12 +165,26 @@ def time_spent(rounds: Sequence[Sequence[Any]]) -> dict[str, list[float]]:
     return found
 
 
-def build_result(origin: Raw, passes: Sequence[Raw]) -> dict[str, Any]:
+def build_result(origin: Raw, starts: Sequence[Raw], passes: Sequence[Raw]) -> dict[str, Any]:
     """Returns the result file."""
     order = {arm: number for number, arm in enumerate(DEFAULT_ARMS)}
     key = ("peak", "acceptance", "repeat")
     ordered = sorted(passes, key=lambda each: (*(each[k] for k in key), order[each["arm"]]))
-    return {"provenance": dict(origin), "passes": [with_figures(each) for each in ordered]}
+    return {
+        "provenance": dict(origin),
+        "starts": [as_start(each) for each in sorted(starts, key=lambda one: order[one["arm"]])],
+        "passes": [with_figures(each) for each in ordered],
+    }
+
+
+def as_start(measured: Raw) -> dict[str, Any]:
+    """Returns what is kept of a server's start; tiers are SGLang's own in other arms than ours."""
+    plugin = measured["plugin"] or {}
+    return {
+        **{name: measured[name] for name in START_FIGURES},
+        "tiers": plugin.get("tiers", []),
+        "skipped_tiers": plugin.get("skipped_tiers", {}),
+    }
 
 
 def ratio_of_passes(mine: Sequence[float], others: Sequence[float]) -> Ratio:
@@ -209,10 +236,7 @@ def figures_of_load(load: str, peak: int, ours: Sequence[Raw], none: Sequence[Ra
 
 def check_defaults(result: Raw) -> list[str]:
     """Returns what is wrong with the shape or the figures of the result."""
-    problems = keys("file", result, {"provenance", "passes"})
-    if problems:
-        return problems
-    problems += measured_on(result["provenance"])
+    problems = check_starts(result) + measured_on(result["provenance"])
     sent: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, each in enumerate(result["passes"]):
         problems += keys(f"passes.{number}", each, PASS_KEYS)
@@ -232,7 +256,31 @@ def check_defaults(result: Raw) -> list[str]:
         num = sum(key[:2] == load and arm in by_arm for key, by_arm in sent.items())
         if num < MIN_PASSES:
             problems.append(f"{load}: {num} passes of {arm}, at least {MIN_PASSES} are needed")
-    return problems + differences(result, build_result(result["provenance"], result["passes"]), "")
+    rebuilt = [with_figures(each) for each in result["passes"]]
+    order = build_result(result["provenance"], (), rebuilt)["passes"]
+    return problems + differences(result["passes"], order, "passes")
+
+
+def check_starts(result: Raw) -> list[str]:
+    """Returns what is wrong with the starts: every tier, enough graphs, the cap of none."""
+    problems = keys("file", result, {"provenance", "starts", "passes"})
+    if problems:
+        return problems
+    caps: dict[str, set[int]] = {}
+    for number, each in enumerate(result["starts"]):
+        where = f"starts.{number}"
+        problems += keys(where, each, {*START_FIGURES, "tiers", "skipped_tiers"})
+        if problems:
+            return problems
+        caps.setdefault(each["arm"], set()).add(each["max_running_requests"])
+        if each["arm"] == "ours":
+            sizes = [size for tier in each["tiers"] for size in tier["graph_batch_sizes"]]
+            problems += [f"{where}: no tier {tier}" for tier in each["skipped_tiers"]]
+            if max(sizes, default=0) < LEAST_GRAPHS:
+                problems.append(f"{where}: graphs up to {max(sizes, default=0)} requests")
+    if "ours" not in caps or caps["ours"] != caps.get("none"):
+        problems.append(f"running requests are not those of no speculation: {caps}")
+    return problems
 
 
 def pass_table(passes: Sequence[Raw]) -> str:
@@ -241,15 +289,28 @@ def pass_table(passes: Sequence[Raw]) -> str:
     return table(shown, [[each[name] for name in shown] for each in passes])
 
 
+def start_table(result: Raw) -> str:
+    """Returns the figures of every start."""
+    rows = [
+        [*(each[name] for name in START_FIGURES), len(each["tiers"])] for each in result["starts"]
+    ]
+    return table((*START_FIGURES, "tiers"), rows)
+
+
 def figure_table(result: Raw) -> str:
-    """Returns every claim with its verdict, and the passes behind it."""
-    claims = [each.row() for each in figures(result)]
-    return "\n".join((table(HEADER, claims), pass_table(result["passes"])))
+    """Returns every claim with its verdict, and the starts and passes behind it."""
+    claims = table(HEADER, [each.row() for each in figures(result)])
+    return "\n".join((claims, start_table(result), pass_table(result["passes"])))
 
 
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file from run files."""
-    return merge_lists(args, "passes", build_result, figure_table)
+    records = read_runs(args.files)
+    lists = ([each for record in records for each in record[key]] for key in ("starts", "passes"))
+    result = build_result(check_same_code(records), *lists)
+    write_result(result, args.result)
+    print(figure_table(result))
+    return 0
 
 
 def main() -> int:

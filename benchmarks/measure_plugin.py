@@ -181,6 +181,7 @@ class Probe:
             "prefill_gb": self.build.prefill_gb,
             "num_captures": dict(self.num_captures),
             "max_total_tokens": scheduler.max_total_num_tokens,
+            "max_running_requests": scheduler.max_running_requests,
             "rounds": rounds,
             **done,
         }

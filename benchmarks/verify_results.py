@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from benchmarks import (
     backends,
     context,
+    defaults,
     matrix_tables,
     matrix_trees,
     overhead,
@@ -170,6 +171,8 @@ CHECKS = {
         ),
         Check(transition_summary.check_transition, transition_summary.figure_table),
     ),
+    "defaults-h200.json": Check(defaults.check_defaults, defaults.figure_table),
+    "defaults-start-h100.json": Check(defaults.check_starts, defaults.start_table),
     "context-fa3-h200.json": Check(context.check_context, context.wave_table),
     "penalties-h200.json": Check(penalties.check_penalties, penalties.arm_table),
     "rows-cpu.json": Check(rows.check_rows, rows.size_table),

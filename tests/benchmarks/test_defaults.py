@@ -50,10 +50,21 @@ def whole() -> list[dict[str, Any]]:
     return [one_pass(arm, *load, repeat) for repeat, arm, load in made]
 
 
+def start(arm: str) -> dict[str, Any]:
+    """What is measured of a server's start."""
+    tiers = [{"num_steps": steps, "graph_batch_sizes": [1, 256]} for steps in (0, 1, 3)]
+    return {
+        **{"arm": arm, "max_running_requests": 48 if arm == "builtin" else 4096},
+        **{"ready_s": 40.0, "tiers_s": 9.0, "tiers_gb": 1.5, "captures": {}},
+        "plugin": {"tiers": tiers, "skipped_tiers": {}, "rounds": {}} if arm == "ours" else None,
+    }
+
+
 @pytest.fixture
 def result() -> Any:
     """A whole result, as read from its file."""
-    return json.loads(json.dumps(build_result(PROVENANCE, whole())))
+    starts = [start(arm) for arm in reversed(DEFAULT_ARMS)]
+    return json.loads(json.dumps(build_result(PROVENANCE, starts, whole())))
 
 
 def test_the_figures_of_a_pass_follow_from_its_requests() -> None:
@@ -185,6 +196,17 @@ def without(result: Any, **fields: Any) -> None:
         (lambda result: result["passes"][0].update(tokens_per_s=44.0), "the file says"),
         (lambda result: result["passes"].reverse(), "the file says"),
         (lambda result: result["passes"][0].pop("largest_batch"), "passes.0: keys"),
+        (lambda result: result["starts"].pop(), "running requests are not those of no speculation"),
+        (
+            lambda result: result["starts"][2].update(max_running_requests=48),
+            "running requests are not those of no speculation",
+        ),
+        (lambda result: result["starts"][2].update(tiers=[]), "starts.2: graphs up to 0 requests"),
+        (
+            lambda result: result["starts"][2]["skipped_tiers"].update({"5": "memory"}),
+            "starts.2: no tier 5",
+        ),
+        (lambda result: result["starts"][0].pop("ready_s"), "starts.0: keys"),
         (lambda result: result.update(notes=""), "file: keys"),
         (lambda result: result["provenance"].update(gpu="NVIDIA H100"), "not on an H200"),
     ],

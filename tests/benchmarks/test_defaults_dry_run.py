@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import context, penalties
+from benchmarks import context, defaults, penalties
 from benchmarks.differences import Gap
 from tests.benchmarks.dry_run import dry_run
 
@@ -57,3 +57,19 @@ def test_requests_with_penalties_are_answered_on_the_cpu_host(tmp_path: Path) ->
     record = dry_run(tmp_path, "penalties", "run", *sizes)
     assert record["arms"][0]["num_answered"] == 10
     assert penalties.check_penalties(penalties.build_result({}, record["arms"])) == []
+
+
+@pytest.mark.e2e
+@pytest.mark.full
+def test_loads_are_served_on_the_cpu_host(tmp_path: Path) -> None:
+    loads = ("--arms", "none,ours", "--peaks", "6", "--repeats", "1")
+    record = dry_run(tmp_path, "defaults", "run", *loads, "--seconds", "4", "--longest", "0.1")
+    result = defaults.build_result(record["provenance"], record["starts"], record["passes"])
+    assert [each["arm"] for each in result["starts"]] == ["none", "ours"]
+    assert len(result["starts"][1]["tiers"]) == 7
+    passes = [(each["acceptance"], each["arm"]) for each in result["passes"]]
+    assert passes == [(chance, arm) for chance in defaults.CHANCES for arm in ("none", "ours")]
+    for each in result["passes"]:
+        assert each.keys() == defaults.PASS_KEYS
+        assert each["spent"]["prefill"][0] > 0
+        assert any(kind.endswith("drafts, eager") for kind in each["spent"])
