@@ -1,0 +1,249 @@
+"""What runs, round by round, on every golden trace, on recorded ones and on one with faults.
+
+Moves of code must leave these files as they are, byte for byte. A change that means to decide
+otherwise writes them anew, in a commit of its own that says why:
+
+    python -m tests.simulate.judge
+"""
+
+import itertools
+import json
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from sglang_adaptive_spec.config import load_config
+from sglang_adaptive_spec.controller import AdaptiveController, Launch
+from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.tiers import (
+    DecodeBatch,
+    Observation,
+    RoundTime,
+    Tier,
+    chain_tier,
+)
+from sglang_adaptive_spec.runtime.backlog import CatchUpSchedule
+from sglang_adaptive_spec.simulate.command import goodput
+from sglang_adaptive_spec.simulate.record import TraceRecorder
+from sglang_adaptive_spec.simulate.recorded import RecordedWorkload
+from sglang_adaptive_spec.simulate.replay import Chooser, Replay
+from sglang_adaptive_spec.simulate.synthetic import golden_workloads
+from sglang_adaptive_spec.simulate.trace import read_trace
+from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
+from sglang_adaptive_spec.simulate.workload import Workload
+from tests.controller_fakes import FakePool, KnownFirstDrafts
+
+ROUNDS = Path(__file__).parent / "rounds"
+COSTS = ExampleCosts()
+COST_NOISE = 0.02
+MAX_STEPS = 10
+# Recorded at these depths in turn, so that every depth is censored somewhere.
+RECORDED = MappingProxyType(
+    {"phases-2s-16": (3,), "ramp-1-128-1": (1, 5), "mixed-32": (0, 0, 0, 2, 7)}
+)
+
+Row = tuple[int, str, bool]  # batch size, tier as it ran, whether another than the best was asked
+
+
+class Asked:
+    """The default policy, and whether its newest choice is a probe."""
+
+    def __init__(self) -> None:
+        self.policy: GoodputPolicy = goodput(COSTS, load_config(None), COST_NOISE).policy
+        self.is_probe = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.policy, name)
+
+    def choose(self, batch: DecodeBatch) -> Tier:
+        tier = self.policy.choose(batch)
+        self.is_probe = tier != self.policy.home
+        return tier
+
+
+class Rows:
+    """Keeps every round of a replay."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+        self.rows: list[Row] = []
+
+    def observe(self, observation: Observation, context_tokens: int, now_s: float) -> None:
+        del context_tokens, now_s
+        size, label = observation.batch_size, observation.tier.label
+        self.rows.append((size, label, self._asked.is_probe))
+
+
+class InTurn:
+    """The tiers of a list, one after the other."""
+
+    def __init__(self, steps: Iterable[int]) -> None:
+        self._tiers = itertools.cycle(map(chain_tier, steps))
+
+    def choose(self, batch: DecodeBatch) -> Tier:
+        return next(self._tiers)
+
+    def observe(self, observation: Observation) -> None:
+        pass
+
+    def observe_time(self, round_time: RoundTime) -> None:
+        pass
+
+
+def replayed(workload: Workload) -> list[Row]:
+    """Returns the rounds of the default policy on a trace."""
+    asked = Asked()
+    kept = Rows(asked)
+    Replay(asked, workload, COSTS, recorder=kept).run()
+    return kept.rows
+
+
+def recorded(name: str, steps: Sequence[int]) -> list[Row]:
+    """Returns the rounds on what was recorded of a golden trace at other depths."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.jsonl"
+        recorder = TraceRecorder(path, name=name, max_steps=MAX_STEPS)
+        policy: Chooser = InTurn(steps)
+        Replay(policy, golden_workloads()[name], COSTS, recorder=recorder).run()
+        recorder.close()
+        return replayed(RecordedWorkload(read_trace(path), MAX_STEPS))
+
+
+# -- the controller itself, with results that are lost, do not fit, or that the policy fails on --
+
+NUM_FAULTY_ROUNDS = 3000
+SIZES = (8, 16, 3, 40)  # requests, for `ROUNDS_A_SIZE` rounds each
+ROUNDS_A_SIZE = 300
+ROUNDS_A_REQUEST = 40  # then the oldest leaves and another joins
+LEVELS, ROUNDS_A_LEVEL = (0.9, 0.2, 0.6), 220  # of acceptance
+LOST_EVERY, MISFIT_EVERY, FAILS_EVERY = 97, 131, 61
+ALL_LOST = range(1500, 1530)  # more than are waited for
+
+
+class FailingAsked(Asked):
+    """Fails now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_observed = 0
+
+    def observe(self, observation: Observation) -> None:
+        self.num_observed += 1
+        if self.num_observed % FAILS_EVERY == 0:
+            raise ZeroDivisionError("planted")
+        self.policy.observe(observation)
+
+
+class TrueClock:
+    """Knows every period when the round starts; a prefill in between takes the last one away."""
+
+    def __init__(self) -> None:
+        self._noise = np.random.default_rng(2)
+        self._periods: deque[RoundTime | None] = deque()
+        self.ms = 0.0  # of the newest round
+
+    def start(
+        self,
+        tier: Tier,
+        batch_size: int,
+        context_tokens: int,
+        is_catch_up: bool,
+        num_in_flight: int,
+    ) -> None:
+        del num_in_flight
+        self.ms = COSTS.round_ms(tier, batch_size, context_tokens)
+        measured = self.ms * (1 + COST_NOISE * float(self._noise.standard_normal()))
+        self._periods.append(RoundTime(tier, batch_size, context_tokens, measured, is_catch_up))
+
+    def interrupt(self) -> None:
+        if self._periods:
+            self._periods[-1] = None
+
+    def poll(self) -> RoundTime | None:
+        return self._periods.popleft()
+
+
+def with_faults() -> list[Row]:
+    """Returns the rounds of the controller where results go wrong."""
+    asked, clock, schedule = FailingAsked(), TrueClock(), CatchUpSchedule()
+    controller = AdaptiveController(asked, FakePool(), chain_tier(MAX_STEPS), clock, schedule)
+    draws = np.random.default_rng(3)
+    names = itertools.count()
+    requests: list[int] = []
+    rows: list[Row] = []
+    in_flight: list[tuple[int, Launch]] = []
+    now_s = 0.0
+    for number in range(NUM_FAULTY_ROUNDS):
+        if has_joined := _come_and_go(requests, names, number):
+            controller.before_extend()
+            schedule.forget(tuple(has_joined))
+        batch = DecodeBatch(len(requests), tuple(requests), 300 * len(requests), now_s)
+        launch = controller.before_decode(batch)
+        if launch.is_catch_up:
+            schedule.settle()
+            controller.attach(KnownFirstDrafts(*(draws.random(len(requests)) < 0.7)))
+        rows.append((launch.batch_size, launch.tier.label, asked.is_probe))
+        now_s += clock.ms / 1e3
+        in_flight.append((number, launch))
+        if len(in_flight) > 1:
+            _report(controller, *in_flight.pop(0), draws)
+    controller.learn()
+    return rows
+
+
+def _come_and_go(requests: list[int], names: Iterable[int], number: int) -> list[int]:
+    """Lets requests leave and join before a round; returns who joined."""
+    if number % ROUNDS_A_REQUEST == 0:
+        del requests[:1]
+    size = SIZES[number // ROUNDS_A_SIZE % len(SIZES)]
+    del requests[: max(len(requests) - size, 0)]
+    has_joined = list(itertools.islice(names, size - len(requests)))
+    requests += has_joined
+    return has_joined
+
+
+def _report(
+    controller: AdaptiveController, number: int, launch: Launch, draws: np.random.Generator
+) -> None:
+    """Hands the controller the result of a round, or what came of it."""
+    level = LEVELS[number // ROUNDS_A_LEVEL % len(LEVELS)]
+    hazards = np.where(np.array(launch.requests, dtype=int) % 2 == 0, level, 0.8 * level)
+    held = draws.random((launch.batch_size, MAX_STEPS)) < hazards[:, None]
+    correct = held.cumprod(axis=1).sum(axis=1).clip(max=launch.tier.num_steps)
+    if number % LOST_EVERY == 0 or number in ALL_LOST:
+        return
+    if number % MISFIT_EVERY == 0:
+        controller.observe([0] * 99, 99)
+    controller.observe(correct.tolist(), launch.batch_size)
+
+
+def traces() -> Mapping[str, Callable[[], list[Row]]]:
+    """Returns how the rounds of every trace are made."""
+    return {
+        **{name: partial(replayed, trace) for name, trace in golden_workloads().items()},
+        **{f"recorded-{name}": partial(recorded, name, steps) for name, steps in RECORDED.items()},
+        "faults": with_faults,
+    }
+
+
+def as_json(rows: Iterable[Row]) -> str:
+    """Returns equal rounds in a row as one line with their number."""
+    lines = [json.dumps([*row, len(list(same))]) for row, same in itertools.groupby(rows)]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def main() -> None:
+    """Writes all files anew."""
+    ROUNDS.mkdir(exist_ok=True)
+    for name, make in traces().items():
+        (ROUNDS / f"{name}.json").write_text(as_json(make()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Every decision on the traces of judge.py is the one that was written down."""
+
+import json
+
+import pytest
+
+from tests.simulate.judge import NUM_FAULTY_ROUNDS, ROUNDS, as_json, traces, with_faults
+
+TRACES = traces()
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_every_round_runs_as_it_was_written_down(name: str) -> None:
+    assert as_json(TRACES[name]()) == (ROUNDS / f"{name}.json").read_text()
+
+
+def test_no_file_is_left_over() -> None:
+    assert {path.stem for path in ROUNDS.glob("*.json")} == TRACES.keys()
+
+
+def test_the_trace_with_faults_has_probes_and_moves_in_every_batch_size() -> None:
+    rows = json.loads((ROUNDS / "faults.json").read_text())
+    assert sum(number for *_, number in rows) == NUM_FAULTY_ROUNDS
+    sizes = {size for size, *_ in rows}
+    assert all(len({tier for size, tier, *_ in rows if size == each}) > 1 for each in sizes)
+    assert any(is_probe for *_, is_probe, _ in rows)
+
+
+def test_a_decision_that_changes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.simulate.judge.LOST_EVERY", 96)
+    assert as_json(with_faults()) != (ROUNDS / "faults.json").read_text()
