@@ -73,8 +73,9 @@ class CaptureLists:
         if tier != PLAIN_TIER or not sizes:
             return sizes
         most = self.max_batch_size  # no batch pads up beyond it
-        larger = {min(size, most) for size in self._larger_sizes if min(size, most) > max(sizes)}
-        return tuple(graph_batch_sizes(tier, [*sizes, *larger], self.reachable, most))
+        larger = {min(size, most) for size in self._larger_sizes}
+        captured = [*sizes, *(size for size in larger if size > sizes[-1])]
+        return tuple(graph_batch_sizes(tier, captured, self.reachable, most))
 
     @contextlib.contextmanager
     def narrowed(self, sizes: tuple[int, ...]) -> Iterator[None]:

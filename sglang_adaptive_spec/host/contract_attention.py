@@ -72,7 +72,6 @@ ATTENTION: tuple[Symbol, ...] = (
             "let all tiers share one index and one mask",
             "self, max_bs, max_num_tokens, kv_indices_buf",
         ),
-        (READ, "max_context_len", "know how many slots a request may look up"),
         (READ, "kv_indptr", "make the index of the type and on the device that it counts in"),
         (READ, "num_wrappers", "give each wrapper an index of its own"),
         (READ, "skip_prefill", "share a mask only where there is one"),
@@ -87,7 +86,6 @@ ATTENTION: tuple[Symbol, ...] = (
             "let all tiers share one index",
             "self, max_bs, max_num_tokens, kv_indices_buf",
         ),
-        (READ, "max_context_len", "know how many slots a request may look up"),
         (READ, "kv_indptr", "make the index of the type and on the device that it counts in"),
     ),
     *of(
@@ -98,7 +96,6 @@ ATTENTION: tuple[Symbol, ...] = (
             "let all tiers share one index, one mask and one set of partial results",
             "self, max_bs, max_num_tokens, kv_indices_buf, *, cuda_graph_num_kv_splits_buf",
         ),
-        (READ, "max_context_len", "know how many slots a request may look up"),
         (READ, "device", "make the index there"),
         (READ, "sliding_window_size", "know how many slots of a window a request may look up"),
         (WRITE, "cuda_graph_window_kv_indices", "share the index of windows between tiers"),

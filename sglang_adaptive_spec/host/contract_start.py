@@ -206,12 +206,7 @@ _START: tuple[Symbol, ...] = (
     ),
     *of(
         "sglang.srt.mem_cache.allocation_sizing",
-        (
-            CALL,
-            "get_alloc_reserve_per_decode",
-            "know what a round may write, and look up past the end of the context",
-            "",
-        ),
+        (CALL, "get_alloc_reserve_per_decode", "know what a round may write", ""),
     ),
     *of(
         "sglang.srt.runtime_context:RuntimeContext",

@@ -13,9 +13,8 @@ index that all tiers share (indices.py) beside the tiers.
 """
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
-from itertools import takewhile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sglang.srt.arg_groups.model_override_base import model_config_of, use_mla_backend
@@ -60,12 +59,14 @@ def raise_request_cap(server_args: Any, handle_speculative: Callable[[Any], None
     if resolved_reason(server_args) is not None:  # static, once all is resolved
         return
     why = _why_kept(server_args)
-    larger = () if why else _larger_sizes(server_args, request.config)
-    request = replace(request, larger_sizes=larger)
-    setattr(server_args, ATTRIBUTE, request)
+    raised: int | None = cap
+    if not why and _has_graphs(server_args):
+        room = _Room.of(server_args, request.config)
+        request = replace(request, larger_sizes=_larger_sizes(server_args, room))
+        setattr(server_args, ATTRIBUTE, request)
+        raised = _raised(server_args, room, cap)
     if before is not None:
         return
-    raised = cap if why else _raised(server_args, request.config, cap)
     if raised != cap:
         declare_resolution(server_args, __name__, max_running_requests=raised)
         setattr(server_args, ATTRIBUTE, replace(request, is_cap_raised=True))
@@ -101,12 +102,17 @@ def _why_kept(server_args: Any) -> str | None:
     return None
 
 
-def _raised(server_args: Any, config: AdaptiveConfig, cap: int) -> int | None:
+def _has_graphs(server_args: Any) -> bool:
+    view = resolving_view(server_args)
+    return view.device != "cpu" and view.cuda_graph_config.decode.backend != Backend.DISABLED
+
+
+def _raised(server_args: Any, room: "_Room", cap: int) -> int | None:
     """Returns how many requests may run, at least ``cap``, or `AS_WITHOUT_SPECULATION`."""
-    view, fitting = resolving_view(server_args), _fitting(server_args, config)
+    view, fitting = resolving_view(server_args), _fitting(server_args, room)
     largest = max((size for size in fitting if size <= GRAPH_REQUESTS), default=0)
-    do_all_fit = max(view.cuda_graph_config.decode.bs or [0]) in fitting
-    if not do_all_fit or not _is_plain_above(config, largest):
+    do_all_fit = max(view.cuda_graph_config.decode.bs) in fitting
+    if not do_all_fit or not _is_plain_above(room.config, largest):
         return max(cap, largest)
     if view.speculative_use_rejection_sampling:
         return max(cap, largest)  # the host keeps a row of vocabulary per request that may run
@@ -120,51 +126,55 @@ def _is_plain_above(config: AdaptiveConfig, batch_size: int) -> bool:
     return all(tiers == (PLAIN_TIER,) for bound, tiers in slots.tiers.items() if bound >= first)
 
 
-def _larger_sizes(server_args: Any, config: AdaptiveConfig) -> tuple[int, ...]:
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What limits graphs beside the host's list; read from the arguments once."""
+
+    config: AdaptiveConfig
+    index: IndexShape
+    planned: Sequence[tuple[int, int, int]]  # heads whose plans FlashInfer keeps in its workspace
+
+    @classmethod
+    def of(cls, server_args: Any, config: AdaptiveConfig) -> "_Room":
+        view, model = resolving_view(server_args), model_config_of(server_args)
+        backends, heads = attention_backends(view), _heads(server_args, view.tp_size)
+        index = IndexShape.of(view, backends, model, heads)
+        # Its plans for MLA are small.
+        is_planned = "flashinfer" in backends and not use_mla_backend(server_args)
+        return cls(config, index, heads if is_planned else ())
+
+    def holds_index(self, batch_size: int, num_decoded: int = 0) -> bool:
+        """Returns whether the index fits; arguments as of `index_gb`."""
+        budget_gb = INDEX_SHARE * self.config.memory_budget_gb
+        return index_gb(self.config, self.index, batch_size, num_decoded) <= budget_gb
+
+    def holds_plans(self, batch_size: int, width: int) -> bool:
+        """Returns whether plans of ``width`` tokens a request fit into FlashInfer's workspace."""
+        most = largest_workspace_bytes()
+        return all(plan_bytes(batch_size, width, *shape) <= most for shape in self.planned)
+
+
+def _larger_sizes(server_args: Any, room: _Room) -> tuple[int, ...]:
     """Returns those of `LARGER_SIZES` for which there is room; none where the user chose sizes."""
-    is_chosen = any(getattr(server_args, name) is not None for name in GRAPH_FLAGS)
-    if is_chosen or not _has_graphs(server_args):
+    if any(getattr(server_args, name) is not None for name in GRAPH_FLAGS):
         return ()
-    index, budget_gb = _index(server_args), INDEX_SHARE * config.memory_budget_gb
     largest = max(resolving_view(server_args).cuda_graph_config.decode.bs)
-    num_logits = largest * config.largest_tier.num_draft_tokens  # of the largest verify
+    num_logits = largest * room.config.largest_tier.num_draft_tokens  # of the largest verify
     return tuple(
         size
         for size in LARGER_SIZES
         if largest < size <= num_logits
-        and index_gb(config, index, largest, size) <= budget_gb
-        and _do_plans_fit(server_args, size, width=1)
+        and room.holds_index(largest, size)
+        and room.holds_plans(size, width=1)
     )
 
 
-def _has_graphs(server_args: Any) -> bool:
-    view = resolving_view(server_args)
-    return view.device != "cpu" and view.cuda_graph_config.decode.backend != Backend.DISABLED
-
-
-def _fitting(server_args: Any, config: AdaptiveConfig) -> list[int]:
+def _fitting(server_args: Any, room: _Room) -> list[int]:
     """Returns the captured batch sizes whose index and plans find room."""
-    if not _has_graphs(server_args):
-        return []
-    index, budget_gb = _index(server_args), INDEX_SHARE * config.memory_budget_gb
     sizes = sorted(resolving_view(server_args).cuda_graph_config.decode.bs)
-    sizes = [size for size in sizes if index_gb(config, index, size) <= budget_gb]
     # Any tier may be captured above its own slot, because batches pad up.
-    width = max(config.largest_tier.num_draft_tokens, CATCH_UP_ROUNDS)
-    return list(takewhile(lambda size: _do_plans_fit(server_args, size, width), sizes))
-
-
-def _do_plans_fit(server_args: Any, batch_size: int, width: int) -> bool:
-    """Returns whether FlashInfer, if it serves, plans ``width`` tokens a request in its workspace.
-
-    Its plans for MLA are small.
-    """
-    view = resolving_view(server_args)
-    if "flashinfer" not in attention_backends(view) or use_mla_backend(server_args):
-        return True
-    most = largest_workspace_bytes()
-    heads = _heads(server_args, view.tp_size)
-    return all(plan_bytes(batch_size, width, *shape) <= most for shape in heads)
+    width = max(room.config.largest_tier.num_draft_tokens, CATCH_UP_ROUNDS)
+    return [size for size in sizes if room.holds_index(size) and room.holds_plans(size, width)]
 
 
 def index_gb(
@@ -187,12 +197,6 @@ def index_gb(
     extent = Extent.of(largest, CATCH_UP_ROUNDS)
     extent = extent._replace(requests=max(extent.requests, num_decoded))
     return index.gb(extent, is_tree)
-
-
-def _index(server_args: Any) -> IndexShape:
-    view, model = resolving_view(server_args), model_config_of(server_args)
-    heads = _heads(server_args, view.tp_size)
-    return IndexShape.of(view, attention_backends(view), model, heads)
 
 
 def _heads(server_args: Any, tp_size: int) -> list[tuple[int, int, int]]:
