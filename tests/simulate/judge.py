@@ -30,22 +30,21 @@ from sglang_adaptive_spec.policy.tiers import (
 )
 from sglang_adaptive_spec.runtime.backlog import CatchUpSchedule
 from sglang_adaptive_spec.simulate.command import goodput
-from sglang_adaptive_spec.simulate.record import TraceRecorder
 from sglang_adaptive_spec.simulate.recorded import RecordedWorkload
-from sglang_adaptive_spec.simulate.replay import Chooser, Replay
+from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.synthetic import golden_workloads
-from sglang_adaptive_spec.simulate.trace import read_trace
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
 from sglang_adaptive_spec.simulate.workload import Workload
 from tests.controller_fakes import FakePool, KnownFirstDrafts
+from tests.simulate.recording import Alternating, recorded
 
 ROUNDS = Path(__file__).parent / "rounds"
 COSTS = ExampleCosts()
 COST_NOISE = 0.02
 MAX_STEPS = 10
-# Recorded at these depths in turn, so that every depth is censored somewhere.
+# Recorded at these depths in turn.
 RECORDED = MappingProxyType(
-    {"phases-2s-16": (3,), "ramp-1-128-1": (1, 5), "mixed-32": (0, 0, 0, 2, 7)}
+    {"phases-2s-16": (3,), "ramp-1-128-1": (5, 1), "mixed-32": (7, 0, 0, 0, 2)}
 )
 
 Row = tuple[int, str, bool]  # batch size, tier as it ran, whether another than the best was asked
@@ -80,22 +79,6 @@ class Rows:
         self.rows.append((size, label, self._asked.is_probe))
 
 
-class InTurn:
-    """The tiers of a list, one after the other."""
-
-    def __init__(self, steps: Iterable[int]) -> None:
-        self._tiers = itertools.cycle(map(chain_tier, steps))
-
-    def choose(self, batch: DecodeBatch) -> Tier:
-        return next(self._tiers)
-
-    def observe(self, observation: Observation) -> None:
-        pass
-
-    def observe_time(self, round_time: RoundTime) -> None:
-        pass
-
-
 def replayed(workload: Workload) -> list[Row]:
     """Returns the rounds of the default policy on a trace."""
     asked = Asked()
@@ -104,15 +87,12 @@ def replayed(workload: Workload) -> list[Row]:
     return kept.rows
 
 
-def recorded(name: str, steps: Sequence[int]) -> list[Row]:
+def on_record(name: str, steps: Sequence[int]) -> list[Row]:
     """Returns the rounds on what was recorded of a golden trace at other depths."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.jsonl"
-        recorder = TraceRecorder(path, name=name, max_steps=MAX_STEPS)
-        policy: Chooser = InTurn(steps)
-        Replay(policy, golden_workloads()[name], COSTS, recorder=recorder).run()
-        recorder.close()
-        return replayed(RecordedWorkload(read_trace(path), MAX_STEPS))
+        trace = recorded(path, Alternating(*steps), golden_workloads()[name])
+    return replayed(RecordedWorkload(trace, MAX_STEPS))
 
 
 # -- the controller itself, with results that are lost, do not fit, or that the policy fails on --
@@ -227,7 +207,7 @@ def traces() -> Mapping[str, Callable[[], list[Row]]]:
     """Returns how the rounds of every trace are made."""
     return {
         **{name: partial(replayed, trace) for name, trace in golden_workloads().items()},
-        **{f"recorded-{name}": partial(recorded, name, steps) for name, steps in RECORDED.items()},
+        **{f"recorded-{name}": partial(on_record, name, steps) for name, steps in RECORDED.items()},
         "faults": with_faults,
     }
 

@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sglang_adaptive_spec.policy.tiers import DecodeBatch, Observation, RoundTime, Tier, chain_tier
-from sglang_adaptive_spec.simulate.record import TraceRecorder
+from sglang_adaptive_spec.policy.tiers import Observation, chain_tier
 from sglang_adaptive_spec.simulate.recorded import RecordedWorkload
 from sglang_adaptive_spec.simulate.regret import StaticPolicy, replay_oracle
-from sglang_adaptive_spec.simulate.replay import Chooser, Replay
+from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
-from sglang_adaptive_spec.simulate.trace import Trace, TraceHeader, TraceRound, read_trace
+from sglang_adaptive_spec.simulate.trace import Trace, TraceHeader, TraceRound
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
 from sglang_adaptive_spec.simulate.workload import Live, Request
+from tests.simulate.recording import Alternating, recorded
 
 TRAFFIC = SyntheticWorkload("traffic", 12.0, ((0, 8),), (Phase(0, (0.75,)),), mean_tokens=150)
 TIERS = tuple(map(chain_tier, (0, 1, 2, 3, 5, 7, 10)))
@@ -30,33 +30,8 @@ class Kept:
         self.rounds.append((observation, context_tokens))
 
 
-class Alternating:
-    """Another tier every round, so that every depth is censored somewhere."""
-
-    def __init__(self, *steps: int) -> None:
-        self.tiers = tuple(map(chain_tier, steps))
-        self.num_rounds = 0
-
-    def choose(self, batch: DecodeBatch) -> Tier:
-        self.num_rounds += 1
-        return self.tiers[self.num_rounds % len(self.tiers)]
-
-    def observe(self, observation: Observation) -> None:
-        pass
-
-    def observe_time(self, round_time: RoundTime) -> None:
-        pass
-
-
-def recorded(path: Path, policy: Chooser, workload: SyntheticWorkload = TRAFFIC) -> Trace:
-    recorder = TraceRecorder(path, name=workload.name, max_steps=10)
-    Replay(policy, workload, ExampleCosts(), recorder=recorder).run()
-    recorder.close()
-    return read_trace(path)
-
-
 def test_replayed_at_its_own_tier_a_trace_gives_the_same_rounds(tmp_path: Path) -> None:
-    trace = recorded(tmp_path / "trace.jsonl", StaticPolicy(chain_tier(3)))
+    trace = recorded(tmp_path / "trace.jsonl", StaticPolicy(chain_tier(3)), TRAFFIC)
     again = Kept()
     workload = RecordedWorkload(trace, 10)
     Replay(StaticPolicy(chain_tier(3)), workload, ExampleCosts(), recorder=again).run()
@@ -73,7 +48,7 @@ def test_other_tiers_gain_what_they_gain_on_the_traffic_itself(
     tmp_path: Path, recorded_at: tuple[int, ...]
 ) -> None:
     costs = ExampleCosts()
-    trace = recorded(tmp_path / "trace.jsonl", Alternating(*recorded_at))
+    trace = recorded(tmp_path / "trace.jsonl", Alternating(*recorded_at), TRAFFIC)
     workload = RecordedWorkload(trace, 10)
     for steps in (1, 3, 7):
         policy = StaticPolicy(chain_tier(steps))

@@ -1,0 +1,36 @@
+"""What tests record: a workload under a policy that no server would have."""
+
+from pathlib import Path
+
+from sglang_adaptive_spec.policy.tiers import DecodeBatch, Observation, RoundTime, Tier, chain_tier
+from sglang_adaptive_spec.simulate.record import TraceRecorder
+from sglang_adaptive_spec.simulate.replay import Chooser, Replay
+from sglang_adaptive_spec.simulate.synthetic import SyntheticWorkload
+from sglang_adaptive_spec.simulate.trace import Trace, read_trace
+from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
+
+
+class Alternating:
+    """Another tier every round, from the second on, so that every depth is censored somewhere."""
+
+    def __init__(self, *steps: int) -> None:
+        self.tiers = tuple(map(chain_tier, steps))
+        self.num_rounds = 0
+
+    def choose(self, batch: DecodeBatch) -> Tier:
+        self.num_rounds += 1
+        return self.tiers[self.num_rounds % len(self.tiers)]
+
+    def observe(self, observation: Observation) -> None:
+        pass
+
+    def observe_time(self, round_time: RoundTime) -> None:
+        pass
+
+
+def recorded(path: Path, policy: Chooser, workload: SyntheticWorkload) -> Trace:
+    """Returns what is recorded of a workload under ``policy``, read back from ``path``."""
+    recorder = TraceRecorder(path, name=workload.name, max_steps=10)
+    Replay(policy, workload, ExampleCosts(), recorder=recorder).run()
+    recorder.close()
+    return read_trace(path)
