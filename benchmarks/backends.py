@@ -470,7 +470,7 @@ def figure_table(result: Raw) -> str:
 
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file from run files."""
-    return merge_lists(args, "cases", build_result, figure_table)
+    return merge_lists(args, ["cases"], build_result, figure_table)
 
 
 def main() -> int:

@@ -164,7 +164,7 @@ def wave_table(result: Raw) -> str:
 
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file from run files."""
-    return merge_lists(args, "waves", build_result, wave_table)
+    return merge_lists(args, ["waves"], build_result, wave_table)
 
 
 def main() -> int:

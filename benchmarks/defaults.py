@@ -33,17 +33,9 @@ from benchmarks.arms import ARMS, OURS, Arm
 from benchmarks.differences import differences, keys, measured_on
 from benchmarks.figures import HEADER, Figure, Ratio, exact
 from benchmarks.fleet import keep_logs
-from benchmarks.matrix_summary import check_same_code
 from benchmarks.ramp import arrivals, send_arrivals, send_ramp
 from benchmarks.ramp_summary import as_pass, quantile, tokens_per_s
-from benchmarks.run_files import (
-    add_merge,
-    begin_run,
-    read_runs,
-    run_command,
-    write_result,
-    write_run,
-)
+from benchmarks.run_files import add_merge, begin_run, merge_lists, run_command, write_run
 from benchmarks.session import serving_arm
 from benchmarks.settings import (
     CPU_COMMON,
@@ -236,7 +228,10 @@ def figures_of_load(load: str, peak: int, ours: Sequence[Raw], none: Sequence[Ra
 
 def check_defaults(result: Raw) -> list[str]:
     """Returns what is wrong with the shape or the figures of the result."""
-    problems = check_starts(result) + measured_on(result["provenance"])
+    problems = check_starts(result)
+    if problems:
+        return problems
+    problems += measured_on(result["provenance"])
     sent: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, each in enumerate(result["passes"]):
         problems += keys(f"passes.{number}", each, PASS_KEYS)
@@ -256,9 +251,8 @@ def check_defaults(result: Raw) -> list[str]:
         num = sum(key[:2] == load and arm in by_arm for key, by_arm in sent.items())
         if num < MIN_PASSES:
             problems.append(f"{load}: {num} passes of {arm}, at least {MIN_PASSES} are needed")
-    rebuilt = [with_figures(each) for each in result["passes"]]
-    order = build_result(result["provenance"], (), rebuilt)["passes"]
-    return problems + differences(result["passes"], order, "passes")
+    rebuilt = build_result(result["provenance"], (), result["passes"])["passes"]
+    return problems + differences(result["passes"], rebuilt, "passes")
 
 
 def check_starts(result: Raw) -> list[str]:
@@ -305,12 +299,7 @@ def figure_table(result: Raw) -> str:
 
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file from run files."""
-    records = read_runs(args.files)
-    lists = ([each for record in records for each in record[key]] for key in ("starts", "passes"))
-    result = build_result(check_same_code(records), *lists)
-    write_result(result, args.result)
-    print(figure_table(result))
-    return 0
+    return merge_lists(args, ["starts", "passes"], build_result, figure_table)
 
 
 def main() -> int:

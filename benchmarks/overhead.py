@@ -183,7 +183,7 @@ def window_table(windows: Sequence[Raw]) -> str:
 
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file from run files."""
-    return merge_lists(args, "windows", build_result, figure_table)
+    return merge_lists(args, ["windows"], build_result, figure_table)
 
 
 def main() -> int:

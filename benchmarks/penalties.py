@@ -171,7 +171,7 @@ def arm_table(result: Raw) -> str:
 
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file from run files."""
-    return merge_lists(args, "arms", build_result, arm_table)
+    return merge_lists(args, ["arms"], build_result, arm_table)
 
 
 def main() -> int:

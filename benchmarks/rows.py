@@ -119,7 +119,7 @@ def size_table(result: Raw) -> str:
 
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file from run files."""
-    return merge_lists(args, "sizes", build_result, size_table)
+    return merge_lists(args, ["sizes"], build_result, size_table)
 
 
 def main() -> int:

@@ -48,13 +48,14 @@ def write_result(result: Any, path: Path) -> None:
 
 def merge_lists(
     args: argparse.Namespace,
-    key: str,
-    build: Callable[[Any, Sequence[Any]], dict[str, Any]],
+    names: Sequence[str],
+    build: Callable[..., dict[str, Any]],
     show: Callable[[Any], str],
 ) -> int:
-    """Writes and shows what ``build`` makes of the lists under ``key`` of all run files."""
+    """Writes and shows what ``build`` makes of the provenance and the lists of all run files."""
     records = read_runs(args.files)
-    result = build(check_same_code(records), [each for record in records for each in record[key]])
+    lists = ([each for record in records for each in record[name]] for name in names)
+    result = build(check_same_code(records), *lists)
     write_result(result, args.result)
     print(show(result))
     return 0
