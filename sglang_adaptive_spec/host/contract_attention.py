@@ -1,7 +1,7 @@
-"""What of the host's attention backends the plugin touches: plans, the index of KV slots, lengths.
+"""What of the host's attention backends the plugin touches: plans, index, lengths, graphs.
 
 The index of KV slots is shared by host/shared_index.py, plans by host/workspaces.py; lengths of
-forwards without graphs come from host/eager_lengths.py.
+forwards come from host/eager_lengths.py, graphs of FA3's draft-extends from host/extend_graphs.py.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ ATTENTION: tuple[Symbol, ...] = (
         (READ, "buffer", "put the shared mask in a copy of this struct"),
         (READ, "is_read", "leave a mask alone that is as small as a verify"),
     ),
-    # -- lengths of forwards without graphs --
+    # -- lengths that bound what is looked up --
     *of(
         f"{_FA3}:FlashAttentionBackend",
         (
@@ -142,6 +142,40 @@ ATTENTION: tuple[Symbol, ...] = (
             "gather as many pages as the longest request may have, not the whole context",
             "self, forward_batch",
         ),
+        (
+            HOOK,
+            "_apply_cuda_graph_metadata",
+            "the same before the graph of a draft-extend",
+            "self, *, forward_mode, seq_lens_cpu",
+        ),
+    ),
+    # -- graphs of draft-extends --
+    *of(
+        f"{_FA3}:FlashAttentionBackend",
+        (READ, "fa_impl_ver", "capture draft-extends of FA3, not of FA4"),
+        (READ, "kv_index_translator", "know whether a graph can fill its table"),
+        (
+            CALL,
+            "draft_extend_metadata_captured_in_graph",
+            "know whether a graph fills its table",
+            "self",
+        ),
+    ),
+    *of(
+        "sglang.srt.mem_cache.kv_index_translator:KVIndexTranslator",
+        (READ, "is_translating", "know whether a graph can fill its table"),
+    ),
+    *of(
+        "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner"
+        ":EAGLEDraftExtendCudaGraphRunner",
+        (CALL, "__init__", "capture draft-extends", "self, eagle_worker"),
+        (
+            OVERRIDE,
+            "execute",
+            "let the scheduler wait for the reads inside the graph",
+            "self, forward_batch, select_index",
+        ),
+        (READ, "model_runner", "find the mark that the scheduler waits for"),
     ),
     *of(
         f"{_TRITON}:TritonAttnBackend",

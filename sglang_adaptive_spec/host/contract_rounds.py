@@ -107,6 +107,7 @@ ROUNDS: tuple[Symbol, ...] = (
             "plan a draft-extend after verify has read the index, and after its window is there",
         ),
         (READ, "device", "find the stream that verify runs on"),
+        (READ, "server_args", "know whether it runs on FA3"),
         (READ, "draft_runner", "switch the draft model's backends"),
         (WRITE, "topk", "switch tiers; relay as many proposals whatever the tier"),
         (WRITE, "speculative_num_steps", "switch tiers"),

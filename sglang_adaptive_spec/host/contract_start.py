@@ -151,6 +151,7 @@ _START: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.environ:Envs",
         (READ, "SGLANG_FLASHINFER_WORKSPACE_SIZE", "know for how many requests plans fit"),
+        (READ, "SGLANG_DISABLE_DRAFT_EXTEND_CUDA_GRAPH", "capture no draft-extends then"),
         (
             WRITE,
             "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND",

@@ -1,4 +1,4 @@
-"""Forwards without graphs look up as much as their longest request may have, not whole contexts.
+"""Forwards look up as much as their longest request may have, not whole contexts.
 
 Where attention needs no lengths on the CPU (FA3, Triton) the host publishes none, and a forward
 without a graph takes every request to be as long as the context: at 131,072 tokens FA3 gathers 1 GB
@@ -6,7 +6,8 @@ a round for 2,048 requests, where no speculation, which has the lengths, gathers
 0.5.23 flashattention_backend.py:init_forward_metadata, triton_backend.py:init_forward_metadata).
 What the scheduler has reserved for a request bounds its length, and is known without a sync.
 On Triton that is for decodes and verifies: drafts without graphs are for small batches, or come in
-parts (plain_round.py), and look up whole contexts as with static EAGLE.
+parts (plain_round.py), and look up whole contexts as with static EAGLE. With graphs FA3 does the
+same before every draft-extend, whose graph then fills its table once more.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -16,9 +17,6 @@ import torch
 from sglang.srt.plugins.hook_registry import HookType
 
 from sglang_adaptive_spec.host.registration import hook_now
-
-_ATTENTION = "sglang.srt.layers.attention"
-_INIT = "init_forward_metadata"
 
 
 class EagerLengths:
@@ -66,14 +64,42 @@ def bound_slots(
         forward_batch.seq_lens_sum = None
 
 
+def bound_extend_table(
+    apply: Callable[..., Any], backend: Any, *args: Any, forward_mode: Any, **kwargs: Any
+) -> Any:
+    """Around FlashAttentionBackend._apply_cuda_graph_metadata, before a graph is captured or run.
+
+    Decodes and verifies look up live pages alone.
+    """
+    is_unbound = forward_mode.is_draft_extend_v2() and kwargs["seq_lens_cpu"] is None
+    if is_unbound and (longest := eager_lengths.longest()):
+        kwargs["seq_lens_cpu"] = torch.full((1,), longest)
+    return apply(backend, *args, forward_mode=forward_mode, **kwargs)
+
+
 HOOKS = {
-    "fa3": ("flashattention_backend.FlashAttentionBackend", bound_page_table),
-    "triton": ("triton_backend.TritonAttnBackend", bound_slots),
+    "fa3": (
+        (
+            "sglang.srt.layers.attention.flashattention_backend.FlashAttentionBackend"
+            ".init_forward_metadata",
+            bound_page_table,
+        ),
+        (
+            "sglang.srt.layers.attention.flashattention_backend.FlashAttentionBackend"
+            "._apply_cuda_graph_metadata",
+            bound_extend_table,
+        ),
+    ),
+    "triton": (
+        (
+            "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.init_forward_metadata",
+            bound_slots,
+        ),
+    ),
 }
 
 
 def install_eager_hooks(backends: Collection[str]) -> None:
     """Hooks those of ``backends`` that the host gives no lengths; before any of them is made."""
-    hooks = [HOOKS[name] for name in sorted(HOOKS.keys() & set(backends))]
-    around = HookType.AROUND
-    hook_now([(f"{_ATTENTION}.{owner}.{_INIT}", hook, around) for owner, hook in hooks])
+    hooks = [hook for name in sorted(HOOKS.keys() & set(backends)) for hook in HOOKS[name]]
+    hook_now([(target, hook, HookType.AROUND) for target, hook in hooks])

@@ -24,6 +24,7 @@ from sglang.srt.utils import is_flashinfer_available
 from sglang_adaptive_spec.controller import AdaptiveController, Launch
 from sglang_adaptive_spec.host.capture import CaptureLists, garbage_hold
 from sglang_adaptive_spec.host.eager_lengths import eager_lengths, install_eager_hooks
+from sglang_adaptive_spec.host.extend_graphs import capture_missing_extends
 from sglang_adaptive_spec.host.plain_round import (
     PlainDecodeGraphRunner,
     PlainRounds,
@@ -133,6 +134,7 @@ class AdaptiveDraftWorker(EagleDraftWorker):
     def _capture_cuda_graphs(self, *args: Any, **kwargs: Any) -> None:
         with self.tier_builder.draft_capture():
             super()._capture_cuda_graphs(*args, **kwargs)
+            capture_missing_extends(self)
 
     def draft(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Drafts from as many of the relayed proposals as the tier is wide."""

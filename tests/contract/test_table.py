@@ -64,7 +64,7 @@ CHANGES = (Kind.HOOK, Kind.OVERRIDE, Kind.WRITE)
 LEAVES = {symbol.name.rpartition(".")[2] for symbol in CONTRACT}
 PATHS = {symbol.path for symbol in CONTRACT}
 DOTTED = re.compile(r"sglang(\.\w+)+")
-# The last two put together what they hook: ATTENTION, module.Class and method.
+# Two of these put together what they hook: ATTENTION, module.Class and method.
 HOOKING = ("registration.py", "workspaces.py", "shared_index.py", "eager_lengths.py")
 ATTENTION = "sglang.srt.layers.attention"
 BACKEND = re.compile(r"\w+_backend\.\w+Backend")

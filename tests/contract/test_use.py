@@ -17,16 +17,23 @@ WORKER = ast.parse((HOST / "worker.py").read_text())
 WORKSPACES = ast.parse((HOST / "workspaces.py").read_text())
 PLAIN_ROUND = ast.parse((HOST / "plain_round.py").read_text())
 EAGLE = "sglang.srt.speculative.eagle_worker_v2"
+EXTEND_GRAPHS = ast.parse((HOST / "extend_graphs.py").read_text())
 GRAPHS = "sglang.srt.model_executor.runner.decode_cuda_graph_runner"
+EXTENDS = "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner"
 # host class: its module
-SUBCLASSED = {"EAGLEWorkerV2": EAGLE, "EagleDraftWorker": EAGLE, "DecodeCudaGraphRunner": GRAPHS}
+SUBCLASSED = {
+    "EAGLEWorkerV2": EAGLE,
+    "EagleDraftWorker": EAGLE,
+    "DecodeCudaGraphRunner": GRAPHS,
+    "EAGLEDraftExtendCudaGraphRunner": EXTENDS,
+}
 RUNNER = ("sglang.srt.model_executor.model_runner", "ModelRunner")
 BY_PATH = {symbol.path: symbol for symbol in CONTRACT}
 
 
 def _subclasses() -> Iterator[tuple[str, ast.ClassDef]]:
     """Yields (host class, our subclass)."""
-    for node in WORKER.body + PLAIN_ROUND.body:
+    for node in WORKER.body + PLAIN_ROUND.body + EXTEND_GRAPHS.body:
         if isinstance(node, ast.ClassDef) and node.bases:
             yield ast.unparse(node.bases[0]), node
 

@@ -1,4 +1,4 @@
-"""Forwards without graphs look up as much as the longest request may have, and nothing else."""
+"""Forwards look up as much as the longest request may have, and nothing else."""
 
 from collections.abc import Callable
 from pkgutil import resolve_name
@@ -125,18 +125,62 @@ def test_the_hosts_backends_look_up_whole_contexts_unless_bounded(
         ),
         encoder_lens=None,
     )
-    owner, hook = eager.HOOKS[kind]
-    init = resolve_name(f"sglang.srt.layers.attention.{owner}.init_forward_metadata")
+    target, hook = eager.HOOKS[kind][0]
+    init = resolve_name(target)
     assert width(init, forward) == CONTEXT
     assert width(lambda *args: hook(init, *args), forward) == LONGEST
+
+
+@pytest.mark.parametrize("is_bounded", [False, True])
+def test_a_graph_of_a_draft_extend_finds_the_pages_of_the_longest(
+    eager: Any, is_bounded: bool
+) -> None:
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    apply_of = applied(eager, is_bounded)
+    assert apply_of(ForwardMode.DRAFT_EXTEND_V2, None) == (LONGEST if is_bounded else CONTEXT)
+    assert apply_of(ForwardMode.DRAFT_EXTEND_V2, torch.tensor([4])) == 4
+    eager.eager_lengths.begin_round(())  # while graphs are captured
+    assert apply_of(ForwardMode.DRAFT_EXTEND_V2, None) == CONTEXT
+
+
+def applied(eager: Any, is_bounded: bool) -> Callable[..., int]:
+    """Returns how many pages of a row FA3 writes before a graph, by mode and lengths given."""
+    target, hook = eager.HOOKS["fa3"][1]
+    apply = resolve_name(target)
+
+    def width(forward_mode: Any, seq_lens_cpu: Any) -> int:
+        rows = torch.arange(1, SIZE * 2 * CONTEXT + 1, dtype=torch.int32).view(SIZE, -1)
+        backend = fa3(THREE, req_to_token_pool=None, req_to_token=rows)
+        backend.init_cuda_graph_state(SIZE, SIZE * THREE.num_draft_tokens)
+        spec_info = SimpleNamespace(num_tokens_per_req=THREE.num_draft_tokens)
+        backend._bind_metadata_buffers(
+            SIZE, SIZE * THREE.num_draft_tokens, None, forward_mode, spec_info, "cpu"
+        )
+        arguments = {
+            "bs": SIZE,
+            "req_pool_indices": torch.arange(SIZE),
+            "seq_lens": torch.tensor(ALLOCATED),
+            "encoder_lens": None,
+            "forward_mode": forward_mode,
+            "spec_info": spec_info,
+            "seq_lens_cpu": seq_lens_cpu,
+        }
+        if is_bounded:
+            hook(apply, backend, **arguments)
+        else:
+            apply(backend, **arguments)
+        return int((backend.draft_extend_metadata["page_table"][0] != 0).sum())
+
+    return width
 
 
 @pytest.mark.parametrize(
     ("backends", "owners"),
     [
-        ({"fa3"}, ["FlashAttentionBackend"]),
+        ({"fa3"}, ["FlashAttentionBackend"] * 2),
         ({"flashinfer", "triton"}, ["TritonAttnBackend"]),
-        ({"triton", "fa3"}, ["FlashAttentionBackend", "TritonAttnBackend"]),
+        ({"triton", "fa3"}, ["FlashAttentionBackend"] * 2 + ["TritonAttnBackend"]),
         ({"flashinfer", "intel_amx"}, []),
     ],
 )

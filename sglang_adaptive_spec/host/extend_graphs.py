@@ -1,0 +1,57 @@
+"""Draft-extends of FA3 run in graphs, as SGLang itself captures them from 0.5.23 on.
+
+Up to 0.5.22 its list of backends that capture draft-extends leaves FlashAttentionBackend out, which
+has all that such a graph needs. Every drafting round then launches the draft-extend kernel by
+kernel: 20 % of the scheduler's CPU time with a one-layer draft on an H200 (sglang 0.5.21
+eagle_worker_v2.py:EagleDraftWorker._capture_cuda_graphs).
+"""
+
+from typing import Any
+
+from sglang.srt.arg_groups.overrides import resolved_view
+from sglang.srt.environ import envs
+from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
+from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import (
+    EAGLEDraftExtendCudaGraphRunner,
+)
+
+from sglang_adaptive_spec.host.unsupported import attention_backends
+
+
+class ExtendGraphRunner(EAGLEDraftExtendCudaGraphRunner):
+    """The host's runner, whose reads of shared buffers end with the graph."""
+
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the graph; the scheduler then waits for the whole forward.
+
+        Up to 0.5.21 the host marks the end of those reads before the graph, in which FA3 looks up
+        `req_to_token` (flashattention_backend.py:init_forward_metadata_in_graph).
+        """
+        output = super().execute(*args, **kwargs)
+        self.model_runner.shared_read_done_event = None
+        return output
+
+
+def capture_missing_extends(draft_worker: Any) -> None:
+    """Captures the draft-extends of the tier in the making, where the host left out FA3's."""
+    is_missing = draft_worker.cuda_graph_runner_for_draft_extend is None
+    if is_missing and has_graphs(draft_worker):
+        draft_worker.cuda_graph_runner_for_draft_extend = ExtendGraphRunner(draft_worker)
+
+
+def has_graphs(draft_worker: Any) -> bool:
+    """Returns whether 0.5.23 would capture this worker's draft-extends because they run on FA3."""
+    if "fa3" not in attention_backends(resolved_view(draft_worker.server_args)):
+        return False
+    # Needs kernels that only such a machine has.
+    from sglang.srt.layers.attention.flashattention_backend import FlashAttentionBackend
+
+    backend = draft_worker.draft_extend_attn_backend
+    return (
+        type(backend) is FlashAttentionBackend
+        and backend.fa_impl_ver == 3
+        and not backend.kv_index_translator.is_translating
+        and backend.draft_extend_metadata_captured_in_graph()
+        and not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
+        and not envs.SGLANG_DISABLE_DRAFT_EXTEND_CUDA_GRAPH.get()
+    )

@@ -1,0 +1,111 @@
+"""FA3's draft-extends get graphs where the host leaves them out, and nowhere else."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.host.test_shared_index import THREE, fa3, triton
+
+
+class Runner:
+    """Stands for the runner, which captures when it is made."""
+
+    def __init__(self, draft_worker: Any) -> None:
+        self.draft_worker = draft_worker
+
+
+@pytest.fixture
+def graphs(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module, on a host with decode graphs, with a runner that captures nothing."""
+    from sglang_adaptive_spec.host import extend_graphs
+
+    monkeypatch.setattr(extend_graphs, "ExtendGraphRunner", Runner)
+    monkeypatch.setattr(extend_graphs, "resolved_view", lambda server_args: server_args)
+    monkeypatch.setattr(extend_graphs, "attention_backends", lambda view: {view.attention_backend})
+    monkeypatch.setattr(extend_graphs, "check_cuda_graph_backend", lambda *_: False)
+    return extend_graphs
+
+
+def backend(**attributes: Any) -> Any:
+    """FA3 as a draft-extend runs on it."""
+    translator = SimpleNamespace(is_translating=attributes.pop("is_translating", False))
+    defaults = {"fa_impl_ver": 3, "kv_index_translator": translator}
+    return fa3(THREE, is_draft=True, **{**defaults, **attributes})
+
+
+def worker(extend_backend: Any, attention_backend: str = "fa3", runner: Any = None) -> Any:
+    """A draft worker that has just captured what the host captures."""
+    return SimpleNamespace(
+        server_args=SimpleNamespace(attention_backend=attention_backend),
+        draft_extend_attn_backend=extend_backend,
+        cuda_graph_runner_for_draft_extend=runner,
+    )
+
+
+def test_the_missing_graphs_are_captured_for_this_worker(graphs: Any) -> None:
+    draft_worker = worker(backend())
+    graphs.capture_missing_extends(draft_worker)
+    assert draft_worker.cuda_graph_runner_for_draft_extend.draft_worker is draft_worker
+
+
+def test_graphs_of_the_host_stay(graphs: Any) -> None:
+    of_host = object()
+    draft_worker = worker(backend(), runner=of_host)
+    graphs.capture_missing_extends(draft_worker)
+    assert draft_worker.cuda_graph_runner_for_draft_extend is of_host
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"fa_impl_ver": 4},
+        {"is_translating": True},
+        {
+            "use_sliding_window_kv_pool": True,
+            "token_to_kv_pool": SimpleNamespace(full_to_swa_index_mapping=None),
+        },
+    ],
+)
+def test_a_table_that_a_graph_cannot_fill_is_left_alone(
+    graphs: Any, attributes: dict[str, Any]
+) -> None:
+    draft_worker = worker(backend(**attributes))
+    graphs.capture_missing_extends(draft_worker)
+    assert draft_worker.cuda_graph_runner_for_draft_extend is None
+
+
+@pytest.mark.parametrize("named", ["triton", "fa3"])
+def test_other_backends_are_left_alone(graphs: Any, named: str) -> None:
+    draft_worker = worker(triton(THREE), named)
+    graphs.capture_missing_extends(draft_worker)
+    assert draft_worker.cuda_graph_runner_for_draft_extend is None
+
+
+def test_graphs_that_are_off_stay_off(graphs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt.environ import envs
+
+    draft_worker = worker(backend())
+    with envs.SGLANG_DISABLE_DRAFT_EXTEND_CUDA_GRAPH.override(True):
+        graphs.capture_missing_extends(draft_worker)
+    monkeypatch.setattr(graphs, "check_cuda_graph_backend", lambda *_: True)
+    graphs.capture_missing_extends(draft_worker)
+    assert draft_worker.cuda_graph_runner_for_draft_extend is None
+
+
+def test_the_scheduler_waits_for_reads_inside_the_graph(
+    plugins_loaded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sglang_adaptive_spec.host import extend_graphs
+
+    host_runner = extend_graphs.EAGLEDraftExtendCudaGraphRunner
+
+    def execute(self: Any, forward_batch: str, select_index: str) -> str:
+        self.model_runner.shared_read_done_event = "before the graph"
+        return f"{forward_batch} {select_index}"
+
+    monkeypatch.setattr(host_runner, "execute", execute)
+    runner = object.__new__(extend_graphs.ExtendGraphRunner)
+    runner.model_runner = SimpleNamespace(shared_read_done_event=None)
+    assert runner.execute("batch", select_index="rows") == "batch rows"
+    assert runner.model_runner.shared_read_done_event is None
