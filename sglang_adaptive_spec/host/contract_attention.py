@@ -151,6 +151,10 @@ ATTENTION: tuple[Symbol, ...] = (
     ),
     # -- graphs of draft-extends --
     *of(
+        "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner:EagleDraftExtendInputBuffers",
+        (WRITE, "extend_seq_lens", "let a capture read the width of its tier"),
+    ),
+    *of(
         f"{_FA3}:FlashAttentionBackend",
         (READ, "fa_impl_ver", "capture draft-extends of FA3, not of FA4"),
         (READ, "kv_index_translator", "know whether a graph can fill its table"),
@@ -169,6 +173,14 @@ ATTENTION: tuple[Symbol, ...] = (
         "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner"
         ":EAGLEDraftExtendCudaGraphRunner",
         (CALL, "__init__", "capture draft-extends", "self, eagle_worker"),
+        (
+            HOOK,
+            "capture_one_shape",
+            "capture with the width of this tier, not of another",
+            "self",
+        ),
+        (READ, "captured_req_width", "know that width"),
+        (READ, "buffers", "find where it is read"),
         (
             OVERRIDE,
             "execute",

@@ -4,17 +4,23 @@ Up to 0.5.22 its list of backends that capture draft-extends leaves FlashAttenti
 has all that such a graph needs. Every drafting round then launches the draft-extend kernel by
 kernel: 20 % of the scheduler's CPU time with a one-layer draft on an H200 (sglang 0.5.21
 eagle_worker_v2.py:EagleDraftWorker._capture_cuda_graphs).
+
+With several tiers such a capture must also be told how many tokens a request has: see
+`capture_with_own_width`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.environ import envs
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
+from sglang.srt.plugins.hook_registry import HookType
 from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import (
     EAGLEDraftExtendCudaGraphRunner,
 )
 
+from sglang_adaptive_spec.host.registration import hook_now
 from sglang_adaptive_spec.host.unsupported import attention_backends
 
 
@@ -30,6 +36,28 @@ class ExtendGraphRunner(EAGLEDraftExtendCudaGraphRunner):
         output = super().execute(*args, **kwargs)
         self.model_runner.shared_read_done_event = None
         return output
+
+
+def capture_with_own_width(
+    capture: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Around EAGLEDraftExtendCudaGraphRunner.capture_one_shape.
+
+    Runners of equally many requests share this buffer, which holds the width of whoever wrote it
+    last, and FA3 reads it inside the graph: behind a wider tier a capture would read past its end
+    (sglang 0.5.23 eagle_draft_extend_cuda_graph_runner.py: `share_buffers`). Replays write it.
+    """
+    runner.buffers.extend_seq_lens.fill_(runner.captured_req_width)
+    return capture(runner, *args, **kwargs)
+
+
+def install_extend_hook() -> None:
+    """Hooks the captures of draft-extends; before the first."""
+    target = (
+        "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner"
+        ".EAGLEDraftExtendCudaGraphRunner.capture_one_shape"
+    )
+    hook_now([(target, capture_with_own_width, HookType.AROUND)])
 
 
 def capture_missing_extends(draft_worker: Any) -> None:

@@ -24,7 +24,7 @@ from sglang.srt.utils import is_flashinfer_available
 from sglang_adaptive_spec.controller import AdaptiveController, Launch
 from sglang_adaptive_spec.host.capture import CaptureLists, garbage_hold
 from sglang_adaptive_spec.host.eager_lengths import eager_lengths, install_eager_hooks
-from sglang_adaptive_spec.host.extend_graphs import capture_missing_extends
+from sglang_adaptive_spec.host.extend_graphs import capture_missing_extends, install_extend_hook
 from sglang_adaptive_spec.host.plain_round import (
     PlainDecodeGraphRunner,
     PlainRounds,
@@ -113,6 +113,7 @@ def install_gpu_hooks(server_args: Any) -> None:
     """Hooks what attention backends keep for graphs; before any of them is made."""
     if is_flashinfer_available():
         install_workspace_hook()
+    install_extend_hook()
     backends = attention_backends(resolved_view(server_args))
     install_index_hooks(backends, use_mla_backend(server_args))
     install_eager_hooks(backends)

@@ -35,8 +35,8 @@ FOREIGN = {
     # tensors
     "Generator", "Tensor", "arange", "copy_", "flatten", "full_like", "int32", "int64",
     "manual_seed", "ones", "randn", "randperm", "sum", "to",
-    "tolist", "type", "uint8", "unsqueeze", "where", "cpu", "full", "nbytes", "view", "zeros",
-    "cat", "numel",
+    "tolist", "type", "uint8", "unsqueeze", "where", "cpu", "fill_", "full", "nbytes", "view",
+    "cat", "numel", "zeros",
     "get_device_module", "get_device_name", "synchronize", "current_stream", "wait_stream",
     "_int_workspace_buffer", "_pin_memory_int_workspace_buffer",  # FlashInfer's wrappers
     "architectures", "index_share_for_mtp_iteration",  # a Hugging Face config
@@ -64,8 +64,11 @@ CHANGES = (Kind.HOOK, Kind.OVERRIDE, Kind.WRITE)
 LEAVES = {symbol.name.rpartition(".")[2] for symbol in CONTRACT}
 PATHS = {symbol.path for symbol in CONTRACT}
 DOTTED = re.compile(r"sglang(\.\w+)+")
-# Two of these put together what they hook: ATTENTION, module.Class and method.
-HOOKING = ("registration.py", "workspaces.py", "shared_index.py", "eager_lengths.py")
+# Some of these put together what they hook: ATTENTION, module.Class and method.
+HOOKING = (
+    *("registration.py", "workspaces.py", "shared_index.py", "eager_lengths.py"),
+    "extend_graphs.py",
+)
 ATTENTION = "sglang.srt.layers.attention"
 BACKEND = re.compile(r"\w+_backend\.\w+Backend")
 BACKEND_METHOD = re.compile(r"init_\w+")

@@ -4,8 +4,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from sglang_adaptive_spec.host.versions import TESTED
 from tests.host.test_shared_index import THREE, fa3, triton
+from tests.hosts import host_source
 
 
 class Runner:
@@ -91,6 +94,32 @@ def test_graphs_that_are_off_stay_off(graphs: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(graphs, "check_cuda_graph_backend", lambda *_: True)
     graphs.capture_missing_extends(draft_worker)
     assert draft_worker.cuda_graph_runner_for_draft_extend is None
+
+
+def test_a_capture_finds_the_width_of_its_own_tier(plugins_loaded: None) -> None:
+    from sglang_adaptive_spec.host.extend_graphs import capture_with_own_width
+
+    shared = SimpleNamespace(extend_seq_lens=torch.full((4,), 15, dtype=torch.int32))
+    runner = SimpleNamespace(buffers=shared, captured_req_width=4)
+    seen: list[Any] = []
+
+    def capture(runner: Any, size: int, *, forward: str) -> str:
+        seen.append(runner.buffers.extend_seq_lens.tolist())
+        return f"{size} {forward}"
+
+    assert capture_with_own_width(capture, runner, 4, forward="model") == "4 model"
+    assert seen == [[4] * 4]
+
+
+@pytest.mark.parametrize("version", TESTED)
+def test_replays_write_the_width_that_captures_must_be_told(version: str) -> None:
+    """Else a graph would replay with the lengths of another tier."""
+    name = "sglang/srt/speculative/eagle_draft_extend_cuda_graph_runner.py"
+    source = (host_source(version) / name).read_text()
+    assert 'share_buffers(exclude={"select_index"})' in source  # our hook can go when this changes
+    execute = source[source.index("def execute") :]
+    assert "buffers.extend_seq_lens.fill_(self.captured_req_width)" in execute
+    assert "copy_dsts.append(buffers.extend_seq_lens[:raw_bs])" in execute
 
 
 def test_the_scheduler_waits_for_reads_inside_the_graph(
