@@ -131,7 +131,7 @@ class Verdicts:
         starts = [
             self._seats[req.rid] * self._num_positions - len(req.origin_input_ids) for req in reqs
         ]
-        self._starts = self._to_device(starts, torch.int64)
+        self._starts = self._to_device(torch.tensor(starts, dtype=torch.int64))
 
     def _draw(self, reqs: Sequence[Any]) -> None:
         longest = max(req.sampling_params.max_new_tokens for req in reqs)
@@ -143,19 +143,19 @@ class Verdicts:
         chance = [lifted(probability_of(req.rid), self._lift) for req in reqs]
         hashes = [request_hash(self._seed, req.rid) for req in reqs]
         # A round's root is the output token `seq_lens - prompt`; its first draft comes after it.
-        first = torch.ones(len(reqs), dtype=torch.int64, device=self._device)
+        first = torch.ones(len(reqs), dtype=torch.int64)
+        # On the CPU: thirty kernels for each arrival would bound the arms that inject.
         accepted = draws(
-            self._to_device(chance, torch.float64),
-            self._to_device(hashes, torch.int64),
+            torch.tensor(chance, dtype=torch.float64),
+            torch.tensor(hashes, dtype=torch.int64),
             first,
             num_positions + MAX_STEPS,
         )
-        seats = self._to_device([self._seats[req.rid] for req in reqs], torch.int64)
-        self._runs[seats, :num_positions] = run_lengths(accepted, num_positions)
+        for req, row in zip(reqs, run_lengths(accepted, num_positions), strict=True):
+            self._runs[self._seats[req.rid], :num_positions] = self._to_device(row)
 
-    def _to_device(self, values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
+    def _to_device(self, copied: torch.Tensor) -> torch.Tensor:
         """Copies without waiting for what the device still has to do."""
-        copied = torch.tensor(values, dtype=dtype)
         if self._device.type == "cpu":
             return copied
         return copied.pin_memory().to(self._device, non_blocking=True)
