@@ -9,6 +9,7 @@ import random
 from pathlib import Path
 from typing import NamedTuple
 
+CONTEXT_LENGTH = 131072
 LLAMA_3_1_8B = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -20,7 +21,7 @@ LLAMA_3_1_8B = {
     "num_key_value_heads": 8,
     "head_dim": 128,
     "hidden_act": "silu",
-    "max_position_embeddings": 131072,
+    "max_position_embeddings": CONTEXT_LENGTH,
     "rms_norm_eps": 1e-5,
     "rope_theta": 500000.0,
     "tie_word_embeddings": False,

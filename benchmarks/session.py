@@ -81,7 +81,8 @@ def serving_arm(
     with serving(arguments, environment, plan.port, log, START_TIMEOUT_S) as server:
         start = server.command()
         measured["ready_s"] = round(server.ready_s, 3)
-        measured["max_running_requests"] = start["max_running_requests"]
+        for name in ("max_running_requests", "max_total_tokens"):
+            measured[name] = start[name]
         for unit, digits in (("s", 3), ("gb", 4)):
             window, prefill = start[f"build_{unit}"], start[f"prefill_{unit}"]
             measured[f"window_{unit}"] = round(window, digits)
