@@ -231,10 +231,12 @@ def figures_of_load(load: str, peak: int, ours: Sequence[Raw], none: Sequence[Ra
 
 def check_defaults(result: Raw) -> list[str]:
     """Returns what is wrong with the shape or the figures of the result."""
-    problems = check_starts(result)
-    if problems:
-        return problems
-    problems += measured_on(result["provenance"])
+    return check_starts(result) or check_passes(result)
+
+
+def check_passes(result: Raw) -> list[str]:
+    """Returns what is wrong with the passes: their number, their arrivals, their figures."""
+    problems = measured_on(result["provenance"])
     sent: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, each in enumerate(result["passes"]):
         problems += keys(f"passes.{number}", each, PASS_KEYS)

@@ -146,7 +146,11 @@ class Check(NamedTuple):
 
 CHECKS = {
     **dict.fromkeys(
-        ("backends-h200.json", "backends-architectures-h200.json"),
+        (
+            "backends-h200.json",
+            "backends-architectures-h200.json",
+            "backends-shared-index-h200.json",
+        ),
         Check(backends.check_backends, backends.figure_table),
     ),
     "slice-h200.json": Check(check_slice, target_table),
@@ -172,6 +176,8 @@ CHECKS = {
         Check(transition_summary.check_transition, transition_summary.figure_table),
     ),
     "defaults-h200.json": Check(defaults.check_defaults, defaults.figure_table),
+    # Before starts kept their KV pool: its passes are checked alone.
+    "defaults-noisy-h200.json": Check(defaults.check_passes, defaults.figure_table),
     "defaults-start-h100.json": Check(defaults.check_starts, defaults.start_table),
     "context-fa3-h200.json": Check(context.check_context, context.wave_table),
     "penalties-h200.json": Check(penalties.check_penalties, penalties.arm_table),
