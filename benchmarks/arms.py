@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.models import ModelPair
-from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+from sglang_adaptive_spec.tiers import Tier, chain_tier
 
 # The host's built-in default config and ours of the same content: the same tiers in both arms.
 SAME_CONFIG = "host-default"

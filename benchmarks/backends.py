@@ -58,7 +58,7 @@ from benchmarks.settings import (
 )
 from benchmarks.smollm2 import read_prompts
 from benchmarks.tables import table
-from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+from sglang_adaptive_spec.tiers import Tier, chain_tier
 
 # Servers start together: what one takes of the GPU looks to the others like their own tiers'.
 ANY_MEMORY = {"policy": "goodput", "memory_budget_gb": 64}

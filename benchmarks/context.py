@@ -34,7 +34,7 @@ from benchmarks.run_files import add_merge, begin_run, merge_lists, run_command,
 from benchmarks.session import serving_arm
 from benchmarks.settings import CPU_COMMON, PYTHON_TREE, add_fleet_flags, numbers, plan_with
 from benchmarks.tables import table
-from sglang_adaptive_spec.config import preset_path
+from sglang_adaptive_spec.config.schema import preset_path
 from sglang_adaptive_spec.simulate.record import FLUSH_S
 from sglang_adaptive_spec.simulate.trace import TraceRound, read_trace
 

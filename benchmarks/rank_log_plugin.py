@@ -18,8 +18,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from sglang_adaptive_spec.policy.tiers import RoundTime, Tier
 from sglang_adaptive_spec.runtime.timing import Clock, RoundTimer
+from sglang_adaptive_spec.tiers import RoundTime, Tier
 
 LOG_ENV = "BENCH_RANK_LOG"
 DECIDE = "sglang_adaptive_spec.controller.AdaptiveController.before_decode"

@@ -39,7 +39,7 @@ from benchmarks.simulator import (
     windows_of,
 )
 from benchmarks.tables import table
-from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+from sglang_adaptive_spec.tiers import Tier, chain_tier
 
 STATIC_STEPS = {arm: shape_of(arm.removeprefix("static-")).num_steps for arm in STATIC}
 # Zero-step rounds, with their catch-ups, and 10 steps are seen in these arms' windows only.

@@ -10,7 +10,7 @@ import numpy as np
 
 from sglang_adaptive_spec.policy.cost_cache import CostFile
 from sglang_adaptive_spec.policy.costs import CostTable
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.tiers import Tier
 
 # A round without a graph over one with it: measured nowhere, so high that no oracle drafts there
 # (3 steps more yield at most 1.4 times the tokens). Where a policy does, it is charged for it.

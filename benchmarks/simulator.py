@@ -35,10 +35,9 @@ from benchmarks.matrix_summary import expected_rate, settle_s_of
 from benchmarks.provenance import ROOT, provenance
 from benchmarks.server_costs import ServerCosts, keep_costs
 from benchmarks.tables import table
-from sglang_adaptive_spec.config import load_config
+from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.tiers import DecodeBatch, Observation, RoundTime, Tier
 from sglang_adaptive_spec.simulate.regret import compare
 from sglang_adaptive_spec.simulate.replay import Replay, RoundCosts
 from sglang_adaptive_spec.simulate.synthetic import (
@@ -46,6 +45,7 @@ from sglang_adaptive_spec.simulate.synthetic import (
     golden_workloads,
     matrix_cell,
 )
+from sglang_adaptive_spec.tiers import DecodeBatch, Observation, RoundTime, Tier
 
 RESULTS = ROOT / "benchmarks" / "results"
 COSTS, MATRIX = "costs-h200.json", "matrix-h200.json"

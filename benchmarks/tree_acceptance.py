@@ -42,7 +42,7 @@ from benchmarks.run_files import (
 from benchmarks.settings import add_fleet_flags, fleet_plan, words
 from benchmarks.smollm2 import SLICE_PHASES, read_prompts
 from benchmarks.tables import table
-from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+from sglang_adaptive_spec.tiers import Tier, chain_tier
 
 CHAINS = (chain_tier(1), chain_tier(2), chain_tier(3), chain_tier(5))
 TREES = tuple(

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 from sglang_adaptive_spec.counters import RoundCounters
 from sglang_adaptive_spec.policy.sharing import SharedTimes
-from sglang_adaptive_spec.policy.tiers import (
+from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
     Observation,

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sglang_adaptive_spec.config import AdaptiveConfig
-from sglang_adaptive_spec.config_file import config_error
+from sglang_adaptive_spec.config.file import config_error
+from sglang_adaptive_spec.config.schema import AdaptiveConfig
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.ema import EmaPolicy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.tiers import (
+from sglang_adaptive_spec.simulate.record import TraceRecorder
+from sglang_adaptive_spec.tiers import (
     DecodeBatch,
     Observation,
     Policy,
@@ -27,7 +28,6 @@ from sglang_adaptive_spec.policy.tiers import (
     Tier,
     results_at_once,
 )
-from sglang_adaptive_spec.simulate.record import TraceRecorder
 
 MOVE_REASONS = (
     "gain",

@@ -5,7 +5,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from sglang_adaptive_spec.controller import AdaptiveController, Launch
-from sglang_adaptive_spec.policy.tiers import (
+from sglang_adaptive_spec.runtime.backlog import CatchUpSchedule
+from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
     Observation,
@@ -13,7 +14,6 @@ from sglang_adaptive_spec.policy.tiers import (
     Tier,
     chain_tier,
 )
-from sglang_adaptive_spec.runtime.backlog import CatchUpSchedule
 
 STARTUP = chain_tier(7)
 INTERVAL = 4  # rounds from one catch-up to the next

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.config import (
+from sglang_adaptive_spec.config.file import SlotKeys, TopLevelKeys, format_document
+from sglang_adaptive_spec.config.schema import (
     PRESETS,
     AdaptiveConfig,
     ConfigError,
@@ -21,8 +22,7 @@ from sglang_adaptive_spec.config import (
     parse_config,
     preset_path,
 )
-from sglang_adaptive_spec.config_file import SlotKeys, TopLevelKeys, format_document
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.tiers import Tier
 from tests.hosts import REPO, host_source
 
 SUPPORTED_HOSTS = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
@@ -385,7 +385,7 @@ def test_every_preset_is_listed():
 
 def test_config_and_policy_load_neither_torch_nor_the_host():
     code = (
-        "import sys, sglang_adaptive_spec.config, sglang_adaptive_spec.policy.ema\n"
+        "import sys, sglang_adaptive_spec.config.schema, sglang_adaptive_spec.policy.ema\n"
         "loaded = {'torch', 'triton', 'sglang'} & set(sys.modules)\n"
         "assert not loaded, loaded"
     )

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive_spec.config import AdaptiveConfig, ConfigError, load_config
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.config.schema import AdaptiveConfig, ConfigError, load_config
+from sglang_adaptive_spec.tiers import Tier
 
 
 @pytest.fixture

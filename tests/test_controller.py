@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sglang_adaptive_spec.controller import AdaptiveController
 from sglang_adaptive_spec.policy.sharing import SHARE_ROUNDS, SharedTimes
-from sglang_adaptive_spec.policy.tiers import (
+from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     RoundTime,
     chain_tier,

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_adaptive_spec.controller import MAX_LAUNCHES, AdaptiveController
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, DecodeBatch, Observation, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, chain_tier
 from tests.controller_fakes import (
     STARTUP,
     FakeClock,

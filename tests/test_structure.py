@@ -63,7 +63,7 @@ def test_only_host_and_runtime_may_import_torch() -> None:
 def test_policy_config_controller_simulator_and_cli_load_neither_torch_nor_sglang() -> None:
     script = (
         "import sys\n"
-        "import sglang_adaptive_spec.config, sglang_adaptive_spec.controller\n"
+        "import sglang_adaptive_spec.config.schema, sglang_adaptive_spec.controller\n"
         "import sglang_adaptive_spec.policy.ema, sglang_adaptive_spec.policy.goodput\n"
         "import sglang_adaptive_spec.policy.build, sglang_adaptive_spec.watch\n"
         "import sglang_adaptive_spec.simulate.command, sglang_adaptive_spec.simulate.record\n"

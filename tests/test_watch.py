@@ -7,10 +7,17 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive_spec.cli import main
-from sglang_adaptive_spec.config import AdaptiveConfig, ConfigError, load_config, parse_config
+from sglang_adaptive_spec.config.schema import (
+    AdaptiveConfig,
+    ConfigError,
+    load_config,
+    parse_config,
+)
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.tiers import (
+from sglang_adaptive_spec.simulate.record import TraceRecorder
+from sglang_adaptive_spec.simulate.trace import read_trace
+from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
     Observation,
@@ -19,8 +26,6 @@ from sglang_adaptive_spec.policy.tiers import (
     Tier,
     chain_tier,
 )
-from sglang_adaptive_spec.simulate.record import TraceRecorder
-from sglang_adaptive_spec.simulate.trace import read_trace
 from sglang_adaptive_spec.watch import WatchedPolicy, open_recorder, policy_state
 
 STEPS = (0, 1, 3)

@@ -16,7 +16,7 @@ from sglang_adaptive_spec.host.versions import TESTED
 from tests.hosts import REPO, host_source
 
 SNAPSHOTS = REPO / "patches" / "contract"
-PRESET = REPO / "sglang_adaptive_spec" / "presets" / "host-default.json"
+PRESET = REPO / "sglang_adaptive_spec" / "config" / "presets" / "host-default.json"
 DEFAULT_CONFIG = ("sglang.srt.speculative.adaptive_spec_params", "DEFAULT_ADAPTIVE_CONFIG")
 
 

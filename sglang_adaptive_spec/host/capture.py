@@ -19,8 +19,8 @@ from sglang.srt.runtime_context import get_exec
 from sglang.srt.utils import get_available_gpu_memory
 
 from sglang_adaptive_spec.controller import AdaptiveController
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, thinned
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
 # FlashInfer cuts its workspace with a class of this name and raises when it is used up
 # (flashinfer 0.6 allocator.h).

@@ -7,7 +7,7 @@ of each buffer, as large as the largest (tier, batch) needs it (host/shared_inde
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
 # Their buffers are shared. Other backends keep tables of their own, of which nothing is known here.
 KNOWN = ("flashinfer", "triton", "fa3")

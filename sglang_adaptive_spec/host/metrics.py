@@ -15,7 +15,7 @@ from typing import Any
 
 from sglang_adaptive_spec.counters import RoundCounters
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.tiers import Tier
 from sglang_adaptive_spec.watch import MOVE_REASONS, WatchedPolicy
 
 logger = logging.getLogger(__name__)

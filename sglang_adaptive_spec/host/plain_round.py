@@ -37,7 +37,6 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from sglang_adaptive_spec.host.catch_up import RELAYED, extend_in_parts, row_parts, rows_of
 from sglang_adaptive_spec.host.workspaces import plan_bytes, plan_heads
-from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS
 from sglang_adaptive_spec.runtime.backlog import (
     MAX_ROWS,
     Backlog,
@@ -48,6 +47,7 @@ from sglang_adaptive_spec.runtime.backlog import (
     to_device,
     window_start,
 )
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS
 
 # A choice, 0.3 GB in fp32: a draft-extend without graphs makes logits of every position of its
 # window, and nothing is planned for those (runtime/builder.py: MIN_RESERVED_GB).

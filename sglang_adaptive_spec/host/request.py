@@ -8,8 +8,8 @@ says; where that fails, the child dies and the server never becomes ready.
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sglang_adaptive_spec.config import AdaptiveConfig
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.config.schema import AdaptiveConfig
+from sglang_adaptive_spec.tiers import Tier
 
 ALGORITHM = "ADAPTIVE_EAGLE"
 ATTRIBUTE = "_adaptive_spec"  # on ServerArgs: an underscore attribute is bookkeeping to the host

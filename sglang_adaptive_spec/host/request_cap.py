@@ -22,14 +22,14 @@ from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
 from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.model_executor.cuda_graph_config import Backend
 
-from sglang_adaptive_spec.config import AdaptiveConfig
+from sglang_adaptive_spec.config.schema import AdaptiveConfig
 from sglang_adaptive_spec.host.arguments import draft_config
 from sglang_adaptive_spec.host.indices import KNOWN, Extent, IndexShape
 from sglang_adaptive_spec.host.request import ATTRIBUTE, request_of
 from sglang_adaptive_spec.host.unsupported import attention_backends, resolved_reason
 from sglang_adaptive_spec.host.workspaces import largest_workspace_bytes, plan_bytes, plan_heads
-from sglang_adaptive_spec.policy.slots import Slots
-from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
+from sglang_adaptive_spec.ladder import Slots
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 
 logger = logging.getLogger(__name__)
 

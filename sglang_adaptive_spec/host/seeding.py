@@ -28,7 +28,7 @@ from sglang_adaptive_spec.host.cost_key import cost_key
 from sglang_adaptive_spec.policy.cost_cache import CostKey, default_folder, load, save
 from sglang_adaptive_spec.policy.costs import DEFAULT_BUCKETS, MIN_MS, CostTable
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
 logger = logging.getLogger(__name__)
 

@@ -23,11 +23,11 @@ from sglang_adaptive_spec.host.request_cap import GRAPH_REQUESTS
 from sglang_adaptive_spec.host.shared_index import shared_index
 from sglang_adaptive_spec.host.unsupported import attention_backends
 from sglang_adaptive_spec.host.workspaces import plan_bytes, plan_heads, provide_workspace
-from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 from sglang_adaptive_spec.runtime.builder import build_tiers
 from sglang_adaptive_spec.runtime.graphs import reachable_tiers
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import RuntimePool, TierState
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 
 logger = logging.getLogger(__name__)
 

@@ -42,9 +42,9 @@ from sglang_adaptive_spec.host.workspaces import install_workspace_hook
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.sharing import SharedTimes
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, DecodeBatch, Tier
 from sglang_adaptive_spec.runtime.pool import RuntimePool, Slot
 from sglang_adaptive_spec.runtime.timing import RoundTimer
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Tier
 
 logger = logging.getLogger(__name__)
 

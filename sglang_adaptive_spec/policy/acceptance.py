@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from sglang_adaptive_spec.policy.hazards import Floats, PooledHazards, sigmoid
 from sglang_adaptive_spec.policy.request_offsets import RequestOffsets, Rows
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier, chain_tier
 from sglang_adaptive_spec.policy.tree_hazards import TreeHazards
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 
 # Rounds collected before they are worked through, unless a prediction is asked for earlier: the
 # fixed cost of numpy calls, not the batch, is what a round would pay (benchmarks/overhead.py).

@@ -1,11 +1,11 @@
 """Makes the policy that a config asks for."""
 
-from sglang_adaptive_spec.config import AdaptiveConfig
+from sglang_adaptive_spec.config.schema import AdaptiveConfig
 from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.costs import CostTable
 from sglang_adaptive_spec.policy.ema import EmaPolicy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.tiers import Policy
+from sglang_adaptive_spec.tiers import Policy
 
 
 def build_policy(config: AdaptiveConfig, initial_steps: int) -> Policy:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
 Floats = npt.NDArray[np.float64]
 

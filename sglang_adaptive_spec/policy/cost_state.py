@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.tiers import Tier
 
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 PER_TIER = (  # fields with one entry a tier

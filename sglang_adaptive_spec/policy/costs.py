@@ -50,7 +50,7 @@ from sglang_adaptive_spec.policy.cost_visits import (
     showed_drift,
     shown_drift,
 )
-from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, RoundTime, Tier
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, RoundTime, Tier
 
 # The host's own capture list with speculation (sglang 0.5.23 arg_groups/cuda_graph_hook.py).
 DEFAULT_BUCKETS = (*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_adaptive_spec.policy.hazards import Floats
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.tiers import Tier
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sglang_adaptive_spec.config import AdaptiveConfig, SlotConfig
-from sglang_adaptive_spec.policy.tiers import (
+from sglang_adaptive_spec.config.schema import AdaptiveConfig, SlotConfig
+from sglang_adaptive_spec.tiers import (
     DecodeBatch,
     Observation,
     RoundTime,

@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from sglang_adaptive_spec.ladder import Slots, clip
 from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.costs import CostTable
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.hazards import SLOW_MEMORY, Floats
 from sglang_adaptive_spec.policy.probe_choice import ProbeChoice
 from sglang_adaptive_spec.policy.probing import Prober
-from sglang_adaptive_spec.policy.slots import Slots, clip
-from sglang_adaptive_spec.policy.tiers import (
+from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
     Observation,

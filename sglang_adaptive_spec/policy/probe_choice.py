@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.probing import probe_rounds
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 
 
 class ProbeChoice:

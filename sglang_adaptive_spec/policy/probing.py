@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.tiers import Tier
 
 PROBE_SHARE = 0.01  # of all time: the bound in issue 3
 # Credit that quiet time may gather: what 30 s earn, enough for the longest probe at most batches.

@@ -8,7 +8,7 @@ owns them, so that no policy that fails makes its rank leave out a message.
 
 from collections.abc import Callable, Sequence
 
-from sglang_adaptive_spec.policy.tiers import RoundTime
+from sglang_adaptive_spec.tiers import RoundTime
 
 # Decode rounds from one sharing to the next: a message of a fraction of a millisecond is spread
 # over them, and a neighbour on the GPU is known 0.3 s later than by one rank alone.

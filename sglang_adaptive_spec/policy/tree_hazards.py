@@ -32,7 +32,7 @@ from sglang_adaptive_spec.policy.hazards import (
     logit,
     sigmoid,
 )
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.tiers import Tier
 
 # Logits that a doubling of the candidates adds, before any evidence. Static trees of the SmolLM2
 # pair on four kinds of text: 0.3 to 0.5 (docs/policy.md).

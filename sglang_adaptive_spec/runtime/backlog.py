@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS
 
 # A choice: hidden states of 15 rounds of so many requests take 0.4 GB for the EAGLE-3 draft of an
 # 8B model. The draft of a larger batch is not caught up: it drafts worse afterwards.

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from operator import le
 from typing import NamedTuple, Protocol
 
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import RuntimePool, TierState
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
 logger = logging.getLogger(__name__)
 

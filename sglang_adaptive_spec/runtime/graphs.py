@@ -7,7 +7,7 @@ captured size runs eager at every tier.
 
 from collections.abc import Callable, Collection, Sequence
 
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.tiers import Tier
 
 
 def graph_batch_sizes(

@@ -8,7 +8,7 @@ the start-up tier, which is built first. What all tiers share (host/shared_index
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.tiers import Tier
 
 
 def graph_units(tier: Tier, num_graphs: int) -> int:

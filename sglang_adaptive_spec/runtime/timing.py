@@ -17,7 +17,7 @@ import time
 from typing import Protocol
 
 from sglang_adaptive_spec.policy.cost_visits import VISIT_ROUNDS
-from sglang_adaptive_spec.policy.tiers import RoundTime, Tier
+from sglang_adaptive_spec.tiers import RoundTime, Tier
 
 # Rounds marked and not yet read: the overlap schedule has two in flight, and a few results wait
 # (policy/goodput.py:RESULTS_AT_ONCE). A mark is written over only when it is this many rounds old.

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from sglang_adaptive_spec.config import AdaptiveConfig, load_config
+from sglang_adaptive_spec.config.schema import AdaptiveConfig, load_config
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.ema import EmaPolicy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.tiers import chain_tier
 from sglang_adaptive_spec.simulate.recorded import RecordedWorkload
 from sglang_adaptive_spec.simulate.regret import WatchedGoodput, WorkloadReport, compare
 from sglang_adaptive_spec.simulate.replay import Chooser, RoundCosts
@@ -18,6 +17,7 @@ from sglang_adaptive_spec.simulate.synthetic import changing_workloads, golden_w
 from sglang_adaptive_spec.simulate.trace import read_trace
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, read_table, seed_table
 from sglang_adaptive_spec.simulate.workload import Workload
+from sglang_adaptive_spec.tiers import chain_tier
 
 STEPS = (0, 1, 2, 3, 5, 7, 10)  # replayed as static tiers, and what the oracle may choose from
 DEFAULT_POLICIES = ("goodput", "ema")

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, DecodeBatch, Observation, RoundTime, Tier
 from sglang_adaptive_spec.simulate.replay import Chooser, Replay, ReplayResult, RoundCosts
 from sglang_adaptive_spec.simulate.true_costs import NoSpeculation
 from sglang_adaptive_spec.simulate.workload import Workload
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, RoundTime, Tier
 
 # Leaving zero steps costs a round: the oracle, too, leaves a tier only for a gain. Any value
 # below the 3 % that a policy may lose does; ties are what it must not chase.

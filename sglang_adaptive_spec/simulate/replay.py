@@ -15,7 +15,9 @@ from typing import Protocol
 
 import numpy as np
 
-from sglang_adaptive_spec.policy.tiers import (
+from sglang_adaptive_spec.runtime.timing import Sampling
+from sglang_adaptive_spec.simulate.workload import Clock, Live, Workload
+from sglang_adaptive_spec.tiers import (
     CATCH_UP_ROUNDS,
     PLAIN_TIER,
     DecodeBatch,
@@ -24,8 +26,6 @@ from sglang_adaptive_spec.policy.tiers import (
     Tier,
     results_at_once,
 )
-from sglang_adaptive_spec.runtime.timing import Sampling
-from sglang_adaptive_spec.simulate.workload import Clock, Live, Workload
 
 TIME_NOISE = 0.02  # relative standard deviation of a measured period
 

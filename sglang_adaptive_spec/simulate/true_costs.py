@@ -17,8 +17,8 @@ import numpy as np
 
 from sglang_adaptive_spec.policy.cost_cache import CostFile
 from sglang_adaptive_spec.policy.costs import CostTable
-from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 from sglang_adaptive_spec.simulate.replay import RoundCosts
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 
 # What start-up measures: at most 10 batch sizes a tier, two context lengths per request.
 SEEDED_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128)

@@ -19,7 +19,7 @@ from benchmarks.acceptance import (
     tokens_variance,
 )
 from benchmarks.arms import ARMS, WITH_TREES
-from sglang_adaptive_spec.config import load_config, parse_config
+from sglang_adaptive_spec.config.schema import load_config, parse_config
 
 
 def test_a_mixed_batch_is_half_good_and_half_bad() -> None:

@@ -10,7 +10,7 @@ from benchmarks import served
 from benchmarks.served import MeasuredCosts, best_static, periods_ms, shares
 from benchmarks.server_costs import ServerCosts
 from benchmarks.simulator import COSTS, MATRIX, RESULTS
-from sglang_adaptive_spec.policy.tiers import chain_tier
+from sglang_adaptive_spec.tiers import chain_tier
 
 
 def window(ms: float, **rounds: int) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from benchmarks.server_costs import ServerCosts, keep_costs
 from benchmarks.simulator import RESULTS, Visitor
 from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, DecodeBatch, chain_tier
 from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, chain_tier
 from tests.benchmarks.records import PROVENANCE
 
 COMMAND = ["matrix.py", "run", "--arms", "goodput", "--settle-s", "0.5", "--out", "out"]

@@ -22,7 +22,7 @@ from benchmarks.tensor_parallel import (
     figure_table,
     ranks_of,
 )
-from sglang_adaptive_spec.policy.tiers import chain_tier
+from sglang_adaptive_spec.tiers import chain_tier
 
 PROVENANCE = {"git_sha": "0", "date": "2027-01-01"}
 

@@ -4,14 +4,14 @@ import re
 
 import pytest
 
-from sglang_adaptive_spec.config import (
+from sglang_adaptive_spec.config.schema import (
     DEFAULT_PRESET,
     PRESETS,
     ConfigError,
     load_config,
     parse_config,
 )
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.tiers import Tier
 from tests.hosts import REPO
 
 STEPS_1_3 = '"candidate_steps": [1, 3]'

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive_spec.config import load_config, parse_config
+from sglang_adaptive_spec.config.schema import load_config, parse_config
 from sglang_adaptive_spec.counters import RoundCounters
 from sglang_adaptive_spec.host.versions import SUPPORTED, TESTED, installed_host
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.tiers import DecodeBatch
+from sglang_adaptive_spec.tiers import DecodeBatch
 from sglang_adaptive_spec.watch import WatchedPolicy, policy_state
 from tests.docs.pages import (
     INLINE_CODE,
@@ -31,7 +31,7 @@ PACKAGE = REPO / "sglang_adaptive_spec"
 MONITORING = (REPO / "docs" / "monitoring.md").read_text()
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 TOP_LEVEL = ("sglang_adaptive_spec", "tests", "patches", "docs", "examples", "benchmarks", "tools")
-IN_PACKAGE = ("host", "policy", "runtime", "presets")
+IN_PACKAGE = tuple(f"{path.name}/" for path in PACKAGE.iterdir() if path.is_dir())
 WRITTEN_BY_A_RUN = ("benchmarks/results",)
 # Commands of programs whose flags are made in a loop; their own tests parse them.
 OWN_COMMAND = re.compile(r"python -m (?:benchmarks|examples)\.(?:[^\n]*\\\n)*[^\n]*")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from examples.smollm2.fetch_target import FOLDER as PAIR_FOLDER
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.tiers import Tier
 from tests.e2e.server import OURS, Launch
 from tests.hosts import CACHE, REPO
 from tools import tiny_families, tiny_models, tiny_mtp, tiny_targets, tiny_vision

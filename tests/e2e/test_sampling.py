@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive_spec.policy.tiers import chain_tier
+from sglang_adaptive_spec.tiers import chain_tier
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import pinned, static
 from tests.e2e.sampling import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive_spec.policy.tiers import Tier
+from sglang_adaptive_spec.tiers import Tier
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import (
     CONTEXT_LENGTH,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import examples
-from sglang_adaptive_spec.config import load_config
+from sglang_adaptive_spec.config.schema import load_config
 
 EXAMPLES = Path(examples.__file__).parent
 CONFIGS = sorted((EXAMPLES / "configs").glob("*.json"))

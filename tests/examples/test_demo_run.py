@@ -5,7 +5,7 @@ from pathlib import Path
 
 from examples.demo.report import ADAPTIVE, EMA, GOODPUT, REFERENCE
 from examples.demo.run import CONFIG, GOODPUT_CONFIG, STATIC_STEPS, arms
-from sglang_adaptive_spec.config import load_config
+from sglang_adaptive_spec.config.schema import load_config
 
 MODEL = Path("model")
 

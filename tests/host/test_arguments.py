@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive_spec.config import ConfigError
+from sglang_adaptive_spec.config.schema import ConfigError
 from sglang_adaptive_spec.host.request import AdaptiveRequest, request_of
 from sglang_adaptive_spec.policy.build import build_policy
-from sglang_adaptive_spec.policy.tiers import DecodeBatch, Tier, chain_tier
+from sglang_adaptive_spec.tiers import DecodeBatch, Tier, chain_tier
 from tests.hosts import REPO
 
 Numbers = tuple[int | None, int | None, int | None]

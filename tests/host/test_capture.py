@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 
 
 @pytest.fixture(scope="module")

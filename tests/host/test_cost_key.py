@@ -7,7 +7,7 @@ import pytest
 
 from sglang_adaptive_spec.host.cost_settings import COST_SETTINGS
 from sglang_adaptive_spec.policy.cost_cache import CostKey
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER
+from sglang_adaptive_spec.tiers import PLAIN_TIER
 
 CONTEXTS = (16384, 512)
 

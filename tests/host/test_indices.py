@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from sglang_adaptive_spec.host.indices import Extent, IndexShape, triton_row_bytes
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 
 CONTEXT, PAGES = 1000, 100
 EXTENT = Extent(requests=64, tokens=960, draft_rows=192)

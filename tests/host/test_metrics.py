@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from sglang_adaptive_spec.counters import RoundCounters
-from sglang_adaptive_spec.policy.tiers import RoundTime, chain_tier
+from sglang_adaptive_spec.tiers import RoundTime, chain_tier
 from sglang_adaptive_spec.watch import WatchedPolicy
 from tests.test_watch import LONG, TIERS, Server, goodput
 

@@ -17,7 +17,7 @@ from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.cost_cache import CostKey
 from sglang_adaptive_spec.policy.costs import CostTable
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+from sglang_adaptive_spec.tiers import Tier, chain_tier
 
 DEEP = chain_tier(3)
 RESERVE = 2 * DEEP.num_draft_tokens

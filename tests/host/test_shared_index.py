@@ -14,7 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from sglang_adaptive_spec.host.indices import Extent, IndexShape, triton_row_bytes
-from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier, chain_tier
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier, chain_tier
 
 ATTENTION = "sglang.srt.layers.attention"
 INIT = "init_cuda_graph_state"

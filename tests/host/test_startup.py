@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive_spec.policy.slots import Slots
-from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, chain_tier
+from sglang_adaptive_spec.ladder import Slots
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, chain_tier
 
 THREE = chain_tier(3)
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_adaptive_spec.policy.slots import Slots
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier, chain_tier
+from sglang_adaptive_spec.ladder import Slots
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 
 HOSTS_BYTES = 384 * 2**20
 SETTING = "SGLANG_FLASHINFER_WORKSPACE_SIZE"

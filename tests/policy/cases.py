@@ -7,7 +7,7 @@ import json
 import random
 from typing import Any
 
-from sglang_adaptive_spec.config import PRESETS, preset_path
+from sglang_adaptive_spec.config.schema import PRESETS, preset_path
 
 NUM_ROUNDS = (20, 80)
 BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64)

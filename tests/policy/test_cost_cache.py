@@ -11,7 +11,7 @@ import pytest
 from sglang_adaptive_spec.policy import cost_cache
 from sglang_adaptive_spec.policy.cost_cache import CostKey, cost_file, default_folder, load, save
 from sglang_adaptive_spec.policy.costs import CostTable
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
 
 TIERS = (PLAIN_TIER, chain_tier(3))
 KEY = CostKey(

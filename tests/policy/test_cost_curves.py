@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sglang_adaptive_spec.policy.cost_curves import isotonic
 from sglang_adaptive_spec.policy.costs import DEFAULT_BUCKETS, CostTable
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, RoundTime, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, RoundTime, chain_tier
 from tests.policy.cost_server import (
     FIVE,
     SEEDED_SIZES,

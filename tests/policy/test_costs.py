@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from sglang_adaptive_spec.policy.costs import CATCH_UP_ROUNDS, SETTLE_ROUNDS, CostTable
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
 from tests.policy.cost_server import (
     CONTEXT,
     FIVE,

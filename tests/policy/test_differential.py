@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive_spec.config import load_config
+from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.policy import ema
-from sglang_adaptive_spec.policy.tiers import DecodeBatch
+from sglang_adaptive_spec.tiers import DecodeBatch
 from tests.hosts import host_source
 from tests.policy.cases import random_cases
 from tests.policy.mutants import mutant, mutation_points

@@ -6,7 +6,7 @@ import pytest
 from sglang_adaptive_spec.policy import cost_seeds
 from sglang_adaptive_spec.policy.cost_belief import ROUND_SPREAD, SURPRISE_PAIRS, believe, prior
 from sglang_adaptive_spec.policy.cost_curves import Floats
-from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+from sglang_adaptive_spec.tiers import Tier, chain_tier
 
 TIERS = [chain_tier(steps) for steps in (0, 1, 2, 3, 5, 7)]
 SIZES = (1, 2, 4, 16, 64)

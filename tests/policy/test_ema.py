@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.config import AdaptiveConfig, SlotConfig, load_config
+from sglang_adaptive_spec.config.schema import AdaptiveConfig, SlotConfig, load_config
 from sglang_adaptive_spec.policy.ema import EmaPolicy
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, DecodeBatch, Observation, Tier, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Tier, chain_tier
 
 steps_sets = st.sets(st.integers(0, 8), min_size=1, max_size=5).map(lambda s: tuple(sorted(s)))
 slot_configs = st.builds(

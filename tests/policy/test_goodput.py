@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.probing import MAX_PROBE_ROUNDS, PROBE_SHARE
-from sglang_adaptive_spec.policy.tiers import (
+from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
     Observation,

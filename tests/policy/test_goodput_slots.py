@@ -2,7 +2,7 @@
 
 import pytest
 
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, RoundTime
+from sglang_adaptive_spec.tiers import PLAIN_TIER, RoundTime
 from tests.policy.rounds import Server, constant, goodput
 
 

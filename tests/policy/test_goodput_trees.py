@@ -11,8 +11,8 @@ import pytest
 
 from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, DecodeBatch, Observation, RoundTime, Tier
-from sglang_adaptive_spec.policy.tiers import chain_tier as chain
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, RoundTime, Tier
+from sglang_adaptive_spec.tiers import chain_tier as chain
 from tests.policy.rounds import KnownCosts, constant, draw, true_tokens
 
 NARROW, WIDE = Tier(3, 2, 6), Tier(3, 4, 12)

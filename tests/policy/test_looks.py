@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sglang_adaptive_spec.policy.probing import LOOK_RESULTS, LOOK_ROUNDS, Prober
-from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+from sglang_adaptive_spec.tiers import Tier, chain_tier
 from tests.policy.rounds import KnownCosts, Server, constant, goodput
 
 HOME, OTHER = chain_tier(3), chain_tier(1)

@@ -12,8 +12,8 @@ from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.costs import CostTable
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.sharing import SHARE_ROUNDS, SharedTimes
-from sglang_adaptive_spec.policy.tiers import DecodeBatch, RoundTime, chain_tier
 from sglang_adaptive_spec.runtime.timing import RING_SIZE, RoundTimer
+from sglang_adaptive_spec.tiers import DecodeBatch, RoundTime, chain_tier
 from tests.controller_fakes import FakePool
 from tests.policy.rounds import MAX_STEPS, TIERS, constant, draw, round_ms
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sglang_adaptive_spec.policy.slots import Slots, clip
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, Tier, chain_tier
+from sglang_adaptive_spec.ladder import Slots, clip
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 
 TREE = Tier(3, 4, 16)
 

@@ -14,7 +14,7 @@ from benchmarks.acceptance import lifted, tree_lifts
 from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.hazards import Floats
-from sglang_adaptive_spec.policy.tiers import (
+from sglang_adaptive_spec.tiers import (
     CATCH_UP_ROUNDS,
     PLAIN_TIER,
     DecodeBatch,
@@ -22,7 +22,7 @@ from sglang_adaptive_spec.policy.tiers import (
     RoundTime,
     Tier,
 )
-from sglang_adaptive_spec.policy.tiers import chain_tier as chain
+from sglang_adaptive_spec.tiers import chain_tier as chain
 from tests.policy.rounds import KnownCosts, draw, true_tokens
 
 TREES = (Tier(1, 4, 5), Tier(3, 4, 16), Tier(5, 4, 12), Tier(5, 4, 24))

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from sglang_adaptive_spec.config import load_config
+from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.policy.build import build_policy
-from sglang_adaptive_spec.policy.tiers import Policy, Tier
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
+from sglang_adaptive_spec.tiers import Policy, Tier
 
 CAPTURED = [1, 2, 4, 8, 16, 32, 64, 128]
 VOCAB = 128_256

@@ -5,12 +5,12 @@ import math
 
 import pytest
 
-from sglang_adaptive_spec.config import parse_config
+from sglang_adaptive_spec.config.schema import parse_config
 from sglang_adaptive_spec.policy.build import build_policy
-from sglang_adaptive_spec.policy.tiers import Policy, Tier, chain_tier
 from sglang_adaptive_spec.runtime.builder import MIN_RESERVED_GB, build_tiers, reserved_gb
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import RuntimePool, Slot, TierState
+from sglang_adaptive_spec.tiers import Policy, Tier, chain_tier
 from tests.runtime.fake_host import CAPTURED, VOCAB, FakeHost
 
 SEVEN = chain_tier(7)

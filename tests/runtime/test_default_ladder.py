@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive_spec.config import load_config, parse_config
+from sglang_adaptive_spec.config.schema import load_config, parse_config
 from sglang_adaptive_spec.host.indices import Extent, IndexShape
 from sglang_adaptive_spec.policy.build import build_policy
-from sglang_adaptive_spec.policy.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier, chain_tier
 from sglang_adaptive_spec.runtime.builder import build_tiers, reserved_gb
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, thinned
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import RuntimePool, Slot, TierState
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier, chain_tier
 from tests.runtime.fake_host import VOCAB, FakeHost
 
 TEN = chain_tier(10)

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.config import load_config
+from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.policy.ema import EmaPolicy
-from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, reachable_tiers
+from sglang_adaptive_spec.tiers import Tier, chain_tier
 
 # What sglang 0.5.21 captures up to batch 128 on an H200, and a sparse list.
 DENSE = [*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 129, 8)]

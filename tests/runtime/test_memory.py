@@ -2,8 +2,8 @@
 
 import pytest
 
-from sglang_adaptive_spec.policy.tiers import chain_tier
 from sglang_adaptive_spec.runtime.memory import MemoryModel
+from sglang_adaptive_spec.tiers import chain_tier
 
 SEVEN = chain_tier(7)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sglang_adaptive_spec.policy.tiers import chain_tier
 from sglang_adaptive_spec.runtime.pool import RuntimePool, Slot, TierState
+from sglang_adaptive_spec.tiers import chain_tier
 
 ONE, THREE = chain_tier(1), chain_tier(3)
 

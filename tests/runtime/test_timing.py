@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_adaptive_spec.policy.cost_visits import VISIT_ROUNDS
-from sglang_adaptive_spec.policy.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
 from sglang_adaptive_spec.runtime import timing
 from sglang_adaptive_spec.runtime.timing import (
     ALL_TIMED_USES,
@@ -20,6 +19,7 @@ from sglang_adaptive_spec.runtime.timing import (
     RoundTimer,
     Sampling,
 )
+from sglang_adaptive_spec.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
 
 DEEP = chain_tier(3)
 

@@ -18,16 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from sglang_adaptive_spec.config import load_config
+from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.controller import AdaptiveController, Launch
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.tiers import (
-    DecodeBatch,
-    Observation,
-    RoundTime,
-    Tier,
-    chain_tier,
-)
 from sglang_adaptive_spec.runtime.backlog import CatchUpSchedule
 from sglang_adaptive_spec.simulate.command import goodput
 from sglang_adaptive_spec.simulate.recorded import RecordedWorkload
@@ -35,6 +28,13 @@ from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.synthetic import golden_workloads
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
 from sglang_adaptive_spec.simulate.workload import Workload
+from sglang_adaptive_spec.tiers import (
+    DecodeBatch,
+    Observation,
+    RoundTime,
+    Tier,
+    chain_tier,
+)
 from tests.controller_fakes import FakePool, KnownFirstDrafts
 from tests.simulate.recording import Alternating, recorded
 

@@ -4,8 +4,7 @@ import statistics
 
 import pytest
 
-from sglang_adaptive_spec.config import load_config
-from sglang_adaptive_spec.policy.tiers import chain_tier
+from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.simulate.command import STEPS, goodput
 from sglang_adaptive_spec.simulate.regret import Probing, settled_share
 from sglang_adaptive_spec.simulate.replay import Replay, RoundCosts
@@ -16,6 +15,7 @@ from sglang_adaptive_spec.simulate.synthetic import (
     golden_workloads,
 )
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, ExpertCosts, OtherMachine
+from sglang_adaptive_spec.tiers import chain_tier
 
 COSTS = ExampleCosts()
 TIERS = tuple(map(chain_tier, STEPS))

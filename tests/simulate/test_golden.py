@@ -2,13 +2,13 @@
 
 import pytest
 
-from sglang_adaptive_spec.config import load_config
-from sglang_adaptive_spec.policy.tiers import chain_tier
+from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.simulate.command import STEPS, goodput
 from sglang_adaptive_spec.simulate.regret import Probing, StaticPolicy, replay_oracle
 from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.synthetic import SyntheticWorkload, golden_workloads, matrix_cell
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
+from sglang_adaptive_spec.tiers import chain_tier
 
 COSTS = ExampleCosts()
 COST_NOISE = 0.02  # of every period in the policy's own table

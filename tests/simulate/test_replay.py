@@ -8,7 +8,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sglang_adaptive_spec.policy.tiers import (
+from sglang_adaptive_spec.simulate.regret import StaticPolicy, replay_oracle
+from sglang_adaptive_spec.simulate.replay import Replay
+from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
+from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, NoSpeculation
+from sglang_adaptive_spec.tiers import (
     CATCH_UP_ROUNDS,
     PLAIN_TIER,
     DecodeBatch,
@@ -17,10 +21,6 @@ from sglang_adaptive_spec.policy.tiers import (
     Tier,
     chain_tier,
 )
-from sglang_adaptive_spec.simulate.regret import StaticPolicy, replay_oracle
-from sglang_adaptive_spec.simulate.replay import Replay
-from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
-from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, NoSpeculation
 
 SMALL = SyntheticWorkload("small", 2.0, ((0, 4),), (Phase(0, (0.7,)),), mean_tokens=60)
 

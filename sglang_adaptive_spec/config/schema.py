@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from sglang_adaptive_spec.config_file import (
+from sglang_adaptive_spec.config.file import (
     ConfigError,
     PolicyName,
     SlotKeys,
@@ -24,7 +24,7 @@ from sglang_adaptive_spec.config_file import (
     format_document,
     parse_document,
 )
-from sglang_adaptive_spec.policy.tiers import Tier, chain_tier
+from sglang_adaptive_spec.tiers import Tier, chain_tier
 
 __all__ = [
     "DEFAULT_PRESET",

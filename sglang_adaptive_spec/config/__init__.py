@@ -1,0 +1,1 @@
+"""The user's adaptive_spec.json: its schema, and one sentence for every mistake."""
