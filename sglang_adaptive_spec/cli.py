@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive_spec.host.static_check import contract_report
-from sglang_adaptive_spec.host.versions import SUPPORTED, versions_report
+from sglang_adaptive_spec.contract.check import contract_report
+from sglang_adaptive_spec.contract.versions import SUPPORTED, versions_report
 from sglang_adaptive_spec.simulate.command import Request, simulate
 from sglang_adaptive_spec.simulate.regret import WorkloadReport
 

@@ -21,8 +21,8 @@ def register() -> None:
     if _registered:
         return
     _registered = True
+    from sglang_adaptive_spec.contract.check import contract_report
     from sglang_adaptive_spec.host import registration
-    from sglang_adaptive_spec.host.static_check import contract_report
 
     report = contract_report()
     if not report.ok:

@@ -9,10 +9,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive_spec.host.contract import CONTRACT
-from sglang_adaptive_spec.host.source import HostSource
-from sglang_adaptive_spec.host.static_check import find_symbol
-from sglang_adaptive_spec.host.versions import TESTED
+from sglang_adaptive_spec.contract.check import find_symbol
+from sglang_adaptive_spec.contract.source import HostSource
+from sglang_adaptive_spec.contract.table import CONTRACT
+from sglang_adaptive_spec.contract.versions import TESTED
 from tests.hosts import REPO, host_source
 
 SNAPSHOTS = REPO / "patches" / "contract"

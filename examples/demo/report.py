@@ -18,7 +18,7 @@ from typing import Any
 
 from examples.demo.prompts import PHASES
 from examples.demo.traffic import Answer, Snapshot
-from sglang_adaptive_spec.host.versions import versions_report
+from sglang_adaptive_spec.contract.versions import versions_report
 
 REFERENCE = "none"
 EMA, GOODPUT = ADAPTIVE = ("ema", "goodput")  # ADAPTIVE_EAGLE, by policy

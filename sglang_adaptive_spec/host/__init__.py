@@ -1,1 +1,1 @@
-"""The only package that imports sglang. Every host symbol used here stands in `contract.py`."""
+"""The only package that imports sglang. Every host symbol used here stands in `contract/`."""

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from sglang.srt.arg_groups.overrides import resolved_view
 
-from sglang_adaptive_spec.host.cost_settings import COST_SETTINGS
-from sglang_adaptive_spec.host.versions import versions_report
+from sglang_adaptive_spec.contract.cost_settings import COST_SETTINGS
+from sglang_adaptive_spec.contract.versions import versions_report
 from sglang_adaptive_spec.policy.cost_cache import CostKey
 from sglang_adaptive_spec.tiers import Tier
 

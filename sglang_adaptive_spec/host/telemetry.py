@@ -7,9 +7,9 @@ from typing import Any
 from sglang.srt.runtime_context import get_observability, get_parallel, get_serving
 
 from sglang_adaptive_spec import __version__
+from sglang_adaptive_spec.contract.versions import versions_report
 from sglang_adaptive_spec.host.metrics import MetricsExporter
 from sglang_adaptive_spec.host.request import ALGORITHM, AdaptiveRequest, request_of
-from sglang_adaptive_spec.host.versions import versions_report
 from sglang_adaptive_spec.runtime.pool import TierState
 from sglang_adaptive_spec.simulate.record import TraceRecorder
 from sglang_adaptive_spec.tiers import Tier

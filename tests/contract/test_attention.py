@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sglang_adaptive_spec.host.source import HostSource
-from sglang_adaptive_spec.host.versions import TESTED
+from sglang_adaptive_spec.contract.source import HostSource
+from sglang_adaptive_spec.contract.versions import TESTED
 from tests.hosts import REPO, host_source
 
 SHARED_INDEX = ast.parse((REPO / "sglang_adaptive_spec/host/shared_index.py").read_text())

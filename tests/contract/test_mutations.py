@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive_spec.host.contract import CONTRACT, Symbol
-from sglang_adaptive_spec.host.source import HostSource
-from sglang_adaptive_spec.host.static_check import MISSING, check, contract_report, find_symbol
-from sglang_adaptive_spec.host.versions import SUPPORTED, HostInfo
+from sglang_adaptive_spec.contract.check import MISSING, check, contract_report, find_symbol
+from sglang_adaptive_spec.contract.source import HostSource
+from sglang_adaptive_spec.contract.table import CONTRACT, Symbol
+from sglang_adaptive_spec.contract.versions import SUPPORTED, HostInfo
 from tests.contract.mutant import Edit, mutate, renamed, replaced
 from tests.hosts import host_source
 

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from sglang_adaptive_spec.host.contract import CONTRACT, Kind
-from sglang_adaptive_spec.host.static_check import check
-from sglang_adaptive_spec.host.versions import TESTED
+from sglang_adaptive_spec.contract.check import check
+from sglang_adaptive_spec.contract.table import CONTRACT, Kind
+from sglang_adaptive_spec.contract.versions import TESTED
 from tests.hosts import REPO, host_source
 
 # CPU time on two shared cores; it runs in every process of a server. The best of a few tries: a
@@ -42,7 +42,7 @@ def test_no_override_is_known_in_a_form_that_no_release_has() -> None:
 
 def test_the_check_imports_neither_the_host_nor_torch() -> None:
     script = (
-        "import sys; from sglang_adaptive_spec.host.static_check import contract_report; "
+        "import sys; from sglang_adaptive_spec.contract.check import contract_report; "
         "contract_report(); "
         "sys.exit(', '.join({'sglang', 'torch', 'triton', 'numpy'} & set(sys.modules)) or 0)"
     )

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive_spec import __version__, cli
-from sglang_adaptive_spec.host.contract import CONTRACT
-from sglang_adaptive_spec.host.static_check import contract_report
-from sglang_adaptive_spec.host.versions import (
+from sglang_adaptive_spec.contract.check import contract_report
+from sglang_adaptive_spec.contract.table import CONTRACT
+from sglang_adaptive_spec.contract.versions import (
     NOT_INSTALLED,
     SUPPORTED,
     TESTED,

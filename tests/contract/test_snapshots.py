@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from sglang_adaptive_spec.host.contract import CONTRACT
-from sglang_adaptive_spec.host.versions import TESTED
+from sglang_adaptive_spec.contract.table import CONTRACT
+from sglang_adaptive_spec.contract.versions import TESTED
 from tests.hosts import REPO
 from tools.write_contract import SNAPSHOTS, common_default_config, generated_files
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sglang_adaptive_spec.host.source import HostSource
+from sglang_adaptive_spec.contract.source import HostSource
 
 FILES = {
     "__init__.py": "",

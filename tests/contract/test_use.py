@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from sglang_adaptive_spec.host.contract import CONTRACT, Kind, Symbol
+from sglang_adaptive_spec.contract.source import HostSource
+from sglang_adaptive_spec.contract.table import CONTRACT, Kind, Symbol
+from sglang_adaptive_spec.contract.versions import TESTED
 from sglang_adaptive_spec.host.request import ATTRIBUTE
-from sglang_adaptive_spec.host.source import HostSource
-from sglang_adaptive_spec.host.versions import TESTED
 from tests.contract.test_table import stored_on_self
 from tests.hosts import REPO, host_source
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sglang_adaptive_spec.config.schema import load_config, parse_config
+from sglang_adaptive_spec.contract.versions import SUPPORTED, TESTED, installed_host
 from sglang_adaptive_spec.counters import RoundCounters
-from sglang_adaptive_spec.host.versions import SUPPORTED, TESTED, installed_host
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.tiers import DecodeBatch

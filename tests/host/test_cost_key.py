@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive_spec.host.cost_settings import COST_SETTINGS
+from sglang_adaptive_spec.contract.cost_settings import COST_SETTINGS
 from sglang_adaptive_spec.policy.cost_cache import CostKey
 from sglang_adaptive_spec.tiers import PLAIN_TIER
 

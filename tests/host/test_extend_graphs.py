@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_adaptive_spec.host.versions import TESTED
+from sglang_adaptive_spec.contract.versions import TESTED
 from tests.host.test_shared_index import THREE, fa3, triton
 from tests.hosts import host_source
 

@@ -6,7 +6,7 @@ forwards come from host/eager_lengths.py, graphs of FA3's draft-extends from hos
 
 from __future__ import annotations
 
-from sglang_adaptive_spec.host.symbols import Kind, Row, Symbol, of
+from sglang_adaptive_spec.contract.symbols import Kind, Row, Symbol, of
 
 HOOK, OVERRIDE, CALL, READ, WRITE = Kind
 

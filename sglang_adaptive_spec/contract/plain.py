@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sglang_adaptive_spec.host.symbols import Kind, Symbol, of
+from sglang_adaptive_spec.contract.symbols import Kind, Symbol, of
 
 HOOK, OVERRIDE, CALL, READ, WRITE = Kind
 

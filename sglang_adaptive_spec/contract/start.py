@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sglang_adaptive_spec.host.cost_settings import COST_SETTINGS
-from sglang_adaptive_spec.host.symbols import Kind, Symbol, of
+from sglang_adaptive_spec.contract.cost_settings import COST_SETTINGS
+from sglang_adaptive_spec.contract.symbols import Kind, Symbol, of
 
 HOOK, OVERRIDE, CALL, READ, WRITE = Kind
 

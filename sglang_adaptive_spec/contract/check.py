@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sglang_adaptive_spec import __version__
-from sglang_adaptive_spec.host.contract import CONTRACT, Kind, Symbol
-from sglang_adaptive_spec.host.source import Found, HostSource, render
-from sglang_adaptive_spec.host.versions import (
+from sglang_adaptive_spec.contract.source import Found, HostSource, render
+from sglang_adaptive_spec.contract.table import CONTRACT, Kind, Symbol
+from sglang_adaptive_spec.contract.versions import (
     NOT_INSTALLED,
     PLUGIN,
     SUPPORTED,

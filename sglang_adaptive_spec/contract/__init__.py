@@ -1,0 +1,1 @@
+"""What of SGLang is used, and whether a release still has it. Imports no sglang."""
