@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from sglang_adaptive_spec.policy.cost_cache import CostFile
-from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.costs.cache import CostFile
+from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.tiers import Tier
 
 # A round without a graph over one with it: measured nowhere, so high that no oracle drafts there

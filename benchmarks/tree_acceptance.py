@@ -3,8 +3,8 @@
 SGLang's own static EAGLE-3 with the SmolLM2 pair, greedy, at every shape of SHAPES: accept length
 (tokens per request and round, bonus token included) on prose, code, JSON and maths. From it the
 lift: the logits by which a tree's hazard, taken as equal at every depth, lies above the chain's.
-The first guess of policy/tree_hazards.py and the trees of the matrix come from here. Time is not
-measured.
+The first guess of policy/acceptance/tree_hazards.py and the trees of the matrix come from here.
+Time is not measured.
 
 On the machine with the H200, or on the CPU host (T, P as in transition.py; 30 minutes there):
 

@@ -9,7 +9,7 @@ from sglang.srt.arg_groups.overrides import resolved_view
 
 from sglang_adaptive_spec.contract.cost_settings import COST_SETTINGS
 from sglang_adaptive_spec.contract.versions import versions_report
-from sglang_adaptive_spec.policy.cost_cache import CostKey
+from sglang_adaptive_spec.policy.costs.cache import CostKey
 from sglang_adaptive_spec.tiers import Tier
 
 

@@ -3,7 +3,7 @@
 Whole rounds are run through the host's worker on a batch that no request owns: draft, verify,
 sampling and draft-extend, planned anew for each round as while serving, on KV slots borrowed from
 the empty pool at two context lengths. What the scheduler adds between rounds is learned while
-serving (policy/costs.py). All ranks run the same rounds; rank 0's times count.
+serving (policy/costs/table.py). All ranks run the same rounds; rank 0's times count.
 
 The borrowed slots keep what the rounds wrote, as slots that a finished request gave back do.
 """
@@ -25,8 +25,8 @@ from sglang.srt.runtime_context import get_parallel
 
 from sglang_adaptive_spec.host.borrowed_batch import BorrowedBatch, fresh, longest_context
 from sglang_adaptive_spec.host.cost_key import cost_key
-from sglang_adaptive_spec.policy.cost_cache import CostKey, default_folder, load, save
-from sglang_adaptive_spec.policy.costs import DEFAULT_BUCKETS, MIN_MS, CostTable
+from sglang_adaptive_spec.policy.costs.cache import CostKey, default_folder, load, save
+from sglang_adaptive_spec.policy.costs.table import DEFAULT_BUCKETS, MIN_MS, CostTable
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
@@ -237,7 +237,7 @@ class Seeder:
     ) -> None:
         """Measures again what contradicts its neighbours, while there is time; alike on all ranks.
 
-        Repeats of a point are combined by their median (policy/cost_seeds.py).
+        Repeats of a point are combined by their median (policy/costs/seeds.py).
         """
         group = get_parallel().tp_group
         for _ in range(MAX_REPEATS):

@@ -1,8 +1,8 @@
 """Makes the policy that a config asks for."""
 
 from sglang_adaptive_spec.config.schema import AdaptiveConfig
-from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
-from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
+from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.ema import EmaPolicy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.tiers import Policy

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_adaptive_spec.policy.hazards import Floats
+from sglang_adaptive_spec.policy.acceptance.hazards import Floats
 from sglang_adaptive_spec.tiers import Tier
 
 

@@ -2,13 +2,13 @@
 
     rate(t) = expected_tokens(t) / round_ms(t, batch_size, context_tokens)
 
-Tokens come from `policy/acceptance.py`, round times from `policy/costs.py`. Against the tier in
-force h, the best tier b gains g = expected_tokens[b] - expected_tokens[h] * ms(b) / ms(h) tokens
-a round. The common prefix of both depths cancels, so g is as uncertain as the survival between
-them and the two round times: h is left when g > SWITCH_Z * that noise. Deeper than the tier in
-force nothing is observed: going down stops at the deepest tier that is not surely worse, and
-`policy/probing.py` looks at others now and then. Decisions are made every few rounds or when the
-batch changed; no clock, no randomness.
+Tokens come from `policy/acceptance/`, round times from `policy/costs/`. Against the tier in force
+h, the best tier b gains g = expected_tokens[b] - expected_tokens[h] * ms(b) / ms(h) tokens a round.
+The common prefix of both depths cancels, so g is as uncertain as the survival between them and the
+two round times: h is left when g > SWITCH_Z * that noise. Deeper than the tier in force nothing is
+observed: going down stops at the deepest tier that is not surely worse, and `policy/probing.py`
+looks at others now and then. Decisions are made every few rounds or when the batch changed; no
+clock, no randomness.
 """
 
 import math
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from sglang_adaptive_spec.ladder import Slots, clip
-from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
-from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.acceptance.hazards import SLOW_MEMORY, Floats
+from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
+from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.decision import Decision
-from sglang_adaptive_spec.policy.hazards import SLOW_MEMORY, Floats
 from sglang_adaptive_spec.policy.probe_choice import ProbeChoice
 from sglang_adaptive_spec.policy.probing import Prober
 from sglang_adaptive_spec.tiers import (
@@ -46,7 +46,7 @@ OVERDUE_ROUNDS = RESULTS_AT_ONCE + 1  # a decision waits for a result no longer
 # up to 0.0013 less (geometric mean; simulate/): waiting for certainty costs more than a tie.
 SWITCH_Z = 1.0
 # Cost noise counts up to this share: less than what issue 3 lets a cell lose (0.03), so that a
-# tier not yet observed in service (noise 0.05, policy/costs.py) is still tried.
+# tier not yet observed in service (noise 0.05, policy/costs/table.py) is still tried.
 MAX_COST_NOISE = 0.01
 # Round times of a tier before an unseeded table is believed about it.
 TIMED_ROUNDS = 3

@@ -6,7 +6,7 @@ them accepts tells about the other only as far as the tree's lift is known.
 
 from collections.abc import Hashable, Sequence
 
-from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
+from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.probing import probe_rounds
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier

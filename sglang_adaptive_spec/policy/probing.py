@@ -21,7 +21,7 @@ PROBE_SHARE = 0.01  # of all time: the bound in issue 3
 # Credit that quiet time may gather: what 30 s earn, enough for the longest probe at most batches.
 # It bounds a burst; a dearer probe waits for a full bucket and is as short as that.
 CREDIT_LIMIT_MS = 300.0
-MIN_DISTANCE_ROUNDS = 32  # after a reset; one memory of the fast rate (policy/hazards.py)
+MIN_DISTANCE_ROUNDS = 32  # after a reset; one memory of the fast rate (hazards.py)
 MAX_DISTANCE_ROUNDS = 8192  # about a minute of 8 ms rounds: what no event announces is still found
 MAX_OPEN_DISTANCE_ROUNDS = 512  # where more of the same would settle what a probe left open
 # Request-rounds that should reach the first censored position in one probe: 16 tell a hazard of

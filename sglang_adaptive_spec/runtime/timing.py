@@ -16,13 +16,13 @@ first rounds after another one ran, then in one round in `SAMPLE_EVERY`, which s
 import time
 from typing import Protocol
 
-from sglang_adaptive_spec.policy.cost_visits import VISIT_ROUNDS
+from sglang_adaptive_spec.policy.costs.visits import VISIT_ROUNDS
 from sglang_adaptive_spec.tiers import RoundTime, Tier
 
 # Rounds marked and not yet read: the overlap schedule has two in flight, and a few results wait
 # (policy/goodput.py:RESULTS_AT_ONCE). A mark is written over only when it is this many rounds old.
 RING_SIZE = 16
-ALL_TIMED_USES = 80  # of a tier at a batch size: it is known well by then (policy/costs.py)
+ALL_TIMED_USES = 80  # of a tier at a batch size: it is known well by then (policy/costs/table.py)
 SAMPLE_EVERY = 5  # later one round in so many, on average
 # Round n is sampled if n * STRIDE % MODULUS falls into the first fifth: evenly spread, and with no
 # period in common with what comes every 4, 8 or 15 rounds (decisions, catch-ups). 499 is prime.

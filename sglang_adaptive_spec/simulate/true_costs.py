@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from sglang_adaptive_spec.policy.cost_cache import CostFile
-from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.costs.cache import CostFile
+from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.simulate.replay import RoundCosts
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 

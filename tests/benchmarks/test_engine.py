@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.engine import Calls, Engine, ForcedPolicy, Stopwatch, alternation
-from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.tiers import DecodeBatch, Tier, chain_tier
 
 TIERS = tuple(chain_tier(steps) for steps in (0, 1, 3))

@@ -11,7 +11,7 @@ from benchmarks import simulator
 from benchmarks.acceptance import expected_tokens
 from benchmarks.server_costs import ServerCosts, keep_costs
 from benchmarks.simulator import RESULTS, Visitor
-from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
+from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, chain_tier

@@ -19,7 +19,7 @@ from tests.hosts import REPO
 
 PACKAGE = REPO / "sglang_adaptive_spec"
 HOST_CODE = sorted((PACKAGE / "host").rglob("*.py"))
-# What generates the preset reads one constant of the host, in its source; settings are read by name.
+# The preset is generated from a constant in the host's source; settings are read by name.
 READERS = [
     REPO / "tools" / "write_contract.py",
     PACKAGE / "contract" / "cost_settings.py",

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sglang_adaptive_spec.policy.cost_cache import FORMAT_VERSION
+from sglang_adaptive_spec.policy.costs.cache import FORMAT_VERSION
 from tests.e2e.counters import expected_counters, exported, wait_for_export
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import ALGORITHM, TIERS, TINY, adaptive, draft

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive_spec.contract.cost_settings import COST_SETTINGS
-from sglang_adaptive_spec.policy.cost_cache import CostKey
+from sglang_adaptive_spec.policy.costs.cache import CostKey
 from sglang_adaptive_spec.tiers import PLAIN_TIER
 
 CONTEXTS = (16384, 512)

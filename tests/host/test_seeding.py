@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.rank_log_plugin import SEED
-from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
-from sglang_adaptive_spec.policy.cost_cache import CostKey
-from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
+from sglang_adaptive_spec.policy.costs.cache import CostKey
+from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.tiers import Tier, chain_tier
 

@@ -4,7 +4,7 @@ import random
 
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
 
 TIERS = tuple(chain_tier(steps) for steps in (0, 1, 2, 3, 5, 7))

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
+from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,

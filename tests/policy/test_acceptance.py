@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
-from sglang_adaptive_spec.policy.hazards import FAST_MEMORY, PRIOR_HAZARD
-from sglang_adaptive_spec.policy.request_offsets import INITIAL_ROWS, RequestOffsets
+from sglang_adaptive_spec.policy.acceptance.hazards import FAST_MEMORY, PRIOR_HAZARD
+from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
+from sglang_adaptive_spec.policy.acceptance.request_offsets import INITIAL_ROWS, RequestOffsets
 from sglang_adaptive_spec.tiers import PLAIN_TIER, chain_tier
 from tests.policy.rounds import MAX_STEPS, constant, draw, half_and_half, true_tokens
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sglang_adaptive_spec.policy import cost_cache
-from sglang_adaptive_spec.policy.cost_cache import CostKey, cost_file, default_folder, load, save
-from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.costs import cache
+from sglang_adaptive_spec.policy.costs.cache import CostKey, cost_file, default_folder, load, save
+from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
 
 TIERS = (PLAIN_TIER, chain_tier(3))
@@ -126,7 +126,7 @@ def test_a_file_cut_off_anywhere_is_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"format_version": cost_cache.FORMAT_VERSION + 1}, "format version"),
+        ({"format_version": cache.FORMAT_VERSION + 1}, "format version"),
         # Fields of a later version do not hide which version it is.
         ({"format_version": 99, "later": 1}, "format version is 99"),
         ({"later": 1}, "later"),
@@ -143,7 +143,7 @@ def test_what_does_not_fit_is_ignored_and_named(changes, said, tmp_path: Path, c
 
 def test_the_file_says_what_it_is(tmp_path: Path) -> None:
     document = json.loads(store(tmp_path).read_text())
-    assert document["format_version"] == cost_cache.FORMAT_VERSION
+    assert document["format_version"] == cache.FORMAT_VERSION
     assert document["key"]["gpu"] == "NVIDIA H200"
     assert document["date"].endswith("+00:00")
 

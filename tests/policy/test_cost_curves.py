@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.policy.cost_curves import isotonic
-from sglang_adaptive_spec.policy.costs import DEFAULT_BUCKETS, CostTable
+from sglang_adaptive_spec.policy.costs.curves import isotonic
+from sglang_adaptive_spec.policy.costs.table import DEFAULT_BUCKETS, CostTable
 from sglang_adaptive_spec.tiers import PLAIN_TIER, RoundTime, chain_tier
 from tests.policy.cost_server import (
     FIVE,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.tiers import PLAIN_TIER
 from tests.policy.cost_server import (
     CONTEXT,

@@ -7,7 +7,7 @@ import statistics
 import pytest
 from hypothesis import given, settings
 
-from sglang_adaptive_spec.policy.costs import CATCH_UP_ROUNDS, SETTLE_ROUNDS, CostTable
+from sglang_adaptive_spec.policy.costs.table import CATCH_UP_ROUNDS, SETTLE_ROUNDS, CostTable
 from sglang_adaptive_spec.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
 from tests.policy.cost_server import (
     CONTEXT,
@@ -27,7 +27,7 @@ from tests.policy.cost_server import (
     table_of,
 )
 
-LENT_SHARE = 0.5  # of its correction, by a tier seen alone (policy/cost_belief.py)
+LENT_SHARE = 0.5  # of its correction, by a tier seen alone (policy/costs/belief.py)
 
 # --- serving
 

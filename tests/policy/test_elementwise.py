@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sglang_adaptive_spec.policy import cost_seeds
-from sglang_adaptive_spec.policy.cost_belief import ROUND_SPREAD, SURPRISE_PAIRS, believe, prior
-from sglang_adaptive_spec.policy.cost_curves import Floats
+from sglang_adaptive_spec.policy.costs import seeds as cost_seeds
+from sglang_adaptive_spec.policy.costs.belief import ROUND_SPREAD, SURPRISE_PAIRS, believe, prior
+from sglang_adaptive_spec.policy.costs.curves import Floats
 from sglang_adaptive_spec.tiers import Tier, chain_tier
 
 TIERS = [chain_tier(steps) for steps in (0, 1, 2, 3, 5, 7)]

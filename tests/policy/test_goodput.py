@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
+from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.probing import MAX_PROBE_ROUNDS, PROBE_SHARE
 from sglang_adaptive_spec.tiers import (

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
+from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, RoundTime, Tier
 from sglang_adaptive_spec.tiers import chain_tier as chain

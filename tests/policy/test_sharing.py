@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.rank_log_plugin import SkewedTimer
 from sglang_adaptive_spec.controller import AdaptiveController
-from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
-from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
+from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.sharing import SHARE_ROUNDS, SharedTimes
 from sglang_adaptive_spec.runtime.timing import RING_SIZE, RoundTimer

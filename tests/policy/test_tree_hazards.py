@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
-from sglang_adaptive_spec.policy.tree_hazards import LIFT_PER_DOUBLING, guessed_lift
+from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
+from sglang_adaptive_spec.policy.acceptance.tree_hazards import LIFT_PER_DOUBLING, guessed_lift
 from sglang_adaptive_spec.tiers import Tier, chain_tier
 from tests.policy.rounds import MAX_STEPS, constant, draw, true_tokens
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from benchmarks.acceptance import lifted, tree_lifts
-from sglang_adaptive_spec.policy.acceptance import AcceptanceModel
+from sglang_adaptive_spec.policy.acceptance.hazards import Floats
+from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.hazards import Floats
 from sglang_adaptive_spec.tiers import (
     CATCH_UP_ROUNDS,
     PLAIN_TIER,

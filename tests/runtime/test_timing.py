@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.policy.cost_visits import VISIT_ROUNDS
+from sglang_adaptive_spec.policy.costs.visits import VISIT_ROUNDS
 from sglang_adaptive_spec.runtime import timing
 from sglang_adaptive_spec.runtime.timing import (
     ALL_TIMED_USES,

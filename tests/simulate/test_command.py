@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive_spec.cli import main
-from sglang_adaptive_spec.policy.cost_cache import CostKey, cost_file, save
-from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.costs.cache import CostKey, cost_file, save
+from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.simulate.command import STEPS
 from sglang_adaptive_spec.simulate.record import TraceRecorder
 from sglang_adaptive_spec.simulate.regret import StaticPolicy

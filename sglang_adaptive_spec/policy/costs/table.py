@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from sglang_adaptive_spec.policy.cost_belief import believe, prior
-from sglang_adaptive_spec.policy.cost_curves import (
+from sglang_adaptive_spec.policy.costs.belief import believe, prior
+from sglang_adaptive_spec.policy.costs.curves import (
     Floats,
     corrected,
     difference,
@@ -29,8 +29,8 @@ from sglang_adaptive_spec.policy.cost_curves import (
     fit_curve,
     fit_learned,
 )
-from sglang_adaptive_spec.policy.cost_seeds import covariance_at, out_of_order, smooth
-from sglang_adaptive_spec.policy.cost_state import (
+from sglang_adaptive_spec.policy.costs.seeds import covariance_at, out_of_order, smooth
+from sglang_adaptive_spec.policy.costs.state import (
     CostState,
     clamp,
     new_state,
@@ -39,7 +39,7 @@ from sglang_adaptive_spec.policy.cost_state import (
     state_from_dict,
     state_to_dict,
 )
-from sglang_adaptive_spec.policy.cost_visits import (
+from sglang_adaptive_spec.policy.costs.visits import (
     VISIT_CHANGE,
     VISIT_ROUNDS,
     confirm_drift,

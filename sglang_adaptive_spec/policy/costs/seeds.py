@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from sglang_adaptive_spec.policy.cost_curves import Floats, Point
+from sglang_adaptive_spec.policy.costs.curves import Floats, Point
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
 # How far a log time lies off the line between its neighbours, one octave or step to either side:

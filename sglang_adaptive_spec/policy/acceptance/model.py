@@ -1,11 +1,11 @@
 """How many tokens a batch will get from each tier: pooled hazards and one offset per request.
 
 Request r's chance that draft i holds, given the earlier ones did: ``h = sigmoid(theta[i] + b[r])``
-(theta: `policy/hazards.py`). ``S_r(d) = h(1) * .. * h(d)`` never rises with depth, and
+(theta: `hazards.py`). ``S_r(d) = h(1) * .. * h(d)`` never rises with depth, and
 
     expected_tokens[d] = sum over the batch of 1 + S_r(1) + .. + S_r(d)
 
-Offsets: `policy/request_offsets.py`; a tree adds a lift to every logit (`policy/tree_hazards.py`).
+Offsets: `request_offsets.py`; a tree adds a lift to every logit (`tree_hazards.py`).
 """
 
 import math
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sglang_adaptive_spec.policy.hazards import Floats, PooledHazards, sigmoid
-from sglang_adaptive_spec.policy.request_offsets import RequestOffsets, Rows
-from sglang_adaptive_spec.policy.tree_hazards import TreeHazards
+from sglang_adaptive_spec.policy.acceptance.hazards import Floats, PooledHazards, sigmoid
+from sglang_adaptive_spec.policy.acceptance.request_offsets import RequestOffsets, Rows
+from sglang_adaptive_spec.policy.acceptance.tree_hazards import TreeHazards
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 
 # Rounds collected before they are worked through, unless a prediction is asked for earlier: the

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sglang_adaptive_spec.policy.cost_curves import Floats
+from sglang_adaptive_spec.policy.costs.curves import Floats
 
 # On an H200 with 8B shapes the tiers' served over seeded times spread by 0.05 about their mean at a
 # batch size, and the means by 0.05 about 1.05 (docs/decisions/0017). Equal, so that a tier seen

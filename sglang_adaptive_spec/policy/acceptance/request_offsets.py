@@ -17,7 +17,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from sglang_adaptive_spec.policy.hazards import Floats
+from sglang_adaptive_spec.policy.acceptance.hazards import Floats
 
 Rows = NDArray[np.intp]
 

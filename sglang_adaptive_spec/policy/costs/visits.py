@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from statistics import median
 
-from sglang_adaptive_spec.policy.cost_state import CostState
+from sglang_adaptive_spec.policy.costs.state import CostState
 
 VISIT_ROUNDS = 3  # of a tier: their median leaves a stall out
 VISIT_CHANGE = 0.06  # of a log: no noise of two rounds, which is 0.02 on an H200

@@ -1,7 +1,7 @@
 """How likely the draft at each position holds, pooled over requests; forgets fast after a change.
 
 Position i = 1.. has the logit ``theta[i]``: the hazard ``h = sigmoid(theta[i] + b)`` of a request
-with offset b (`policy/acceptance.py`). Per position, discounted sums over the request-rounds that
+with offset b (`model.py`). Per position, discounted sums over the request-rounds that
 reached it: N (reached), A (accepted) and E (N times ``e = logit(mean p) - theta``, where p are the
 hazards predicted for exactly those requests). With ``m = theta[i-1] + gap[i]``, ``s = E / N`` and
 the request-rounds n that a guess counts as:

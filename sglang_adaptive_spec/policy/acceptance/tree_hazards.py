@@ -2,7 +2,7 @@
 
 A tree keeps several candidates where the chain keeps one, so its draft i holds with
 ``sigmoid(theta[i] + lift[i] + b)``: the chain's logit theta, the tree's own lift and the request's
-offset b (`policy/acceptance.py`). theta is the text's and moves with it, alike at all positions and
+offset b (`model.py`). theta is the text's and moves with it, alike at all positions and
 in chains and trees; a lift is the models' and hardly moves.
 
 A round of a tree shows theta + lift, a round of a chain shows theta. What a residual says about
@@ -12,7 +12,7 @@ joint covariance keeps, so this is a Kalman filter over [theta, lifts of every t
 where the block of rounds is most likely (an iterated extended filter; West, Harrison and Migon
 1985 filter binomial counts in the same way).
 
-Ladders of chains alone have `policy/hazards.py`, which is faster and counts its evidence.
+Ladders of chains alone have `hazards.py`, which is faster and counts its evidence.
 """
 
 import math
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from sglang_adaptive_spec.policy.hazards import (
+from sglang_adaptive_spec.policy.acceptance.hazards import (
     FAST_MEMORY,
     LOGIT_LIMIT,
     PRIOR_HAZARD,

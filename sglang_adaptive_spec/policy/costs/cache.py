@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from sglang_adaptive_spec.policy.costs import CostTable
+from sglang_adaptive_spec.policy.costs.table import CostTable
 
 logger = logging.getLogger(__name__)
 

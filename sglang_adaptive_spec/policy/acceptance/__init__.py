@@ -1,0 +1,1 @@
+"""What the target accepts, learned from verified drafts."""

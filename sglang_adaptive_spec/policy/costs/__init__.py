@@ -1,0 +1,1 @@
+"""What a round of a tier takes, learned from measured rounds."""
