@@ -35,8 +35,8 @@ from benchmarks.session import serving_arm
 from benchmarks.settings import CPU_COMMON, PYTHON_TREE, add_fleet_flags, numbers, plan_with
 from benchmarks.tables import table
 from sglang_adaptive_spec.config.schema import preset_path
-from sglang_adaptive_spec.simulate.record import FLUSH_S
-from sglang_adaptive_spec.simulate.trace import TraceRound, read_trace
+from sglang_adaptive_spec.trace.format import TraceRound, read_trace
+from sglang_adaptive_spec.trace.record import FLUSH_S
 
 # Weights that are not there have no tokenizer either; the host's warm-up has a prompt of its own.
 FORCED = ("--skip-tokenizer-init",)

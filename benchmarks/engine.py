@@ -48,7 +48,7 @@ class ForcedPolicy:
 def alternation(tiers: Sequence[Any]) -> list[Any]:
     """Returns the order in which every tier runs: the one after zero steps is asked for twice.
 
-    Leaving zero steps takes one round more (controller.py), which stays at zero steps.
+    Leaving zero steps takes one round more (loop/controller.py), which stays at zero steps.
     """
     before = [tiers[-1], *tiers[:-1]]
     return [

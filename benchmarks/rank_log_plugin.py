@@ -18,12 +18,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from sglang_adaptive_spec.runtime.timing import Clock, RoundTimer
+from sglang_adaptive_spec.loop.timing import Clock, RoundTimer
 from sglang_adaptive_spec.tiers import RoundTime, Tier
 
 LOG_ENV = "BENCH_RANK_LOG"
-DECIDE = "sglang_adaptive_spec.controller.AdaptiveController.before_decode"
-SHARE = "sglang_adaptive_spec.policy.sharing.SharedTimes.tick"
+DECIDE = "sglang_adaptive_spec.loop.controller.AdaptiveController.before_decode"
+SHARE = "sglang_adaptive_spec.loop.sharing.SharedTimes.tick"
 SEED = "sglang_adaptive_spec.host.seeding.Seeder._times_ms"
 BLOCK_ROUNDS = 500
 CLOCK_RATE, CLOCK_OFFSET_S = 1.5, 3600.0

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.controller import AdaptiveController
-from sglang_adaptive_spec.policy.sharing import SHARE_ROUNDS, SharedTimes
+from sglang_adaptive_spec.loop.controller import AdaptiveController
+from sglang_adaptive_spec.loop.sharing import SHARE_ROUNDS, SharedTimes
 from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     RoundTime,

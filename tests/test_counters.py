@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.counters import RoundCounters
+from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.tiers import PLAIN_TIER, chain_tier
 
 THREE = chain_tier(3)

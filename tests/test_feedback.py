@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.controller import MAX_LAUNCHES, AdaptiveController
+from sglang_adaptive_spec.loop.controller import MAX_LAUNCHES, AdaptiveController
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, chain_tier
 from tests.controller_fakes import (
     STARTUP,

@@ -13,10 +13,9 @@ from sglang_adaptive_spec.config.schema import (
     load_config,
     parse_config,
 )
+from sglang_adaptive_spec.loop.meter import WatchedPolicy, open_recorder, policy_state
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.simulate.record import TraceRecorder
-from sglang_adaptive_spec.simulate.trace import read_trace
 from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
@@ -26,7 +25,8 @@ from sglang_adaptive_spec.tiers import (
     Tier,
     chain_tier,
 )
-from sglang_adaptive_spec.watch import WatchedPolicy, open_recorder, policy_state
+from sglang_adaptive_spec.trace.format import read_trace
+from sglang_adaptive_spec.trace.record import TraceRecorder
 
 STEPS = (0, 1, 3)
 TIERS = [chain_tier(steps) for steps in STEPS]

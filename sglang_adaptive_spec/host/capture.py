@@ -18,7 +18,7 @@ from sglang.srt.model_executor.runner.base_cuda_graph_runner import get_batch_si
 from sglang.srt.runtime_context import get_exec
 from sglang.srt.utils import get_available_gpu_memory
 
-from sglang_adaptive_spec.controller import AdaptiveController
+from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, thinned
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 

@@ -13,10 +13,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sglang_adaptive_spec.counters import RoundCounters
+from sglang_adaptive_spec.loop.counters import RoundCounters
+from sglang_adaptive_spec.loop.meter import MOVE_REASONS, WatchedPolicy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.tiers import Tier
-from sglang_adaptive_spec.watch import MOVE_REASONS, WatchedPolicy
 
 logger = logging.getLogger(__name__)
 

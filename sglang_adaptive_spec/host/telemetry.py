@@ -10,10 +10,10 @@ from sglang_adaptive_spec import __version__
 from sglang_adaptive_spec.contract.versions import versions_report
 from sglang_adaptive_spec.host.metrics import MetricsExporter
 from sglang_adaptive_spec.host.request import ALGORITHM, AdaptiveRequest, request_of
+from sglang_adaptive_spec.loop.meter import WatchedPolicy, open_recorder, policy_state
 from sglang_adaptive_spec.runtime.pool import TierState
-from sglang_adaptive_spec.simulate.record import TraceRecorder
 from sglang_adaptive_spec.tiers import Tier
-from sglang_adaptive_spec.watch import WatchedPolicy, open_recorder, policy_state
+from sglang_adaptive_spec.trace.record import TraceRecorder
 
 logger = logging.getLogger(__name__)
 

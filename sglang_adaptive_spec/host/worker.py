@@ -21,7 +21,6 @@ from sglang.srt.runtime_context import get_context, get_parallel
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
 from sglang.srt.utils import is_flashinfer_available
 
-from sglang_adaptive_spec.controller import AdaptiveController, Launch
 from sglang_adaptive_spec.host.capture import CaptureLists, garbage_hold
 from sglang_adaptive_spec.host.eager_lengths import eager_lengths, install_eager_hooks
 from sglang_adaptive_spec.host.extend_graphs import capture_missing_extends, install_extend_hook
@@ -39,11 +38,12 @@ from sglang_adaptive_spec.host.startup import TierBuilder
 from sglang_adaptive_spec.host.telemetry import Telemetry
 from sglang_adaptive_spec.host.unsupported import attention_backends
 from sglang_adaptive_spec.host.workspaces import install_workspace_hook
+from sglang_adaptive_spec.loop.controller import AdaptiveController, Launch
+from sglang_adaptive_spec.loop.sharing import SharedTimes
+from sglang_adaptive_spec.loop.timing import RoundTimer
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.sharing import SharedTimes
 from sglang_adaptive_spec.runtime.pool import RuntimePool, Slot
-from sglang_adaptive_spec.runtime.timing import RoundTimer
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Tier
 
 logger = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ PROBE_EVIDENCE = 16
 MIN_PROBE_ROUNDS = 2
 MAX_PROBE_ROUNDS = 16
 # A look at a round time wants two: one may be a stall. The first use of a shape is not timed
-# (runtime/timing.py).
+# (loop/timing.py).
 LOOK_RESULTS = 2
 LOOK_ROUNDS = LOOK_RESULTS + 1
 MIN_LOOK_DISTANCE_ROUNDS = 8  # doubled while looks tell nothing, since no round was timed

@@ -14,10 +14,10 @@ from sglang_adaptive_spec.simulate.recorded import RecordedWorkload
 from sglang_adaptive_spec.simulate.regret import WatchedGoodput, WorkloadReport, compare
 from sglang_adaptive_spec.simulate.replay import Chooser, RoundCosts
 from sglang_adaptive_spec.simulate.synthetic import changing_workloads, golden_workloads
-from sglang_adaptive_spec.simulate.trace import read_trace
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, read_table, seed_table
 from sglang_adaptive_spec.simulate.workload import Workload
 from sglang_adaptive_spec.tiers import chain_tier
+from sglang_adaptive_spec.trace.format import read_trace
 
 STEPS = (0, 1, 2, 3, 5, 7, 10)  # replayed as static tiers, and what the oracle may choose from
 DEFAULT_POLICIES = ("goodput", "ema")

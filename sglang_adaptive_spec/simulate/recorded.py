@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sglang_adaptive_spec.simulate.trace import Trace, TraceRound
 from sglang_adaptive_spec.simulate.workload import (
     Clock,
     Floats,
@@ -28,6 +27,7 @@ from sglang_adaptive_spec.simulate.workload import (
     request_keys,
     uniform,
 )
+from sglang_adaptive_spec.trace.format import Trace, TraceRound
 
 NEAR_ROUNDS = 4  # to either side; wide enough to mix luck, narrow enough to follow the text
 PHASE_REQUEST_ROUNDS = 2000  # per phase at least; the standard error of a hazard is then <= 1.2 %

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sglang_adaptive_spec.runtime.timing import Sampling
+from sglang_adaptive_spec.loop.timing import Sampling
 from sglang_adaptive_spec.simulate.workload import Clock, Live, Workload
 from sglang_adaptive_spec.tiers import (
     CATCH_UP_ROUNDS,

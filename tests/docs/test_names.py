@@ -11,11 +11,11 @@ import pytest
 
 from sglang_adaptive_spec.config.schema import load_config, parse_config
 from sglang_adaptive_spec.contract.versions import SUPPORTED, TESTED, installed_host
-from sglang_adaptive_spec.counters import RoundCounters
+from sglang_adaptive_spec.loop.counters import RoundCounters
+from sglang_adaptive_spec.loop.meter import WatchedPolicy, policy_state
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.tiers import DecodeBatch
-from sglang_adaptive_spec.watch import WatchedPolicy, policy_state
 from tests.docs.pages import (
     INLINE_CODE,
     code_blocks,

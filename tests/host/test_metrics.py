@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from sglang_adaptive_spec.counters import RoundCounters
+from sglang_adaptive_spec.loop.counters import RoundCounters
+from sglang_adaptive_spec.loop.meter import WatchedPolicy
 from sglang_adaptive_spec.tiers import RoundTime, chain_tier
-from sglang_adaptive_spec.watch import WatchedPolicy
 from tests.test_watch import LONG, TIERS, Server, goodput
 
 THREE = chain_tier(3)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from benchmarks.rank_log_plugin import SkewedTimer
-from sglang_adaptive_spec.controller import AdaptiveController
+from sglang_adaptive_spec.loop.controller import AdaptiveController
+from sglang_adaptive_spec.loop.sharing import SHARE_ROUNDS, SharedTimes
+from sglang_adaptive_spec.loop.timing import RING_SIZE, RoundTimer
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.sharing import SHARE_ROUNDS, SharedTimes
-from sglang_adaptive_spec.runtime.timing import RING_SIZE, RoundTimer
 from sglang_adaptive_spec.tiers import DecodeBatch, RoundTime, chain_tier
 from tests.controller_fakes import FakePool
 from tests.policy.rounds import MAX_STEPS, TIERS, constant, draw, round_ms

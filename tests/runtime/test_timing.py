@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.policy.costs.visits import VISIT_ROUNDS
-from sglang_adaptive_spec.runtime import timing
-from sglang_adaptive_spec.runtime.timing import (
+from sglang_adaptive_spec.loop import timing
+from sglang_adaptive_spec.loop.timing import (
     ALL_TIMED_USES,
     RING_SIZE,
     SAMPLE_EVERY,
@@ -19,6 +18,7 @@ from sglang_adaptive_spec.runtime.timing import (
     RoundTimer,
     Sampling,
 )
+from sglang_adaptive_spec.policy.costs.visits import VISIT_ROUNDS
 from sglang_adaptive_spec.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
 
 DEEP = chain_tier(3)

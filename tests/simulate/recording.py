@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from sglang_adaptive_spec.simulate.record import TraceRecorder
 from sglang_adaptive_spec.simulate.replay import Chooser, Replay
 from sglang_adaptive_spec.simulate.synthetic import SyntheticWorkload
-from sglang_adaptive_spec.simulate.trace import Trace, read_trace
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
 from sglang_adaptive_spec.tiers import DecodeBatch, Observation, RoundTime, Tier, chain_tier
+from sglang_adaptive_spec.trace.format import Trace, read_trace
+from sglang_adaptive_spec.trace.record import TraceRecorder
 
 
 class Alternating:

@@ -9,12 +9,12 @@ from sglang_adaptive_spec.cli import main
 from sglang_adaptive_spec.policy.costs.cache import CostKey, cost_file, save
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.simulate.command import STEPS
-from sglang_adaptive_spec.simulate.record import TraceRecorder
 from sglang_adaptive_spec.simulate.regret import StaticPolicy
 from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, NoSpeculation, seed_table
 from sglang_adaptive_spec.tiers import chain_tier
+from sglang_adaptive_spec.trace.record import TraceRecorder
 
 SHORT = SyntheticWorkload("short", 1.5, ((0, 4),), (Phase(0, (0.8,)),), mean_tokens=80)
 

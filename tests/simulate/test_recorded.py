@@ -10,10 +10,10 @@ from sglang_adaptive_spec.simulate.recorded import RecordedWorkload
 from sglang_adaptive_spec.simulate.regret import StaticPolicy, replay_oracle
 from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
-from sglang_adaptive_spec.simulate.trace import Trace, TraceHeader, TraceRound
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
 from sglang_adaptive_spec.simulate.workload import Live, Request
 from sglang_adaptive_spec.tiers import Observation, chain_tier
+from sglang_adaptive_spec.trace.format import Trace, TraceHeader, TraceRound
 from tests.simulate.recording import Alternating, recorded
 
 TRAFFIC = SyntheticWorkload("traffic", 12.0, ((0, 8),), (Phase(0, (0.75,)),), mean_tokens=150)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.simulate.record import TraceRecorder
-from sglang_adaptive_spec.simulate.trace import (
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Observation, chain_tier
+from sglang_adaptive_spec.trace.format import (
     Trace,
     TraceError,
     TraceHeader,
@@ -16,7 +16,7 @@ from sglang_adaptive_spec.simulate.trace import (
     read_trace,
     write_trace,
 )
-from sglang_adaptive_spec.tiers import PLAIN_TIER, Observation, chain_tier
+from sglang_adaptive_spec.trace.record import TraceRecorder
 
 HEADER = TraceHeader(kind="synthetic", name="sample", max_steps=10, seed=7)
 

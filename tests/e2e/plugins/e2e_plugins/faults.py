@@ -83,7 +83,7 @@ class JumpingClock:
 def let_time_jump(info: dict[str, Any], *_args: Any, **_kw: Any) -> dict[str, Any]:
     """Takes the clock of a ready server's rounds; start-up was timed by a good one."""
     from sglang_adaptive_spec.host import worker
-    from sglang_adaptive_spec.runtime import timing
+    from sglang_adaptive_spec.loop import timing
 
     worker.time = timing.time = JumpingClock()
     return info

@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Protocol
 
-from sglang_adaptive_spec.counters import RoundCounters
-from sglang_adaptive_spec.policy.sharing import SharedTimes
+from sglang_adaptive_spec.loop.counters import RoundCounters
+from sglang_adaptive_spec.loop.sharing import SharedTimes
 from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
@@ -57,7 +57,7 @@ class DraftSchedule(Protocol):
 
 
 class RoundClock(Protocol):
-    """Times decode rounds without waiting for the device (runtime/timing.py:RoundTimer)."""
+    """Times decode rounds without waiting for the device (loop/timing.py:RoundTimer)."""
 
     def start(
         self,

@@ -1,7 +1,7 @@
 """What the rounds gave beside what the policy expected of them, counted around the policy.
 
 `WatchedPolicy` stands where the policy stood and passes every call on. On the way it adds up, per
-tier, the timed rounds (runtime/timing.py) and hands every observed round to a recorder, if there
+tier, the timed rounds (loop/timing.py) and hands every observed round to a recorder, if there
 is one. All sums only grow, so the metrics thread may read them at any time.
 
 The host's results arrive in launch order, and a round's period one result later: the time that is
@@ -19,7 +19,6 @@ from sglang_adaptive_spec.config.schema import AdaptiveConfig
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.ema import EmaPolicy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.simulate.record import TraceRecorder
 from sglang_adaptive_spec.tiers import (
     DecodeBatch,
     Observation,
@@ -28,6 +27,7 @@ from sglang_adaptive_spec.tiers import (
     Tier,
     results_at_once,
 )
+from sglang_adaptive_spec.trace.record import TraceRecorder
 
 MOVE_REASONS = (
     "gain",

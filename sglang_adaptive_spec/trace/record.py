@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from sglang_adaptive_spec.simulate.trace import TraceHeader, TraceRound
 from sglang_adaptive_spec.tiers import Observation
+from sglang_adaptive_spec.trace.format import TraceHeader, TraceRound
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""The loop around the host's rounds: choose, activate, observe. Neither torch nor sglang."""

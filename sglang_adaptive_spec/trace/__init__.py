@@ -1,0 +1,1 @@
+"""A trace of decode rounds: its format, and what records it. Standard library only."""
