@@ -24,8 +24,8 @@ from benchmarks.acceptance import OURS_ENV, SEED_ENV, lifted, probability_of, sh
 SIMULATE = "sglang.srt.speculative.spec_utils.generate_simulated_accept_index"
 VERIFY = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.verify"
 # Our own zero-step rounds verify nothing; they compare one draft now and then.
-PLAIN_VERIFY = "sglang_adaptive_spec.host.plain_round.PlainRounds.verify"
-FIRST_DRAFT = "sglang_adaptive_spec.host.plain_round.first_draft_correct"
+PLAIN_VERIFY = "sglang_adaptive_spec.host.serving.plain_round.PlainRounds.verify"
+FIRST_DRAFT = "sglang_adaptive_spec.host.serving.plain_round.first_draft_correct"
 # Any id that every model's vocabulary has; the host's own simulation uses the same.
 TOKEN_ID = 100
 # Deeper than any tier: how many consecutive verdicts the table counts.

@@ -24,7 +24,7 @@ from sglang_adaptive_spec.tiers import RoundTime, Tier
 LOG_ENV = "BENCH_RANK_LOG"
 DECIDE = "sglang_adaptive_spec.loop.controller.AdaptiveController.before_decode"
 SHARE = "sglang_adaptive_spec.loop.sharing.SharedTimes.tick"
-SEED = "sglang_adaptive_spec.host.seeding.Seeder._times_ms"
+SEED = "sglang_adaptive_spec.host.startup.seeding.Seeder._times_ms"
 BLOCK_ROUNDS = 500
 CLOCK_RATE, CLOCK_OFFSET_S = 1.5, 3600.0
 # Of a round time: one factor for all tiers would leave the choice as it is.
@@ -141,7 +141,7 @@ def device() -> str:
 
 def skew_clock() -> None:
     """Gives this process's worker another clock than its neighbours'."""
-    from sglang_adaptive_spec.host import worker
+    from sglang_adaptive_spec.host.serving import worker
 
     skewed = SimpleNamespace(monotonic=lambda: time.monotonic() * CLOCK_RATE - CLOCK_OFFSET_S)
     vars(worker)["time"] = skewed

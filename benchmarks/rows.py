@@ -19,7 +19,7 @@ from benchmarks.differences import keys
 from benchmarks.run_files import add_merge, begin_run, merge_lists, run_command, write_run
 from benchmarks.settings import numbers
 from benchmarks.tables import table
-from sglang_adaptive_spec.host.rows import context_tokens, row_keys
+from sglang_adaptive_spec.host.serving.rows import context_tokens, row_keys
 
 NUM_CALLS = 1000  # of a window
 NUM_WINDOWS = 20

@@ -35,9 +35,9 @@ def chain_tier(num_steps: int) -> Tier:
 PLAIN_TIER = chain_tier(0)
 
 # Zero-step rounds from one catch-up of the draft to the next, and the width of the draft-extend
-# that does it (runtime/backlog.py). The draft's weights are read once per catch-up instead of once
-# per round. 15 and not 16: FlashInfer's plan for 128 requests of 16 tokens exceeds its workspace of
-# 384 MB by a hair (32 heads of 128; seen on an H200 with sglang 0.5.21).
+# that does it (host/serving/backlog.py). The draft's weights are read once per catch-up instead of
+# once per round. 15 and not 16: FlashInfer's plan for 128 requests of 16 tokens exceeds its
+# workspace of 384 MB by a hair (32 heads of 128; seen on an H200 with sglang 0.5.21).
 CATCH_UP_ROUNDS = 15
 
 

@@ -1,7 +1,8 @@
 """What of the host's attention backends the plugin touches: plans, index, lengths, graphs.
 
-The index of KV slots is shared by host/shared_index.py, plans by host/workspaces.py; lengths of
-forwards come from host/eager_lengths.py, graphs of FA3's draft-extends from host/extend_graphs.py.
+The index of KV slots is shared by host/startup/shared_index.py, plans by workspaces.py there, and
+graphs of FA3's draft-extends come from extend_graphs.py; lengths of forwards from
+host/serving/eager_lengths.py.
 """
 
 from __future__ import annotations

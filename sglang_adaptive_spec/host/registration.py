@@ -8,7 +8,7 @@ from sglang.srt.arg_groups.resolution_hooks import register_resolution_hook
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-from sglang_adaptive_spec.host.request import ALGORITHM, request_of
+from sglang_adaptive_spec.host.launch.request import ALGORITHM, request_of
 
 RESOLVE = "sglang.srt.server_args.ServerArgs.resolve_once"
 # A step of resolution, which the host lets plugins wrap by its last name.
@@ -92,7 +92,7 @@ def hook_now(hooks: Sequence[Hook]) -> None:
 def _resolve_once(resolve: Callable[..., Any], server_args: Any, *args: Any, **kw: Any) -> Any:
     if (server_args.speculative_algorithm or "").upper() != ALGORITHM:
         return resolve(server_args, *args, **kw)
-    from sglang_adaptive_spec.host.arguments import resolve_adaptive
+    from sglang_adaptive_spec.host.launch.arguments import resolve_adaptive
 
     return resolve_adaptive(lambda: resolve(server_args, *args, **kw), server_args)
 
@@ -101,7 +101,7 @@ def _resolve_speculative(server_args: Any, host_step: Callable[[Any], None]) -> 
     if request_of(server_args) is None:
         host_step(server_args)
         return
-    from sglang_adaptive_spec.host.request_cap import raise_request_cap
+    from sglang_adaptive_spec.host.launch.request_cap import raise_request_cap
 
     raise_request_cap(server_args, host_step)
 
@@ -113,7 +113,7 @@ def _create_worker(
     request = request_of(server_args)
     if request is None or request.static_reason is not None:
         return host_class
-    from sglang_adaptive_spec.host.worker import worker_class
+    from sglang_adaptive_spec.host.serving.worker import worker_class
 
     return worker_class(host_class)
 
@@ -121,7 +121,7 @@ def _create_worker(
 def _internal_state(result: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
     if request_of(scheduler.server_args) is None:
         return result
-    from sglang_adaptive_spec.host.telemetry import add_internal_state
+    from sglang_adaptive_spec.host.reporting.telemetry import add_internal_state
 
     return add_internal_state(result, scheduler)
 
@@ -129,7 +129,7 @@ def _internal_state(result: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any
 def _init_info(info: dict[str, Any], scheduler: Any, *_args: Any, **_kw: Any) -> dict[str, Any]:
     if request_of(scheduler.server_args) is None:
         return info
-    from sglang_adaptive_spec.host.launch import add_worker_name
+    from sglang_adaptive_spec.host.launch.ready import add_worker_name
 
     return add_worker_name(info, scheduler)
 
@@ -141,6 +141,6 @@ def _launch_schedulers(
     request = request_of(server_args)
     if request is None or request.static_reason is not None:
         return launched
-    from sglang_adaptive_spec.host.launch import require_adaptive_workers
+    from sglang_adaptive_spec.host.launch.ready import require_adaptive_workers
 
     return require_adaptive_workers(launched, server_args)

@@ -7,8 +7,9 @@ tier, batch and requests they belong to. Results are worked through a few at a t
 batch changes: by the time a round comes round again the CPU's caches have forgotten the code.
 Extend and mixed batches run on the start-up tier.
 
-Zero-step rounds let the draft fall behind (runtime/backlog.py); the last of them catches it up, so
-leaving zero steps takes one round more. Where a batch is too large to draft at all, no round does.
+Zero-step rounds let the draft fall behind (host/serving/backlog.py); the last of them catches it
+up, so leaving zero steps takes one round more. Where a batch is too large to draft at all, no round
+does.
 
 Nothing here touches a GPU, allocates device memory or logs per round.
 """
@@ -47,7 +48,7 @@ class TierPool(Protocol):
 
 
 class DraftSchedule(Protocol):
-    """Knows how far the draft is behind (runtime/backlog.py:CatchUpSchedule)."""
+    """Knows how far the draft is behind (host/serving/backlog.py:CatchUpSchedule)."""
 
     def is_behind(self, requests: Sequence[Hashable]) -> bool:
         """Returns whether the draft lacks a token of any of ``requests``."""

@@ -8,16 +8,16 @@ import pytest
 from sglang_adaptive_spec.contract.source import HostSource
 from sglang_adaptive_spec.contract.table import CONTRACT, Kind, Symbol
 from sglang_adaptive_spec.contract.versions import TESTED
-from sglang_adaptive_spec.host.request import ATTRIBUTE
+from sglang_adaptive_spec.host.launch.request import ATTRIBUTE
 from tests.contract.test_table import stored_on_self
 from tests.hosts import REPO, host_source
 
 HOST = REPO / "sglang_adaptive_spec" / "host"
-WORKER = ast.parse((HOST / "worker.py").read_text())
-WORKSPACES = ast.parse((HOST / "workspaces.py").read_text())
-PLAIN_ROUND = ast.parse((HOST / "plain_round.py").read_text())
+WORKER = ast.parse((HOST / "serving" / "worker.py").read_text())
+WORKSPACES = ast.parse((HOST / "startup" / "workspaces.py").read_text())
+PLAIN_ROUND = ast.parse((HOST / "serving" / "plain_round.py").read_text())
 EAGLE = "sglang.srt.speculative.eagle_worker_v2"
-EXTEND_GRAPHS = ast.parse((HOST / "extend_graphs.py").read_text())
+EXTEND_GRAPHS = ast.parse((HOST / "startup" / "extend_graphs.py").read_text())
 GRAPHS = "sglang.srt.model_executor.runner.decode_cuda_graph_runner"
 EXTENDS = "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner"
 # host class: its module
@@ -115,7 +115,7 @@ def test_overrides_take_and_forward_whatever_the_host_adds() -> None:
 
 
 def test_the_stand_in_takes_what_the_host_passes_to_its_controller() -> None:
-    startup = ast.parse((HOST / "startup.py").read_text())
+    startup = ast.parse((HOST / "startup" / "tier_builder.py").read_text())
     (builder,) = [node for node in startup.body if getattr(node, "name", "") == "TierBuilder"]
     assert isinstance(builder, ast.ClassDef)
     for version in TESTED:
@@ -143,7 +143,7 @@ def test_the_stand_in_takes_what_the_host_passes_to_its_controller() -> None:
     ids=lambda symbol: symbol.name,
 )
 def test_calls_pass_what_the_table_says(symbol: Symbol) -> None:
-    trees = [ast.parse(path.read_text()) for path in HOST.glob("*.py")]
+    trees = [ast.parse(path.read_text()) for path in HOST.rglob("*.py")]
     calls = [call for tree in trees for call in _calls(tree) if _is_call_of(symbol, call)]
     assert calls
     (signature,) = symbol.signatures

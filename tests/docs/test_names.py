@@ -88,7 +88,8 @@ def is_missing(span: str) -> bool:
 
 
 def test_the_check_of_paths_finds_missing_ones() -> None:
-    spans = ["tests/gone.py", "host/gone.py", "docs/config.md", "host/worker.py", "srt/gone.py"]
+    there = ["docs/config.md", "host/serving/worker.py", "srt/gone.py"]
+    spans = ["tests/gone.py", "host/gone.py", *there]
     assert [span for span in spans if is_missing(span)] == ["tests/gone.py", "host/gone.py"]
 
 
@@ -177,20 +178,20 @@ def paths(state: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def fields_of(name: str) -> list[str]:
-    """The fields of a class of host/seeding.py, which cannot be imported without a host."""
-    tree = ast.parse((PACKAGE / "host" / "seeding.py").read_text())
+    """The fields of a class of host/startup/seeding.py, which cannot be imported without a host."""
+    tree = ast.parse((PACKAGE / "host" / "startup" / "seeding.py").read_text())
     (found,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
     return [part.target.id for part in found.body if isinstance(part, ast.AnnAssign)]
 
 
 def dict_of(function: str) -> dict[str, ast.expr]:
-    """The dict that a function of host/telemetry.py returns: values by key."""
-    tree = ast.parse((PACKAGE / "host" / "telemetry.py").read_text())
+    """The dict that a function of host/reporting/telemetry.py returns: values by key."""
+    tree = ast.parse((PACKAGE / "host" / "reporting" / "telemetry.py").read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == function:
             returned = [part.value for part in ast.walk(node) if isinstance(part, ast.Return)]
             return next(keys_in(value) for value in returned if isinstance(value, ast.Dict))
-    raise AssertionError(f"host/telemetry.py has no function {function}")
+    raise AssertionError(f"host/reporting/telemetry.py has no function {function}")
 
 
 def keys_in(node: ast.expr) -> dict[str, ast.expr]:
@@ -200,10 +201,10 @@ def keys_in(node: ast.expr) -> dict[str, ast.expr]:
 
 
 def counters_of_the_exporter() -> dict[str, set[str]]:
-    """Names, as Prometheus shows them, and labels of the counters in host/metrics.py."""
+    """Names, as Prometheus shows them, and labels of the counters in host/reporting/metrics.py."""
     calls = [
         node.args
-        for node in ast.walk(ast.parse((PACKAGE / "host" / "metrics.py").read_text()))
+        for node in ast.walk(ast.parse((PACKAGE / "host" / "reporting" / "metrics.py").read_text()))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "counter"
     ]
     assert calls

@@ -12,7 +12,7 @@ from tests.e2e.traffic import check_identical, greedy
 from tests.hosts import REPO
 
 NUM_TOKENS = 48
-SEEDING = (REPO / "sglang_adaptive_spec" / "host" / "seeding.py").read_text()
+SEEDING = (REPO / "sglang_adaptive_spec" / "host" / "startup" / "seeding.py").read_text()
 (SEEDING_LIMIT_S,) = map(float, re.findall(r"^LIMIT_S = ([\d.]+)", SEEDING, re.MULTILINE))
 # Easy ones first: the average rises above the deepest tier's threshold, then falls below 1.
 PROMPTS = {
@@ -70,7 +70,7 @@ def test_the_default_weighs_what_it_measured(fleet: Fleet, launch: Launch) -> No
     assert set(spec["rounds"]) == {"0", "1", "2", "3", "5", "7", "10"}
     seeding, times = spec["seeding"], list(spec["costs"]["round_ms"].values())
     assert seeding["source"] == "measured"
-    # A busy machine may run out of time before the last tier (host/seeding.py:LIMIT_S).
+    # A busy machine may run out of time before the last tier (host/startup/seeding.py:LIMIT_S).
     is_complete = seeding["seconds"] < SEEDING_LIMIT_S
     assert spec["costs"]["is_seeded"] or not is_complete
     if is_complete:  # else tiers have to be timed first, in 1 % of the time

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive_spec.config.schema import ConfigError
-from sglang_adaptive_spec.host.request import AdaptiveRequest, request_of
+from sglang_adaptive_spec.host.launch.request import AdaptiveRequest, request_of
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.tiers import DecodeBatch, Tier, chain_tier
 from tests.hosts import REPO
@@ -233,7 +233,7 @@ def test_trees_that_the_host_refuses_are_an_error_in_the_configs_words(
 def test_trees_on_a_backend_that_drafts_chains_only_are_an_error(
     models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sglang_adaptive_spec.host import unsupported
+    from sglang_adaptive_spec.host.launch import unsupported
 
     monkeypatch.setattr(unsupported, "use_mla_backend", lambda server_args: True)
     monkeypatch.setattr(unsupported, "CHAINS_ONLY_ON_MLA", ("intel_amx",))

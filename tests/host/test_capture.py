@@ -11,7 +11,7 @@ from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 
 @pytest.fixture(scope="module")
 def capture(plugins_loaded: None) -> Any:
-    from sglang_adaptive_spec.host import capture
+    from sglang_adaptive_spec.host.startup import capture
 
     return capture
 
@@ -62,7 +62,7 @@ def test_what_all_graphs_share_is_not_what_a_block_took(
 def test_a_shared_buffer_counts_once(
     capture: Any, target: str | None, draft: str | None, shared_gb: float
 ) -> None:
-    from sglang_adaptive_spec.host.startup import TierBuilder
+    from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 
     def gigabytes(size: int) -> Any:
         return SimpleNamespace(nbytes=size * 2**30)

@@ -14,7 +14,7 @@ CONTEXTS = (16384, 512)
 
 @pytest.fixture
 def key_of(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
-    from sglang_adaptive_spec.host import cost_key
+    from sglang_adaptive_spec.host.startup import cost_key
 
     monkeypatch.setattr(cost_key, "resolved_view", lambda args: args)
 

@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY
 from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.loop.meter import WatchedPolicy
 from sglang_adaptive_spec.tiers import RoundTime, chain_tier
-from tests.test_watch import LONG, TIERS, Server, goodput
+from tests.loop.test_meter import LONG, TIERS, Server, goodput
 
 THREE = chain_tier(3)
 
@@ -23,7 +23,7 @@ def registered() -> Any:
 
 @pytest.fixture
 def exporter_of(registered: None) -> Any:
-    from sglang_adaptive_spec.host.metrics import MetricsExporter
+    from sglang_adaptive_spec.host.reporting.metrics import MetricsExporter
 
     def make(counters: RoundCounters, watched: WatchedPolicy) -> Any:
         return MetricsExporter(counters, watched, TIERS, "tiny")
@@ -100,7 +100,7 @@ def test_an_export_that_fails_is_logged_once_and_the_next_one_exports(
         export()
 
     monkeypatch.setattr(exporter, "export", flaky)
-    monkeypatch.setattr("sglang_adaptive_spec.host.metrics.EXPORT_INTERVAL_S", 0.0)
+    monkeypatch.setattr("sglang_adaptive_spec.host.reporting.metrics.EXPORT_INTERVAL_S", 0.0)
     with pytest.raises(SystemExit):
         exporter.run()
     assert value("rounds", num_steps="3") == 1

@@ -26,7 +26,7 @@ def runner(**changes: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def plain_round(plugins_loaded: None) -> Any:
-    from sglang_adaptive_spec.host import plain_round
+    from sglang_adaptive_spec.host.serving import plain_round
 
     return plain_round
 

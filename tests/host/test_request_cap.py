@@ -13,7 +13,7 @@ import pytest
 
 from sglang_adaptive_spec.config.schema import parse_config
 from sglang_adaptive_spec.host.indices import IndexShape
-from sglang_adaptive_spec.host.request import request_of
+from sglang_adaptive_spec.host.launch.request import request_of
 from tests.host.conftest import write_model
 
 H200_MB = 143771.0
@@ -101,7 +101,7 @@ def test_where_zero_steps_serve_large_batches_the_cap_is_that_of_no_speculation(
 def test_every_process_knows_whose_number_it_is(
     target: dict[str, str], models: dict[str, str], changes: dict[str, Any], is_raised: bool
 ) -> None:
-    """Start-up may take back ours (startup.py:lower_cap)."""
+    """Start-up may take back ours (tier_builder.py:lower_cap)."""
     server_args = arguments(target["8b"], models["eagle3"], **changes)
     request = pickle.loads(pickle.dumps(request_of(server_args)))
     assert request.is_cap_raised == is_raised
@@ -293,7 +293,7 @@ def test_larger_graphs_have_the_memory_that_the_index_may_take(
 def test_an_index_is_as_large_as_the_largest_batch_of_each_tier_needs_it(
     size: int, num_bytes: int
 ) -> None:
-    from sglang_adaptive_spec.host.request_cap import index_gb
+    from sglang_adaptive_spec.host.launch.request_cap import index_gb
 
     index = IndexShape(["flashinfer"], 1000, page_size=1, num_pools=1, row_bytes=0)
     slots = {"1": {"candidate_steps": [0, 1]}, "9": {"candidate_steps": [0]}}
@@ -302,7 +302,7 @@ def test_an_index_is_as_large_as_the_largest_batch_of_each_tier_needs_it(
 
 
 def test_trees_have_tables_and_a_mask_where_they_are_in_reach() -> None:
-    from sglang_adaptive_spec.host.request_cap import index_gb
+    from sglang_adaptive_spec.host.launch.request_cap import index_gb
 
     index = IndexShape(["fa3"], 1000, page_size=10, num_pools=1, row_bytes=0)
     slots = {"1": {"candidate_steps": [1]}, "9": {"candidate_tiers": [[2, 4, 7]]}}
@@ -355,7 +355,7 @@ def test_it_stays_where_requests_have_recurrent_state(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(
-        "sglang_adaptive_spec.host.request_cap.mambaish_config", lambda _model: object()
+        "sglang_adaptive_spec.host.launch.request_cap.mambaish_config", lambda _model: object()
     )
     with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
         assert resolved(target["8b"], models["eagle3"]).max_running_requests == HOSTS_CAP
@@ -366,7 +366,7 @@ def test_latent_attention_plans_in_little_room(
     target: dict[str, str], models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "sglang_adaptive_spec.host.request_cap.use_mla_backend", lambda _server_args: True
+        "sglang_adaptive_spec.host.launch.request_cap.use_mla_backend", lambda _server_args: True
     )
     assert resolved(target["405b"], models["eagle3"]).max_running_requests is None
 

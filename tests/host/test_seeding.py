@@ -29,7 +29,7 @@ NO_ROOM = ("too few slots", "a larger KV pool")
 
 @pytest.fixture(scope="module")
 def seeding(plugins_loaded: None) -> Iterator[Any]:
-    from sglang_adaptive_spec.host import borrowed_batch, seeding
+    from sglang_adaptive_spec.host.startup import borrowed_batch, seeding
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(borrowed_batch, "get_alloc_reserve_per_decode", lambda: RESERVE)
@@ -58,7 +58,7 @@ def test_rejection_sampling_is_measured_with_the_draft_s_probabilities(
 ) -> None:
     import torch
 
-    from sglang_adaptive_spec.host import borrowed_batch
+    from sglang_adaptive_spec.host.startup import borrowed_batch
 
     worker = worker_of(free=1000, row=100)
     worker.device = "cpu"
@@ -189,7 +189,7 @@ class FakeBatch:
     """A borrowed batch as far as its size goes: there is one if the pool can hold it."""
 
     def __init__(self, worker: Any, size: int, context_len: int) -> None:
-        from sglang_adaptive_spec.host.seeding import longest_context
+        from sglang_adaptive_spec.host.startup.seeding import longest_context
 
         self._fits = context_len <= longest_context(worker, size)
 

@@ -50,7 +50,7 @@ def index(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     from sglang.srt.plugins.hook_registry import HookType
     from sglang.srt.speculative.eagle_utils import TreeMaskMode
 
-    from sglang_adaptive_spec.host import shared_index
+    from sglang_adaptive_spec.host.startup import shared_index
 
     monkeypatch.setattr(shared_index, "shared_index", shared_index.SharedIndex())
     shared_index.shared_index.row_slots = ROW

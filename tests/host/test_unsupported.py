@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("plugins_loaded")
 def test_which_backends_draft_chains_only_depends_on_mla(
     monkeypatch: pytest.MonkeyPatch, flag: str, backend: str
 ) -> None:
-    from sglang_adaptive_spec.host import unsupported
+    from sglang_adaptive_spec.host.launch import unsupported
 
     view = SimpleNamespace(**dict.fromkeys(unsupported.ATTENTION_FLAGS))
     setattr(view, flag, backend)
@@ -40,7 +40,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_each_setting_that_rules_out_switching_is_a_reason_alone(name: str) -> None:
-    from sglang_adaptive_spec.host import unsupported
+    from sglang_adaptive_spec.host.launch import unsupported
 
     harmless = {setting: values[0] for setting, values in SETTINGS.items()}
     assert unsupported._reason(harmless.__getitem__) is None
@@ -49,7 +49,7 @@ def test_each_setting_that_rules_out_switching_is_a_reason_alone(name: str) -> N
 
 
 def test_attention_dp_is_a_reason_of_the_hosts() -> None:
-    from sglang_adaptive_spec.host.unsupported import adaptive_unsupported_reason
+    from sglang_adaptive_spec.host.launch.unsupported import adaptive_unsupported_reason
 
     view = SimpleNamespace(
         enable_dp_attention=True, speculative_algorithm="EAGLE", speculative_eagle_topk=1
@@ -58,7 +58,7 @@ def test_attention_dp_is_a_reason_of_the_hosts() -> None:
 
 
 def test_beside_trees_the_hosts_other_reasons_still_count() -> None:
-    from sglang_adaptive_spec.host.unsupported import _AsChains, adaptive_unsupported_reason
+    from sglang_adaptive_spec.host.launch.unsupported import _AsChains, adaptive_unsupported_reason
 
     settings = dict.fromkeys(
         ("enable_dp_attention", "enable_multi_layer_eagle", "enable_two_batch_overlap"), False

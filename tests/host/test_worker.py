@@ -24,7 +24,7 @@ def worker_of(steps: tuple[int, ...]) -> Any:
 
 @pytest.fixture
 def prepare(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
-    from sglang_adaptive_spec.host import worker
+    from sglang_adaptive_spec.host.serving import worker
 
     made = SimpleNamespace(schedule=object())
     monkeypatch.setattr(worker, "plain_round_unsupported_reason", lambda _runner: None)
@@ -63,7 +63,7 @@ def test_the_host_plans_the_draft_extend_after_what_the_forward_stream_has_been_
     """Its plan would overwrite the shared index while the verify still reads it."""
     from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 
-    from sglang_adaptive_spec.host.worker import AdaptiveDraftWorker
+    from sglang_adaptive_spec.host.serving.worker import AdaptiveDraftWorker
 
     events: list[Any] = []
     monkeypatch.setattr(
@@ -82,7 +82,7 @@ def test_the_host_plans_the_draft_extend_after_what_the_forward_stream_has_been_
 def test_before_a_mixed_batch_rows_are_caught_up_unless_they_are_too_many_to_draft(
     plugins_loaded: None, monkeypatch: pytest.MonkeyPatch, may_draft: bool
 ) -> None:
-    from sglang_adaptive_spec.host import worker
+    from sglang_adaptive_spec.host.serving import worker
 
     asked: list[str] = []
     plain = SimpleNamespace(

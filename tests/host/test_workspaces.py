@@ -18,7 +18,7 @@ CAPTURED = (1, 8, 64, 128, 192, 256)
 
 @pytest.fixture(scope="module")
 def workspaces(plugins_loaded: None) -> Any:
-    from sglang_adaptive_spec.host import workspaces
+    from sglang_adaptive_spec.host.startup import workspaces
 
     return workspaces
 
@@ -108,7 +108,7 @@ def builder(
     slots: dict[int, Sequence[Tier]], max_batch_size: int, backend: str = "flashinfer"
 ) -> Any:
     """A builder of a server with 8B heads, as far as its workspace depends on it."""
-    from sglang_adaptive_spec.host.startup import TierBuilder
+    from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 
     heads = SimpleNamespace(
         num_attention_heads=32, head_dim=128, get_num_kv_heads=lambda tp_size: 8 // tp_size
@@ -154,11 +154,11 @@ def test_the_largest_graph_of_every_tier_counts(
     backend: str,
     is_large: bool,
 ) -> None:
-    from sglang_adaptive_spec.host import startup
+    from sglang_adaptive_spec.host.startup import tier_builder
 
-    monkeypatch.setattr(startup, "get_parallel", lambda: SimpleNamespace(tp_size=1))
-    monkeypatch.setattr(startup, "resolved_view", lambda server_args: server_args)
-    monkeypatch.setattr(startup, "use_mla_backend", lambda _server_args: False)
+    monkeypatch.setattr(tier_builder, "get_parallel", lambda: SimpleNamespace(tp_size=1))
+    monkeypatch.setattr(tier_builder, "resolved_view", lambda server_args: server_args)
+    monkeypatch.setattr(tier_builder, "use_mla_backend", lambda _server_args: False)
     builder(slots, max_batch_size, backend).provide_workspace()
     assert bool(buffers) == is_large
 
@@ -166,10 +166,10 @@ def test_the_largest_graph_of_every_tier_counts(
 def test_latent_attention_plans_otherwise(
     buffers: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sglang_adaptive_spec.host import startup
+    from sglang_adaptive_spec.host.startup import tier_builder
 
-    monkeypatch.setattr(startup, "get_parallel", lambda: SimpleNamespace(tp_size=1))
-    monkeypatch.setattr(startup, "resolved_view", lambda server_args: server_args)
-    monkeypatch.setattr(startup, "use_mla_backend", lambda _server_args: True)
+    monkeypatch.setattr(tier_builder, "get_parallel", lambda: SimpleNamespace(tp_size=1))
+    monkeypatch.setattr(tier_builder, "resolved_view", lambda server_args: server_args)
+    monkeypatch.setattr(tier_builder, "use_mla_backend", lambda _server_args: True)
     builder({1: [PLAIN_TIER]}, 256).provide_workspace()
     assert not buffers

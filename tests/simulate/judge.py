@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from sglang_adaptive_spec.config.schema import load_config
+from sglang_adaptive_spec.host.serving.backlog import CatchUpSchedule
 from sglang_adaptive_spec.loop.controller import AdaptiveController, Launch
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.runtime.backlog import CatchUpSchedule
 from sglang_adaptive_spec.simulate.command import goodput
 from sglang_adaptive_spec.simulate.recorded import RecordedWorkload
 from sglang_adaptive_spec.simulate.replay import Replay

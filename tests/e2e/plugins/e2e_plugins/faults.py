@@ -82,7 +82,7 @@ class JumpingClock:
 
 def let_time_jump(info: dict[str, Any], *_args: Any, **_kw: Any) -> dict[str, Any]:
     """Takes the clock of a ready server's rounds; start-up was timed by a good one."""
-    from sglang_adaptive_spec.host import worker
+    from sglang_adaptive_spec.host.serving import worker
     from sglang_adaptive_spec.loop import timing
 
     worker.time = timing.time = JumpingClock()
@@ -105,7 +105,7 @@ def fail() -> None:
 
 def lift_limit(result: Any, *_args: Any, **_kw: Any) -> Any:
     """Lets seeding, which follows, measure every tier: only then round times are kept on disk."""
-    from sglang_adaptive_spec.host import seeding
+    from sglang_adaptive_spec.host.startup import seeding
 
     seeding.LIMIT_S = float("inf")
     return result

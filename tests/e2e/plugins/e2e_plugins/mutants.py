@@ -62,7 +62,7 @@ def delay_width() -> None:
 
 def skip_backlog_row() -> None:
     """Keeps nothing of the second row of a batch: its catch-ups read what another round left."""
-    from sglang_adaptive_spec.runtime.backlog import Backlog
+    from sglang_adaptive_spec.host.serving.backlog import Backlog
 
     keep = Backlog.keep
 
@@ -75,7 +75,7 @@ def skip_backlog_row() -> None:
 
 def shift_catch_up() -> None:
     """Writes what a catch-up computes one position before where it belongs."""
-    from sglang_adaptive_spec.runtime.backlog import Backlog
+    from sglang_adaptive_spec.host.serving.backlog import Backlog
 
     window = Backlog.window
 

@@ -15,16 +15,16 @@ parts: Counter[int] = Counter()
 
 
 def register() -> None:
-    from sglang_adaptive_spec.host import catch_up
+    from sglang_adaptive_spec.host.serving import draft_parts
 
-    rows_of = catch_up.rows_of
+    rows_of = draft_parts.rows_of
 
     def counted(batch: Any, part: slice) -> Any:
         rows = rows_of(batch, part)
         parts[len(rows.reqs)] += 1
         return rows
 
-    catch_up.rows_of = counted
+    draft_parts.rows_of = counted
     HookRegistry.register(f"{SCHEDULER}.get_init_info", shrink, HookType.AFTER)
     HookRegistry.register(f"{SCHEDULER}.get_internal_state", show, HookType.AFTER)
 

@@ -14,7 +14,7 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from e2e_plugins.stand_in import SCHEDULER, take_over
 from e2e_plugins.visit_zero import FIRST_ROUND, NUM_VALUES, ROUND, VisitZero
-from sglang_adaptive_spec.host.rows import row_keys
+from sglang_adaptive_spec.host.serving.rows import row_keys
 
 ADMITTED_ROUND = FIRST_ROUND + 6
 

@@ -49,7 +49,7 @@ class Captures:
 
 
 def builder(worker: Worker, captures: Any) -> Any:
-    from sglang_adaptive_spec.host.startup import TierBuilder
+    from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 
     return TierBuilder(worker, captures, SimpleNamespace(states=[]), THREE)  # type: ignore[arg-type]
 

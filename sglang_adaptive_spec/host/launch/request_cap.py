@@ -23,11 +23,15 @@ from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.model_executor.cuda_graph_config import Backend
 
 from sglang_adaptive_spec.config.schema import AdaptiveConfig
-from sglang_adaptive_spec.host.arguments import draft_config
 from sglang_adaptive_spec.host.indices import KNOWN, Extent, IndexShape
-from sglang_adaptive_spec.host.request import ATTRIBUTE, request_of
-from sglang_adaptive_spec.host.unsupported import attention_backends, resolved_reason
-from sglang_adaptive_spec.host.workspaces import largest_workspace_bytes, plan_bytes, plan_heads
+from sglang_adaptive_spec.host.launch.arguments import draft_config
+from sglang_adaptive_spec.host.launch.request import ATTRIBUTE, request_of
+from sglang_adaptive_spec.host.launch.unsupported import attention_backends, resolved_reason
+from sglang_adaptive_spec.host.startup.workspaces import (
+    largest_workspace_bytes,
+    plan_bytes,
+    plan_heads,
+)
 from sglang_adaptive_spec.ladder import Slots
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 

@@ -8,8 +8,8 @@ from sglang.srt.runtime_context import get_observability, get_parallel, get_serv
 
 from sglang_adaptive_spec import __version__
 from sglang_adaptive_spec.contract.versions import versions_report
-from sglang_adaptive_spec.host.metrics import MetricsExporter
-from sglang_adaptive_spec.host.request import ALGORITHM, AdaptiveRequest, request_of
+from sglang_adaptive_spec.host.launch.request import ALGORITHM, AdaptiveRequest, request_of
+from sglang_adaptive_spec.host.reporting.metrics import MetricsExporter
 from sglang_adaptive_spec.loop.meter import WatchedPolicy, open_recorder, policy_state
 from sglang_adaptive_spec.runtime.pool import TierState
 from sglang_adaptive_spec.tiers import Tier

@@ -104,7 +104,7 @@ def _reason(read: Read) -> str | None:
 
 def _index_share_reason(server_args: Any) -> str | None:
     """Drafts that share sparse indices across steps size them by the start-up depth."""
-    from sglang_adaptive_spec.host.arguments import draft_config
+    from sglang_adaptive_spec.host.launch.arguments import draft_config
 
     if getattr(draft_config(server_args), "index_share_for_mtp_iteration", False):
         return "the draft shares sparse-attention indices across steps (index_share_for_mtp)"

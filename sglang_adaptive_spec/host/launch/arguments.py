@@ -16,8 +16,8 @@ from sglang.srt.utils.hf_transformers_utils import get_config
 
 from sglang_adaptive_spec.config.file import config_error
 from sglang_adaptive_spec.config.schema import ConfigError, load_config, named_flags
-from sglang_adaptive_spec.host import unsupported
-from sglang_adaptive_spec.host.request import ALGORITHM, ATTRIBUTE, AdaptiveRequest
+from sglang_adaptive_spec.host.launch import unsupported
+from sglang_adaptive_spec.host.launch.request import ALGORITHM, ATTRIBUTE, AdaptiveRequest
 from sglang_adaptive_spec.tiers import chain_tier
 
 logger = logging.getLogger(__name__)

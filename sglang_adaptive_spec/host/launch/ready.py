@@ -7,7 +7,7 @@ that the hooks were not applied there: such a server would serve static EAGLE in
 
 from typing import Any
 
-from sglang_adaptive_spec.host.request import request_of
+from sglang_adaptive_spec.host.launch.request import request_of
 
 INFO_KEY = "adaptive_spec_worker"
 

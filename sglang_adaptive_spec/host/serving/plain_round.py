@@ -5,7 +5,7 @@ a draft-extend, each with a plan that waits for the GPU: a quarter of the throug
 speculation on an H200 (benchmarks/results/slice-h200.json, plain_over_none). Here the target runs
 the decode forward that it would run without speculation, the next lengths are published before
 that forward (each request gains exactly one token), and the draft-extend is put off; see
-runtime/backlog.py.
+host/serving/backlog.py.
 
 The host's own round calls the pieces: `trivial_verify_input`, `verify` and `draft_extend` replace
 its steps while the zero-step tier is in force (worker.py).
@@ -35,9 +35,7 @@ from sglang.srt.speculative.eagle_utils import (
 )
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-from sglang_adaptive_spec.host.catch_up import RELAYED, extend_in_parts, row_parts, rows_of
-from sglang_adaptive_spec.host.workspaces import plan_bytes, plan_heads
-from sglang_adaptive_spec.runtime.backlog import (
+from sglang_adaptive_spec.host.serving.backlog import (
     MAX_ROWS,
     Backlog,
     CatchUpSchedule,
@@ -47,6 +45,13 @@ from sglang_adaptive_spec.runtime.backlog import (
     to_device,
     window_start,
 )
+from sglang_adaptive_spec.host.serving.draft_parts import (
+    RELAYED,
+    extend_in_parts,
+    row_parts,
+    rows_of,
+)
+from sglang_adaptive_spec.host.startup.workspaces import plan_bytes, plan_heads
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS
 
 # A choice, 0.3 GB in fp32: a draft-extend without graphs makes logits of every position of its

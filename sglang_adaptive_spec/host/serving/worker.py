@@ -21,23 +21,26 @@ from sglang.srt.runtime_context import get_context, get_parallel
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
 from sglang.srt.utils import is_flashinfer_available
 
-from sglang_adaptive_spec.host.capture import CaptureLists, garbage_hold
-from sglang_adaptive_spec.host.eager_lengths import eager_lengths, install_eager_hooks
-from sglang_adaptive_spec.host.extend_graphs import capture_missing_extends, install_extend_hook
-from sglang_adaptive_spec.host.plain_round import (
+from sglang_adaptive_spec.host.launch.request import AdaptiveRequest, request_of
+from sglang_adaptive_spec.host.launch.unsupported import attention_backends
+from sglang_adaptive_spec.host.registration import install_build_hooks
+from sglang_adaptive_spec.host.reporting.telemetry import Telemetry
+from sglang_adaptive_spec.host.serving.eager_lengths import eager_lengths, install_eager_hooks
+from sglang_adaptive_spec.host.serving.plain_round import (
     PlainDecodeGraphRunner,
     PlainRounds,
     plain_round_unsupported_reason,
 )
-from sglang_adaptive_spec.host.registration import install_build_hooks
-from sglang_adaptive_spec.host.request import AdaptiveRequest, request_of
-from sglang_adaptive_spec.host.rows import context_tokens, row_keys
-from sglang_adaptive_spec.host.seeding import Seeding, seed_costs
-from sglang_adaptive_spec.host.shared_index import install_index_hooks, shared_index
-from sglang_adaptive_spec.host.startup import TierBuilder
-from sglang_adaptive_spec.host.telemetry import Telemetry
-from sglang_adaptive_spec.host.unsupported import attention_backends
-from sglang_adaptive_spec.host.workspaces import install_workspace_hook
+from sglang_adaptive_spec.host.serving.rows import context_tokens, row_keys
+from sglang_adaptive_spec.host.startup.capture import CaptureLists, garbage_hold
+from sglang_adaptive_spec.host.startup.extend_graphs import (
+    capture_missing_extends,
+    install_extend_hook,
+)
+from sglang_adaptive_spec.host.startup.seeding import Seeding, seed_costs
+from sglang_adaptive_spec.host.startup.shared_index import install_index_hooks, shared_index
+from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
+from sglang_adaptive_spec.host.startup.workspaces import install_workspace_hook
 from sglang_adaptive_spec.loop.controller import AdaptiveController, Launch
 from sglang_adaptive_spec.loop.sharing import SharedTimes
 from sglang_adaptive_spec.loop.timing import RoundTimer

@@ -23,8 +23,8 @@ import torch
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.runtime_context import get_parallel
 
-from sglang_adaptive_spec.host.borrowed_batch import BorrowedBatch, fresh, longest_context
-from sglang_adaptive_spec.host.cost_key import cost_key
+from sglang_adaptive_spec.host.startup.borrowed_batch import BorrowedBatch, fresh, longest_context
+from sglang_adaptive_spec.host.startup.cost_key import cost_key
 from sglang_adaptive_spec.policy.costs.cache import CostKey, default_folder, load, save
 from sglang_adaptive_spec.policy.costs.table import DEFAULT_BUCKETS, MIN_MS, CostTable
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy

@@ -11,10 +11,10 @@ NUM_ROWS = 7
 
 
 @pytest.fixture(scope="module")
-def catch_up(plugins_loaded: None) -> Any:
-    from sglang_adaptive_spec.host import catch_up
+def draft_parts(plugins_loaded: None) -> Any:
+    from sglang_adaptive_spec.host.serving import draft_parts
 
-    return catch_up
+    return draft_parts
 
 
 def sampling() -> Any:
@@ -68,10 +68,10 @@ class DraftExtend:
 
 
 @pytest.mark.parametrize(("part_size", "sizes"), [(3, [3, 3, 1]), (7, [7]), (6, [6, 1])])
-def test_every_row_gets_its_own_results(catch_up: Any, part_size: int, sizes: list[int]) -> None:
+def test_every_row_gets_its_own_results(draft_parts: Any, part_size: int, sizes: list[int]) -> None:
     draft, whole, next_input = DraftExtend(), batch(), SimpleNamespace()
-    parts = catch_up.row_parts(NUM_ROWS, part_size)
-    catch_up.extend_in_parts(draft.extend, whole, next_input, parts, None)
+    parts = draft_parts.row_parts(NUM_ROWS, part_size)
+    draft_parts.extend_in_parts(draft.extend, whole, next_input, parts, None)
     assert [len(each.reqs) for each in draft.seen] == sizes
     rows = whole.req_pool_indices
     assert next_input.topk_index.tolist() == [[10 * row] for row in rows.tolist()]
@@ -80,11 +80,11 @@ def test_every_row_gets_its_own_results(catch_up: Any, part_size: int, sizes: li
     assert next_input.draft_probs is next_input.dsa_topk_indices is None
 
 
-def test_the_batch_itself_is_left_as_it_is(catch_up: Any) -> None:
+def test_the_batch_itself_is_left_as_it_is(draft_parts: Any) -> None:
     whole = batch()
     before = copy.deepcopy(whole)
-    parts = catch_up.row_parts(NUM_ROWS, 3)
-    catch_up.extend_in_parts(DraftExtend().extend, whole, SimpleNamespace(), parts, None)
+    parts = draft_parts.row_parts(NUM_ROWS, 3)
+    draft_parts.extend_in_parts(DraftExtend().extend, whole, SimpleNamespace(), parts, None)
     for name, value in vars(before).items():
         now = getattr(whole, name)
         if name == "sampling_info":
@@ -93,17 +93,17 @@ def test_the_batch_itself_is_left_as_it_is(catch_up: Any) -> None:
             assert torch.equal(now, value) if isinstance(value, torch.Tensor) else now == value
 
 
-def test_every_part_waits_for_the_one_before(catch_up: Any) -> None:
+def test_every_part_waits_for_the_one_before(draft_parts: Any) -> None:
     """Else its plan would overwrite one that the device has not copied yet."""
     draft = DraftExtend()
-    parts = catch_up.row_parts(NUM_ROWS, 4)
-    catch_up.extend_in_parts(draft.extend, batch(), SimpleNamespace(), parts, draft)
+    parts = draft_parts.row_parts(NUM_ROWS, 4)
+    draft_parts.extend_in_parts(draft.extend, batch(), SimpleNamespace(), parts, draft)
     assert draft.calls == ["wait", "extend", "mark"] * 2
 
 
-def test_a_part_has_the_rows_of_every_field(catch_up: Any) -> None:
-    whole, part = batch(), catch_up.rows_of(batch(), slice(3, 5))
-    for name in catch_up.PER_ROW:
+def test_a_part_has_the_rows_of_every_field(draft_parts: Any) -> None:
+    whole, part = batch(), draft_parts.rows_of(batch(), slice(3, 5))
+    for name in draft_parts.PER_ROW:
         assert list(getattr(part, name)) == list(getattr(whole, name)[3:5])
     assert part.seq_lens_sum is None  # not the whole batch's
     assert part.sampling_info.top_ks.tolist() == [3, 4]
@@ -113,17 +113,17 @@ def test_a_part_has_the_rows_of_every_field(catch_up: Any) -> None:
     assert len(whole.sampling_info.top_ks) == NUM_ROWS
 
 
-def test_a_field_that_is_not_there_stays_away(catch_up: Any) -> None:
+def test_a_field_that_is_not_there_stays_away(draft_parts: Any) -> None:
     whole = batch()
     whole.multimodal_inputs = None
-    assert catch_up.rows_of(whole, slice(3, 5)).multimodal_inputs is None
+    assert draft_parts.rows_of(whole, slice(3, 5)).multimodal_inputs is None
 
 
-def test_a_batch_of_the_host_is_copied_with_its_rows(catch_up: Any) -> None:
+def test_a_batch_of_the_host_is_copied_with_its_rows(draft_parts: Any) -> None:
     from sglang.srt.managers.schedule_batch import ScheduleBatch
 
     fields = {name: value for name, value in vars(batch()).items() if name != "forward_mode"}
     whole = ScheduleBatch(**fields)
-    part = catch_up.rows_of(whole, slice(0, 2))
+    part = draft_parts.rows_of(whole, slice(0, 2))
     assert (part.reqs, whole.reqs) == (batch().reqs[:2], batch().reqs)
     assert (part.seq_lens.tolist(), len(whole.seq_lens)) == ([10, 11], NUM_ROWS)

@@ -1,0 +1,1 @@
+"""What people see: the start-up block, /server_info, metrics."""

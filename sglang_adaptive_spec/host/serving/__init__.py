@@ -1,0 +1,1 @@
+"""Each round: the worker, and the zero-step round that it replaces."""

@@ -1,0 +1,1 @@
+"""Until a server is ready: its tiers are built, their round times measured."""
