@@ -4,7 +4,7 @@ import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
-from sglang_adaptive_spec.host.serving.backlog import CatchUpSchedule
+from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.loop.controller import AdaptiveController, Launch
 from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,

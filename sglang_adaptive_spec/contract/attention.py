@@ -1,8 +1,8 @@
 """What of the host's attention backends the plugin touches: plans, index, lengths, graphs.
 
-The index of KV slots is shared by host/startup/shared_index.py, plans by workspaces.py there, and
-graphs of FA3's draft-extends come from extend_graphs.py; lengths of forwards from
-host/serving/eager_lengths.py.
+All of it in host/attention/: the index of KV slots is shared by shared_index.py, plans by
+workspaces.py; lengths of forwards come from eager_lengths.py, FA3's graphs of draft-extends from
+extend_graphs.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Puts the plugin in place: the public name, and the hooks through the host's own HookRegistry."""
 
-from collections.abc import Callable, Sequence
-from pkgutil import resolve_name
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from sglang.srt.arg_groups.resolution_hooks import register_resolution_hook
@@ -17,13 +16,6 @@ CREATE_WORKER = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_wo
 INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
 INIT_INFO = "sglang.srt.managers.scheduler.Scheduler.get_init_info"
 LAUNCH = "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes"
-GET_BACKEND = "sglang.srt.model_executor.model_runner.ModelRunner._get_attention_backend"
-FREEZE_GC = "sglang.srt.model_executor.runner.base_cuda_graph_runner.freeze_gc"
-CAPTURE = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup.capture_decode_graph"
-HEADROOM = "sglang.srt.mem_cache.allocation_sizing.get_req_to_token_extra_context_len"
-
-Hook = tuple[str, Callable[..., Any], HookType]  # dotted path, hook, how it is applied
-_hooked: set[Hook] = set()
 
 
 def register_sentinel(reason: str) -> None:
@@ -46,43 +38,6 @@ def install_hooks() -> None:
     HookRegistry.register(INIT_INFO, _init_info, after)
     HookRegistry.register(LAUNCH, _launch_schedulers, around)
     register_resolution_hook(SPECULATIVE.rpartition(".")[2])(_resolve_speculative)
-
-
-def install_build_hooks(
-    *,
-    capture: Callable[..., Any],
-    get_backend: Callable[..., Any],
-    freeze_gc: Callable[..., Any],
-    get_headroom: Callable[..., Any],
-) -> None:
-    """Hooks what the host does while tiers are built; only in a process that builds our worker."""
-    hooks = {
-        CAPTURE: capture,
-        GET_BACKEND: get_backend,
-        FREEZE_GC: freeze_gc,
-        HEADROOM: get_headroom,
-    }
-    hook_now([(target, hook, HookType.AROUND) for target, hook in hooks.items()])
-
-
-def hook_now(hooks: Sequence[Hook]) -> None:
-    """Hooks host symbols in this process alone; what is hooked already stays so.
-
-    Raises:
-        RuntimeError: The host did not apply one.
-    """
-    new = [each for each in hooks if each not in _hooked]
-    before = [resolve_name(target) for target, _, _ in new]
-    for target, hook, hook_type in new:
-        HookRegistry.register(target, hook, hook_type)
-    HookRegistry.apply_hooks()
-    for (target, _, _), unhooked in zip(new, before, strict=True):
-        if resolve_name(target) is unhooked:  # the host hooks a target once, and logs what fails
-            raise RuntimeError(
-                f"ADAPTIVE_EAGLE could not hook {target}: another plugin did so before, or the log "
-                "above says why. SGLANG_PLUGINS names the plugins to load."
-            )
-    _hooked.update(new)
 
 
 # The hooks import what they need when first called: a process that never asks for ADAPTIVE_EAGLE

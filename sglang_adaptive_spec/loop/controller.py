@@ -48,7 +48,7 @@ class TierPool(Protocol):
 
 
 class DraftSchedule(Protocol):
-    """Knows how far the draft is behind (host/serving/backlog.py:CatchUpSchedule)."""
+    """Knows how far the draft is behind (catch_up.py:CatchUpSchedule)."""
 
     def is_behind(self, requests: Sequence[Hashable]) -> bool:
         """Returns whether the draft lacks a token of any of ``requests``."""

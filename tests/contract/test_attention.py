@@ -9,7 +9,7 @@ from sglang_adaptive_spec.contract.source import HostSource
 from sglang_adaptive_spec.contract.versions import TESTED
 from tests.hosts import REPO, host_source
 
-SHARED_INDEX = ast.parse((REPO / "sglang_adaptive_spec/host/startup/shared_index.py").read_text())
+SHARED_INDEX = ast.parse((REPO / "sglang_adaptive_spec/host/attention/shared_index.py").read_text())
 ATTENTION = "sglang.srt.layers.attention"
 # Tables of FA3 that tiers keep apart: small ones, and those of windows under trees and of encoders.
 APART = {

@@ -62,7 +62,14 @@ PATHS = {symbol.path for symbol in CONTRACT}
 DOTTED = re.compile(r"sglang(\.\w+)+")
 # Some of these put together what they hook: ATTENTION, module.Class and method.
 HOOKING = (
-    *("registration.py", "workspaces.py", "shared_index.py", "eager_lengths.py"),
+    *(
+        "hooks.py",
+        "registration.py",
+        "build_hooks.py",
+        "workspaces.py",
+        "shared_index.py",
+        "eager_lengths.py",
+    ),
     "extend_graphs.py",
 )
 ATTENTION = "sglang.srt.layers.attention"

@@ -14,10 +14,11 @@ from tests.hosts import REPO, host_source
 
 HOST = REPO / "sglang_adaptive_spec" / "host"
 WORKER = ast.parse((HOST / "serving" / "worker.py").read_text())
-WORKSPACES = ast.parse((HOST / "startup" / "workspaces.py").read_text())
+WORKSPACES = ast.parse((HOST / "attention" / "workspaces.py").read_text())
+BUILD_HOOKS = ast.parse((HOST / "startup" / "build_hooks.py").read_text())
 PLAIN_ROUND = ast.parse((HOST / "serving" / "plain_round.py").read_text())
 EAGLE = "sglang.srt.speculative.eagle_worker_v2"
-EXTEND_GRAPHS = ast.parse((HOST / "startup" / "extend_graphs.py").read_text())
+EXTEND_GRAPHS = ast.parse((HOST / "attention" / "extend_graphs.py").read_text())
 GRAPHS = "sglang.srt.model_executor.runner.decode_cuda_graph_runner"
 EXTENDS = "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner"
 # host class: its module
@@ -70,7 +71,7 @@ def test_nothing_of_ours_shadows_a_name_of_the_host(version: str) -> None:
         assert [name for name in own if host.find(SUBCLASSED[base], f"{base}.{name}")] == []
     marks = {
         ("sglang.srt.server_args", "ServerArgs"): ATTRIBUTE,
-        RUNNER: _constant("CAPTURES_ATTRIBUTE"),
+        RUNNER: _constant("CAPTURES_ATTRIBUTE", BUILD_HOOKS),
     }
     for (module, owner), mark in marks.items():
         assert host.find(module, f"{owner}.{mark}") is None

@@ -1,4 +1,4 @@
-"""What the draft has not seen: when it is due, which row keeps it, and what a catch-up reads."""
+"""What the draft has not seen: which row keeps it, and what a catch-up reads."""
 
 import pytest
 import torch
@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from sglang_adaptive_spec.host.serving.backlog import (
     Backlog,
-    CatchUpSchedule,
     RowMap,
     one_at_a_time,
     to_device,
@@ -18,55 +17,7 @@ HIDDEN_SIZE = 3
 CPU = "cpu"
 
 
-# -- when --
-
-
-def test_a_catch_up_is_due_when_the_oldest_debt_reaches_the_interval() -> None:
-    schedule = CatchUpSchedule(interval=3)
-    assert not schedule.add_round(["a"], is_last=False)
-    assert not schedule.add_round(["a", "b"], is_last=False)
-    assert schedule.add_round(["a", "b"], is_last=False)
-    assert schedule.debts(["b", "a", "c"]) == [2, 3, 0]
-
-
-def test_a_catch_up_is_due_before_the_draft_is_asked_again() -> None:
-    schedule = CatchUpSchedule(interval=3)
-    assert schedule.add_round(["a"], is_last=True)
-
-
-def test_settling_leaves_nobody_behind() -> None:
-    schedule = CatchUpSchedule(interval=3)
-    schedule.add_round(["a", "b"], is_last=False)
-    assert schedule.is_behind(["x", "b"])
-    schedule.settle()
-    assert not schedule.is_behind(["a", "b"])
-    assert schedule.debts(["a", "b"]) == [0, 0]
-
-
-def test_a_request_that_skips_a_round_is_forgotten() -> None:
-    """It left, or is prefilled anew: what was kept of it is not its newest tokens any more."""
-    schedule = CatchUpSchedule(interval=3)
-    schedule.add_round(["a", "b"], is_last=False)
-    schedule.add_round(["b"], is_last=False)
-    assert not schedule.is_behind(["a"])
-    schedule.add_round(["a", "b"], is_last=False)
-    assert schedule.debts(["a", "b"]) == [1, 3]
-
-
 batches = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=8, unique=True), min_size=1)
-
-
-@given(batches, st.integers(1, 5))
-def test_no_debt_ever_exceeds_the_interval(rounds: list[list[int]], interval: int) -> None:
-    schedule = CatchUpSchedule(interval)
-    for requests in rounds:
-        is_due = schedule.add_round(requests, is_last=False)
-        debts = schedule.debts(requests)
-        assert min(debts) >= 1
-        assert max(debts) <= interval
-        assert is_due == (max(debts) == interval)
-        if is_due:
-            schedule.settle()
 
 
 # -- where --
@@ -246,16 +197,3 @@ def test_a_draft_extend_waits_for_the_one_before_where_they_may_be_close() -> No
     with one_at_a_time(None):
         device.calls.append("extend")
     assert device.calls[-2:] == ["record", "extend"]
-
-
-def test_a_request_that_is_prefilled_owes_nothing_and_the_others_still_do() -> None:
-    """The host may give a row away again under the same number (/flush_cache, up to 0.5.22)."""
-    schedule = CatchUpSchedule(interval=4)
-    schedule.add_round(["a", "b"], is_last=False)
-    schedule.add_round(["a", "b"], is_last=False)
-    schedule.forget(["a", "x"])
-    assert schedule.debts(["a", "b"]) == [0, 2]
-    assert not schedule.is_behind(["a"])
-    schedule.add_round(["a", "b"], is_last=False)
-    assert schedule.debts(["a", "b"]) == [1, 3]
-    assert schedule.add_round(["a", "b"], is_last=False)  # b's debt has reached the interval

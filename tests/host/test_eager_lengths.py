@@ -22,7 +22,7 @@ HOOKS = [
 @pytest.fixture
 def eager(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module, in a round of ``ALLOCATED``."""
-    from sglang_adaptive_spec.host.serving import eager_lengths
+    from sglang_adaptive_spec.host.attention import eager_lengths
 
     reqs = [SimpleNamespace(kv=SimpleNamespace(kv_allocated_len=each)) for each in ALLOCATED]
     monkeypatch.setattr(eager_lengths.eager_lengths, "_reqs", reqs)

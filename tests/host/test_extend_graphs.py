@@ -21,7 +21,7 @@ class Runner:
 @pytest.fixture
 def graphs(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module, on a host with decode graphs, with a runner that captures nothing."""
-    from sglang_adaptive_spec.host.startup import extend_graphs
+    from sglang_adaptive_spec.host.attention import extend_graphs
 
     monkeypatch.setattr(extend_graphs, "ExtendGraphRunner", Runner)
     monkeypatch.setattr(extend_graphs, "resolved_view", lambda server_args: server_args)
@@ -97,7 +97,7 @@ def test_graphs_that_are_off_stay_off(graphs: Any, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_capture_finds_the_width_of_its_own_tier(plugins_loaded: None) -> None:
-    from sglang_adaptive_spec.host.startup.extend_graphs import capture_with_own_width
+    from sglang_adaptive_spec.host.attention.extend_graphs import capture_with_own_width
 
     shared = SimpleNamespace(extend_seq_lens=torch.full((4,), 15, dtype=torch.int32))
     runner = SimpleNamespace(buffers=shared, captured_req_width=4)
@@ -125,7 +125,7 @@ def test_replays_write_the_width_that_captures_must_be_told(version: str) -> Non
 def test_the_scheduler_waits_for_reads_inside_the_graph(
     plugins_loaded: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sglang_adaptive_spec.host.startup import extend_graphs
+    from sglang_adaptive_spec.host.attention import extend_graphs
 
     host_runner = extend_graphs.EAGLEDraftExtendCudaGraphRunner
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from sglang_adaptive_spec.host.indices import Extent, IndexShape, triton_row_bytes
+from sglang_adaptive_spec.host.attention.indices import Extent, IndexShape, triton_row_bytes
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier, chain_tier
 
 ATTENTION = "sglang.srt.layers.attention"
@@ -50,7 +50,7 @@ def index(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     from sglang.srt.plugins.hook_registry import HookType
     from sglang.srt.speculative.eagle_utils import TreeMaskMode
 
-    from sglang_adaptive_spec.host.startup import shared_index
+    from sglang_adaptive_spec.host.attention import shared_index
 
     monkeypatch.setattr(shared_index, "shared_index", shared_index.SharedIndex())
     shared_index.shared_index.row_slots = ROW

@@ -18,9 +18,16 @@ CAPTURED = (1, 8, 64, 128, 192, 256)
 
 @pytest.fixture(scope="module")
 def workspaces(plugins_loaded: None) -> Any:
-    from sglang_adaptive_spec.host.startup import workspaces
+    from sglang_adaptive_spec.host.attention import workspaces
 
     return workspaces
+
+
+@pytest.fixture(scope="module")
+def shapes(plugins_loaded: None) -> Any:
+    from sglang_adaptive_spec.host import shapes
+
+    return shapes
 
 
 @pytest.fixture
@@ -34,16 +41,16 @@ def buffers(workspaces: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch
     return made
 
 
-def test_a_plan_takes_what_was_seen_on_the_gpu(workspaces: Any) -> None:
+def test_a_plan_takes_what_was_seen_on_the_gpu(shapes: Any) -> None:
     """384 MB held 15 tokens of 128 requests of 8B heads, and not 16."""
-    assert workspaces.plan_bytes(128, 15, 32, 8, 128) == 395_231_232
-    assert workspaces.plan_bytes(128, 16, 32, 8, 128) > HOSTS_BYTES
+    assert shapes.plan_bytes(128, 15, 32, 8, 128) == 395_231_232
+    assert shapes.plan_bytes(128, 16, 32, 8, 128) > HOSTS_BYTES
 
 
-def test_a_decode_of_768_requests_fits_into_it(workspaces: Any) -> None:
+def test_a_decode_of_768_requests_fits_into_it(shapes: Any) -> None:
     """Its tiles have 16 rows, four of them per request with the heads of 8B."""
-    assert workspaces.plan_bytes(768, 1, 32, 8, 128) == 4 * 32 * 959 * 16 * 129 < HOSTS_BYTES
-    assert workspaces.plan_bytes(8, 1, 128, 2, 128) == workspaces.plan_bytes(4, 2, 128, 2, 128) + (
+    assert shapes.plan_bytes(768, 1, 32, 8, 128) == 4 * 32 * 959 * 16 * 129 < HOSTS_BYTES
+    assert shapes.plan_bytes(8, 1, 128, 2, 128) == shapes.plan_bytes(4, 2, 128, 2, 128) + (
         4 * 128 * 4 * 128 * 129  # as many tiles as there are requests more
     )
 
@@ -71,23 +78,23 @@ def test_the_host_takes_the_large_one_that_is_there(
 
 
 def test_the_largest_holds_the_catch_ups_of_512_requests_of_8b(
-    workspaces: Any, buffers: dict[str, torch.Tensor]
+    shapes: Any, buffers: dict[str, torch.Tensor]
 ) -> None:
     """Or of 256 of 70B."""
-    largest = workspaces.largest_workspace_bytes()
+    largest = shapes.largest_workspace_bytes()
     assert largest == 2**31
-    assert workspaces.plan_bytes(512, 15, 32, 8, 128) < 0.75 * largest
-    assert workspaces.plan_bytes(256, 15, 64, 8, 128) < largest
-    assert workspaces.plan_bytes(512, 15, 64, 8, 128) > largest
+    assert shapes.plan_bytes(512, 15, 32, 8, 128) < 0.75 * largest
+    assert shapes.plan_bytes(256, 15, 64, 8, 128) < largest
+    assert shapes.plan_bytes(512, 15, 64, 8, 128) > largest
 
 
 def test_what_the_user_set_stays(
-    workspaces: Any, buffers: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+    workspaces: Any, shapes: Any, buffers: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SETTING, "4096")
     workspaces.provide_workspace(2**29, "meta")
     assert not buffers
-    assert workspaces.largest_workspace_bytes() == 4096
+    assert shapes.largest_workspace_bytes() == 4096
 
 
 def test_no_room_for_it_says_what_to_change(

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from sglang_adaptive_spec.config.schema import load_config
-from sglang_adaptive_spec.host.serving.backlog import CatchUpSchedule
+from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.loop.controller import AdaptiveController, Launch
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.simulate.command import goodput

@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sglang.srt.utils.hf_transformers_utils import get_config
-
 from sglang_adaptive_spec.config.file import config_error
 from sglang_adaptive_spec.config.schema import ConfigError, load_config, named_flags
 from sglang_adaptive_spec.host.launch import unsupported
 from sglang_adaptive_spec.host.launch.request import ALGORITHM, ATTRIBUTE, AdaptiveRequest
+from sglang_adaptive_spec.host.shapes import draft_config
 from sglang_adaptive_spec.tiers import chain_tier
 
 logger = logging.getLogger(__name__)
@@ -104,12 +103,6 @@ def read_request(server_args: Any) -> AdaptiveRequest:
     is_listed = config.has_tier([getattr(server_args, name) for name in TIER_FIELDS])
     reason = unsupported.raw_reason(server_args, is_listed)
     return AdaptiveRequest(config, base, server_args.speculative_num_steps, reason)
-
-
-def draft_config(server_args: Any) -> Any:
-    """Returns the draft's Hugging Face config; the target's own when the draft is inside it."""
-    path = server_args.speculative_draft_model_path or server_args.model_path
-    return get_config(path, trust_remote_code=server_args.trust_remote_code)
 
 
 def _infer_base(server_args: Any) -> str:

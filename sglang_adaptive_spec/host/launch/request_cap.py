@@ -23,22 +23,21 @@ from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.model_executor.cuda_graph_config import Backend
 
 from sglang_adaptive_spec.config.schema import AdaptiveConfig
-from sglang_adaptive_spec.host.indices import KNOWN, Extent, IndexShape
-from sglang_adaptive_spec.host.launch.arguments import draft_config
+from sglang_adaptive_spec.host.attention.indices import KNOWN, Extent, IndexShape
 from sglang_adaptive_spec.host.launch.request import ATTRIBUTE, request_of
-from sglang_adaptive_spec.host.launch.unsupported import attention_backends, resolved_reason
-from sglang_adaptive_spec.host.startup.workspaces import (
+from sglang_adaptive_spec.host.launch.unsupported import resolved_reason
+from sglang_adaptive_spec.host.shapes import (
+    GRAPH_REQUESTS,
+    attention_backends,
+    heads,
     largest_workspace_bytes,
     plan_bytes,
-    plan_heads,
 )
 from sglang_adaptive_spec.ladder import Slots
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 
 logger = logging.getLogger(__name__)
 
-# A choice: the host's largest decode graph on one GPU of 60 to 160 GB.
-GRAPH_REQUESTS = 256
 INDEX_SHARE = 0.5  # of the tiers' memory, and on top of it
 # Batches beyond the host's largest graph that zero steps decode with one. A choice: a batch pads up
 # by a fourth at most.
@@ -141,11 +140,11 @@ class _Room:
     @classmethod
     def of(cls, server_args: Any, config: AdaptiveConfig) -> "_Room":
         view, model = resolving_view(server_args), model_config_of(server_args)
-        backends, heads = attention_backends(view), _heads(server_args, view.tp_size)
-        index = IndexShape.of(view, backends, model, heads)
+        backends, shapes = attention_backends(view), heads(server_args, view.tp_size)
+        index = IndexShape.of(view, backends, model, shapes)
         # Its plans for MLA are small.
         is_planned = "flashinfer" in backends and not use_mla_backend(server_args)
-        return cls(config, index, heads if is_planned else ())
+        return cls(config, index, shapes if is_planned else ())
 
     def holds_index(self, batch_size: int, num_decoded: int = 0) -> bool:
         """Returns whether the index fits; arguments as of `index_gb`."""
@@ -201,15 +200,3 @@ def index_gb(
     extent = Extent.of(largest, CATCH_UP_ROUNDS)
     extent = extent._replace(requests=max(extent.requests, num_decoded))
     return index.gb(extent, is_tree)
-
-
-def _heads(server_args: Any, tp_size: int) -> list[tuple[int, int, int]]:
-    """Returns query heads and KV heads of a rank and their width, of the target and the draft."""
-    target, draft = model_config_of(server_args), draft_config(server_args)
-    draft_heads = draft.num_attention_heads
-    draft_kv_heads = getattr(draft, "num_key_value_heads", None) or draft_heads
-    draft_dim = getattr(draft, "head_dim", None) or draft.hidden_size // draft_heads
-    return [
-        plan_heads(target, tp_size),
-        (draft_heads // tp_size, max(1, draft_kv_heads // tp_size), draft_dim),
-    ]

@@ -11,23 +11,14 @@ from sglang.srt.arg_groups.model_override_base import use_mla_backend
 from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
 
+from sglang_adaptive_spec.host.shapes import ATTENTION_FLAGS, draft_config
+
 Read = Callable[[str], Any]
 
 # MLA backends that draft chains only; the host says so when a process makes the first one (sglang
 # 0.5.23 layers/attention/flashinfer_mla_backend.py, flashmla_backend.py; the others derive from
 # these). Other limits of trees are checked when the host resolves its arguments.
 CHAINS_ONLY_ON_MLA = ("flashinfer", "flashmla", "trtllm_mla", "cutedsl_mla", "tokenspeed_mla")
-ATTENTION_FLAGS = (
-    "attention_backend",
-    "decode_attention_backend",
-    "prefill_attention_backend",
-    "speculative_draft_attention_backend",
-)
-
-
-def attention_backends(view: Any) -> set[str]:
-    """Returns every attention backend that resolved arguments name."""
-    return {name for flag in ATTENTION_FLAGS if (name := getattr(view, flag))}
 
 
 def raw_reason(server_args: Any, is_listed: bool) -> str | None:
@@ -104,8 +95,6 @@ def _reason(read: Read) -> str | None:
 
 def _index_share_reason(server_args: Any) -> str | None:
     """Drafts that share sparse indices across steps size them by the start-up depth."""
-    from sglang_adaptive_spec.host.launch.arguments import draft_config
-
     if getattr(draft_config(server_args), "index_share_for_mtp_iteration", False):
         return "the draft shares sparse-attention indices across steps (index_share_for_mtp)"
     return None

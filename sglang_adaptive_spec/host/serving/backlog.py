@@ -4,7 +4,7 @@ A zero-step round needs no draft, so its draft-extend is put off: the target's h
 tokens chosen from them are kept here, and once in `CATCH_UP_ROUNDS` rounds, or before the first
 drafting round, one draft-extend of that width writes the draft's KV for all of them.
 
-`CatchUpSchedule` says when and `RowMap` where (host side); `Backlog` holds the rows (device side).
+`loop/catch_up.py` says when, `RowMap` where (host side); `Backlog` holds the rows (device side).
 """
 
 import contextlib
@@ -12,8 +12,6 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
-
-from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS
 
 # A choice: hidden states of 15 rounds of so many requests take 0.4 GB for the EAGLE-3 draft of an
 # 8B model. The draft of a larger batch is not caught up: it drafts worse afterwards.
@@ -28,62 +26,6 @@ class DoneEvent(Protocol):
 
     def synchronize(self) -> None:
         """Waits for that work."""
-
-
-class CatchUpSchedule:
-    """Counts per request how many rounds the draft is behind, and says when to catch up."""
-
-    def __init__(self, interval: int = CATCH_UP_ROUNDS) -> None:
-        self._interval = interval
-        # Per request of the newest zero-step round: rounds behind when the batch last changed.
-        self._behind: dict[Hashable, int] = {}
-        self._furthest = 0  # the largest of them
-        self._since = 0  # zero-step rounds of the same batch after that
-        self._requests: Sequence[Hashable] = ()
-
-    def is_behind(self, requests: Sequence[Hashable]) -> bool:
-        """Returns whether the draft lacks a token of any of ``requests``."""
-        behind = self._behind
-        return bool(behind) and any(request in behind for request in requests)
-
-    def debts(self, requests: Sequence[Hashable]) -> list[int]:
-        """Returns per request how many tokens the draft lacks."""
-        behind, since = self._behind, self._since
-        return [behind[request] + since if request in behind else 0 for request in requests]
-
-    def add_round(self, requests: Sequence[Hashable], is_last: bool) -> bool:
-        """Books one zero-step round; returns whether it must end with a catch-up.
-
-        Args:
-            requests: The rows of the batch. Others are forgotten: they left, or are prefilled anew.
-            is_last: The next round will draft.
-        """
-        if self._behind and requests == self._requests:
-            self._since += 1
-        else:
-            debts = self.debts(requests)
-            self._behind = {
-                request: debt + 1 for request, debt in zip(requests, debts, strict=True)
-            }
-            self._furthest, self._since = max(debts, default=-1) + 1, 0
-            self._requests = requests
-        return is_last or self._furthest + self._since >= self._interval
-
-    def forget(self, requests: Sequence[Hashable]) -> None:
-        """Takes note that ``requests`` are prefilled anew: the draft is level with them."""
-        if self.is_behind(requests):
-            debts = self.debts(tuple(self._behind))
-            self._behind = {
-                request: debt
-                for request, debt in zip(self._behind, debts, strict=True)
-                if request not in requests
-            }
-            self._furthest, self._since = max(self._behind.values(), default=0), 0
-            self._requests = ()
-
-    def settle(self) -> None:
-        """Books a catch-up of every request."""
-        self._behind, self._since = {}, 0
 
 
 def to_device(values: Sequence[int], device: torch.device) -> torch.Tensor:

@@ -38,7 +38,6 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang_adaptive_spec.host.serving.backlog import (
     MAX_ROWS,
     Backlog,
-    CatchUpSchedule,
     RowMap,
     Window,
     one_at_a_time,
@@ -51,7 +50,8 @@ from sglang_adaptive_spec.host.serving.draft_parts import (
     row_parts,
     rows_of,
 )
-from sglang_adaptive_spec.host.startup.workspaces import plan_bytes, plan_heads
+from sglang_adaptive_spec.host.shapes import plan_bytes, plan_heads
+from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS
 
 # A choice, 0.3 GB in fp32: a draft-extend without graphs makes logits of every position of its

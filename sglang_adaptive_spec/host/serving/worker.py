@@ -8,39 +8,36 @@ process that serves ADAPTIVE_EAGLE.
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from sglang.srt.arg_groups.model_override_base import use_mla_backend
-from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.environ import envs
-from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.runtime_context import get_context, get_parallel
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
-from sglang.srt.utils import is_flashinfer_available
 
+from sglang_adaptive_spec.host.attention.eager_lengths import eager_lengths
+from sglang_adaptive_spec.host.attention.extend_graphs import (
+    capture_missing_extends,
+)
+from sglang_adaptive_spec.host.attention.shared_index import shared_index
 from sglang_adaptive_spec.host.launch.request import AdaptiveRequest, request_of
-from sglang_adaptive_spec.host.launch.unsupported import attention_backends
-from sglang_adaptive_spec.host.registration import install_build_hooks
 from sglang_adaptive_spec.host.reporting.telemetry import Telemetry
-from sglang_adaptive_spec.host.serving.eager_lengths import eager_lengths, install_eager_hooks
 from sglang_adaptive_spec.host.serving.plain_round import (
     PlainDecodeGraphRunner,
     PlainRounds,
     plain_round_unsupported_reason,
 )
 from sglang_adaptive_spec.host.serving.rows import context_tokens, row_keys
-from sglang_adaptive_spec.host.startup.capture import CaptureLists, garbage_hold
-from sglang_adaptive_spec.host.startup.extend_graphs import (
-    capture_missing_extends,
-    install_extend_hook,
+from sglang_adaptive_spec.host.startup.build_hooks import (
+    CAPTURES_ATTRIBUTE,
+    install_build_hooks,
+    install_gpu_hooks,
 )
+from sglang_adaptive_spec.host.startup.capture import CaptureLists, garbage_hold
 from sglang_adaptive_spec.host.startup.seeding import Seeding, seed_costs
-from sglang_adaptive_spec.host.startup.shared_index import install_index_hooks, shared_index
 from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
-from sglang_adaptive_spec.host.startup.workspaces import install_workspace_hook
 from sglang_adaptive_spec.loop.controller import AdaptiveController, Launch
 from sglang_adaptive_spec.loop.sharing import SharedTimes
 from sglang_adaptive_spec.loop.timing import RoundTimer
@@ -50,9 +47,6 @@ from sglang_adaptive_spec.runtime.pool import RuntimePool, Slot
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Tier
 
 logger = logging.getLogger(__name__)
-
-# Set on the target's model runner, where the capture hook finds its way back to the worker.
-CAPTURES_ATTRIBUTE = "_adaptive_spec_builder"
 
 TARGET_SLOTS = ("attn_backend", "decode_cuda_graph_runner")
 CHAIN_BUFFERS = ("_topk1_parents_prealloc", "_topk1_score_indices_prealloc")
@@ -69,57 +63,8 @@ def worker_class(host_class: type[Any]) -> type[Any]:
             f"ADAPTIVE_EAGLE needs the host's EAGLEWorkerV2 and got {host_class.__name__}: "
             "remove the plugin that replaces it, or serve with --speculative-algorithm EAGLE."
         )
-    install_build_hooks(
-        capture=capture_target_graphs,
-        get_backend=get_target_backend,
-        freeze_gc=garbage_hold.around_freeze_gc,
-        get_headroom=get_row_headroom,
-    )
+    install_build_hooks()
     return AdaptiveEagleWorker
-
-
-def capture_target_graphs(capture: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Wraps ``capture_decode_graph``: the target captures what the start-up tier needs."""
-    model_runner = kwargs.get("model_runner")
-    builder: TierBuilder | None = getattr(model_runner, CAPTURES_ATTRIBUTE, None)
-    if builder is None:  # the draft's runner, or another model's
-        return capture(*args, **kwargs)
-    with builder.startup_capture():
-        return capture(*args, **kwargs)
-
-
-def get_target_backend(
-    get_backend: Callable[..., Any], model_runner: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Wraps ``ModelRunner._get_attention_backend``: tiers share the workspace in use already.
-
-    The host gives every tier a private one (FlashInfer: 384 MB). It holds what one kernel leaves
-    to the next on the same stream; two tiers never run at once, so they can share it just as
-    draft, verify and prefill do (sglang 0.5.23 layers/attention/flashinfer_backend.py).
-    """
-    if hasattr(model_runner, CAPTURES_ATTRIBUTE):
-        kwargs = {**kwargs, "init_new_workspace": False}
-    return get_backend(model_runner, *args, **kwargs)
-
-
-def get_row_headroom(get_headroom: Callable[..., Any], *args: Any, **kwargs: Any) -> int:
-    """Wraps ``get_req_to_token_extra_context_len``: a row of slots holds a round's whole reserve.
-
-    The host reserves twice what a round may write, and gives a row that much past the context's
-    end for pages above 1 only. With eight steps or more, or a tree, a request that ends there
-    would write into its neighbour's row (sglang 0.5.23 mem_cache/allocation_sizing.py).
-    """
-    return max(int(get_headroom(*args, **kwargs)), get_alloc_reserve_per_decode())
-
-
-def install_gpu_hooks(server_args: Any) -> None:
-    """Hooks what attention backends keep for graphs; before any of them is made."""
-    if is_flashinfer_available():
-        install_workspace_hook()
-    install_extend_hook()
-    backends = attention_backends(resolved_view(server_args))
-    install_index_hooks(backends, use_mla_backend(server_args))
-    install_eager_hooks(backends)
 
 
 class AdaptiveDraftWorker(EagleDraftWorker):

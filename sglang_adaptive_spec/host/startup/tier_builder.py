@@ -17,12 +17,16 @@ from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.utils import get_available_gpu_memory
 
-from sglang_adaptive_spec.host.indices import Extent, extend_width
-from sglang_adaptive_spec.host.launch.request_cap import GRAPH_REQUESTS
-from sglang_adaptive_spec.host.launch.unsupported import attention_backends
+from sglang_adaptive_spec.host.attention.indices import Extent, extend_width
+from sglang_adaptive_spec.host.attention.shared_index import shared_index
+from sglang_adaptive_spec.host.attention.workspaces import provide_workspace
+from sglang_adaptive_spec.host.shapes import (
+    GRAPH_REQUESTS,
+    attention_backends,
+    plan_bytes,
+    plan_heads,
+)
 from sglang_adaptive_spec.host.startup.capture import CaptureLists, Meter, OutOfMemoryGuard
-from sglang_adaptive_spec.host.startup.shared_index import shared_index
-from sglang_adaptive_spec.host.startup.workspaces import plan_bytes, plan_heads, provide_workspace
 from sglang_adaptive_spec.runtime.builder import build_tiers
 from sglang_adaptive_spec.runtime.graphs import reachable_tiers
 from sglang_adaptive_spec.runtime.memory import MemoryModel

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from sglang.srt.plugins.hook_registry import HookType
 
-from sglang_adaptive_spec.host.registration import hook_now
+from sglang_adaptive_spec.host.hooks import hook_now
 
 
 class EagerLengths:

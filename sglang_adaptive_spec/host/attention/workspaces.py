@@ -17,7 +17,8 @@ from sglang.srt.environ import envs
 from sglang.srt.plugins.hook_registry import HookType
 from sglang.srt.runtime_context import get_buffer
 
-from sglang_adaptive_spec.host.registration import hook_now
+from sglang_adaptive_spec.host.hooks import hook_now
+from sglang_adaptive_spec.host.shapes import MOST_WORKSPACE_BYTES
 
 PREPARE = (
     "sglang.srt.layers.attention.flashinfer_backend"
@@ -27,46 +28,9 @@ FIRST_WRAPPERS = (
     "_adaptive_spec_first_wrappers"  # on the backend: per mode, those of the first size
 )
 PLAN_BUFFERS = ("_int_workspace_buffer", "_pin_memory_int_workspace_buffer")
-PACKED_ROWS = 128  # of the largest tile; smaller ones take less
-DECODE_ROWS = 16  # of a decode's tile, where no more query heads share a KV head
 WORKSPACE = "flashinfer_workspace"
-# Choices: the catch-ups of 256 requests of Llama 3.1 8B take 0.8 GB, those of 512, or of 256 with
-# twice the heads, 1.6 GB; the host never has more than 0.5 GB where tiers are switched.
+# A choice: the catch-ups of 256 requests of Llama 3.1 8B take 0.8 GB.
 LARGE_WORKSPACE_BYTES = 2**30
-MOST_WORKSPACE_BYTES = 2**31
-
-
-def plan_bytes(
-    batch_size: int, width: int, num_heads: int, num_kv_heads: int, head_dim: int
-) -> int:
-    """Returns what a plan for a CUDA graph may take of FlashInfer's workspace.
-
-    It keeps partial results of tiles of packed rows in fp32 (flashinfer 0.6
-    attention/scheduler.cuh:PrefillPlan).
-
-    Args:
-        batch_size: Requests in the graph.
-        width: Tokens per request.
-        num_heads: Query heads of this rank.
-        num_kv_heads: KV heads of this rank.
-        head_dim: Of both.
-    """
-    packed = width * max(1, num_heads // num_kv_heads)
-    tile_rows = DECODE_ROWS if width == 1 and packed <= DECODE_ROWS else PACKED_ROWS
-    num_tiles = -(-batch_size * packed // tile_rows) + batch_size - 1
-    return 4 * num_heads * num_tiles * tile_rows * (head_dim + 1)
-
-
-def plan_heads(model_config: Any, tp_size: int) -> tuple[int, int, int]:
-    """Returns a rank's query heads and KV heads and their width, as `plan_bytes` takes them."""
-    num_kv_heads = model_config.get_num_kv_heads(tp_size)
-    return model_config.num_attention_heads // tp_size, num_kv_heads, model_config.head_dim
-
-
-def largest_workspace_bytes() -> int:
-    """Returns the bytes that plans may take: what the user set, else what we provide."""
-    size = envs.SGLANG_FLASHINFER_WORKSPACE_SIZE
-    return int(size.get()) if size.is_set() else MOST_WORKSPACE_BYTES
 
 
 def provide_workspace(num_bytes: int, device: str) -> None:

@@ -20,8 +20,8 @@ from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import (
     EAGLEDraftExtendCudaGraphRunner,
 )
 
-from sglang_adaptive_spec.host.launch.unsupported import attention_backends
-from sglang_adaptive_spec.host.registration import hook_now
+from sglang_adaptive_spec.host.hooks import hook_now
+from sglang_adaptive_spec.host.shapes import attention_backends
 
 
 class ExtendGraphRunner(EAGLEDraftExtendCudaGraphRunner):

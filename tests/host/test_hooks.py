@@ -25,24 +25,24 @@ def host(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A module to hook, and a registry that forgets with the test."""
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    from sglang_adaptive_spec.host import registration
+    from sglang_adaptive_spec.host import hooks
 
     monkeypatch.setattr(HookRegistry, "_hooks", defaultdict(list))
     monkeypatch.setattr(HookRegistry, "_patched", set())
-    monkeypatch.setattr(registration, "_hooked", set())
+    monkeypatch.setattr(hooks, "_hooked", set())
     made = ModuleType("made_up_host")
     vars(made).update(step=lambda value: value, Kind=type("Kind", (), {}))
     monkeypatch.setitem(sys.modules, "made_up_host", made)
     return made
 
 
-def hook_now(*hooks: tuple[str, Any]) -> None:
+def hook_now(*wanted: tuple[str, Any]) -> None:
     """Hooks around each target, as the worker does."""
     from sglang.srt.plugins.hook_registry import HookType
 
-    from sglang_adaptive_spec.host import registration
+    from sglang_adaptive_spec.host import hooks
 
-    registration.hook_now([(target, hook, HookType.AROUND) for target, hook in hooks])
+    hooks.hook_now([(target, hook, HookType.AROUND) for target, hook in wanted])
 
 
 def test_a_hook_is_in_force_at_once_and_only_once(host: Any) -> None:

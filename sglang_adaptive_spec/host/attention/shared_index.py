@@ -19,8 +19,8 @@ import msgspec
 import torch
 from sglang.srt.plugins.hook_registry import HookType
 
-from sglang_adaptive_spec.host.indices import Extent
-from sglang_adaptive_spec.host.registration import hook_now
+from sglang_adaptive_spec.host.attention.indices import Extent
+from sglang_adaptive_spec.host.hooks import hook_now
 
 # On a FlashAttentionBackend: what holds its tables, and which of them are rows of `req_to_token`.
 PAGE_METADATA = (

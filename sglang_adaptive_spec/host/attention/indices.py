@@ -1,7 +1,7 @@
 """What the graphs of all tiers keep together to find KV slots: room for whole contexts.
 
 Where contexts are long this is most of what graphs take. Tiers never run at once, so there is one
-of each buffer, as large as the largest (tier, batch) needs it (host/startup/shared_index.py).
+of each buffer, as large as the largest (tier, batch) needs it (host/attention/shared_index.py).
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -64,7 +64,7 @@ class IndexShape(NamedTuple):
             view: The server's arguments, or as far as they are resolved.
             backends: Attention backends.
             model_config: The target's.
-            shapes: Heads of target and draft, as `workspaces.plan_heads` gives them.
+            shapes: Heads of target and draft, as `shapes.heads` gives them.
         """
         splits = view.triton_attention_num_kv_splits
         distinct = {(heads, width) for heads, _, width in shapes}

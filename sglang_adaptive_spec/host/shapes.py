@@ -1,0 +1,77 @@
+"""What launch and start-up both reckon with: backends, heads, and the memory that plans take."""
+
+from typing import Any
+
+from sglang.srt.arg_groups.model_override_base import model_config_of
+from sglang.srt.environ import envs
+from sglang.srt.utils.hf_transformers_utils import get_config
+
+ATTENTION_FLAGS = (
+    "attention_backend",
+    "decode_attention_backend",
+    "prefill_attention_backend",
+    "speculative_draft_attention_backend",
+)
+# A choice: the host's largest decode graph on one GPU of 60 to 160 GB.
+GRAPH_REQUESTS = 256
+PACKED_ROWS = 128  # of the largest tile of FlashInfer's plan; smaller ones take less
+DECODE_ROWS = 16  # of a decode's tile, where no more query heads share a KV head
+# A choice: the catch-ups of 512 requests of Llama 3.1 8B, or of 256 with twice the heads, take
+# 1.6 GB; the host never has more than 0.5 GB where tiers are switched.
+MOST_WORKSPACE_BYTES = 2**31
+
+
+def attention_backends(view: Any) -> set[str]:
+    """Returns every attention backend that resolved arguments name."""
+    return {name for flag in ATTENTION_FLAGS if (name := getattr(view, flag))}
+
+
+def draft_config(server_args: Any) -> Any:
+    """Returns the draft's Hugging Face config; the target's own when the draft is inside it."""
+    path = server_args.speculative_draft_model_path or server_args.model_path
+    return get_config(path, trust_remote_code=server_args.trust_remote_code)
+
+
+def heads(server_args: Any, tp_size: int) -> list[tuple[int, int, int]]:
+    """Returns query heads and KV heads of a rank and their width, of the target and the draft."""
+    target, draft = model_config_of(server_args), draft_config(server_args)
+    draft_heads = draft.num_attention_heads
+    draft_kv_heads = getattr(draft, "num_key_value_heads", None) or draft_heads
+    draft_dim = getattr(draft, "head_dim", None) or draft.hidden_size // draft_heads
+    return [
+        plan_heads(target, tp_size),
+        (draft_heads // tp_size, max(1, draft_kv_heads // tp_size), draft_dim),
+    ]
+
+
+def plan_heads(model_config: Any, tp_size: int) -> tuple[int, int, int]:
+    """Returns a rank's query heads and KV heads and their width, as `plan_bytes` takes them."""
+    num_kv_heads = model_config.get_num_kv_heads(tp_size)
+    return model_config.num_attention_heads // tp_size, num_kv_heads, model_config.head_dim
+
+
+def plan_bytes(
+    batch_size: int, width: int, num_heads: int, num_kv_heads: int, head_dim: int
+) -> int:
+    """Returns what a plan for a CUDA graph may take of FlashInfer's workspace.
+
+    It keeps partial results of tiles of packed rows in fp32 (flashinfer 0.6
+    attention/scheduler.cuh:PrefillPlan).
+
+    Args:
+        batch_size: Requests in the graph.
+        width: Tokens per request.
+        num_heads: Query heads of this rank.
+        num_kv_heads: KV heads of this rank.
+        head_dim: Of both.
+    """
+    packed = width * max(1, num_heads // num_kv_heads)
+    tile_rows = DECODE_ROWS if width == 1 and packed <= DECODE_ROWS else PACKED_ROWS
+    num_tiles = -(-batch_size * packed // tile_rows) + batch_size - 1
+    return 4 * num_heads * num_tiles * tile_rows * (head_dim + 1)
+
+
+def largest_workspace_bytes() -> int:
+    """Returns the bytes that plans may take: what the user set, else what we provide."""
+    size = envs.SGLANG_FLASHINFER_WORKSPACE_SIZE
+    return int(size.get()) if size.is_set() else MOST_WORKSPACE_BYTES

@@ -1,0 +1,61 @@
+"""When the draft catches up: zero-step rounds let it fall behind (host/serving/backlog.py)."""
+
+from collections.abc import Hashable, Sequence
+
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS
+
+
+class CatchUpSchedule:
+    """Counts per request how many rounds the draft is behind, and says when to catch up."""
+
+    def __init__(self, interval: int = CATCH_UP_ROUNDS) -> None:
+        self._interval = interval
+        # Per request of the newest zero-step round: rounds behind when the batch last changed.
+        self._behind: dict[Hashable, int] = {}
+        self._furthest = 0  # the largest of them
+        self._since = 0  # zero-step rounds of the same batch after that
+        self._requests: Sequence[Hashable] = ()
+
+    def is_behind(self, requests: Sequence[Hashable]) -> bool:
+        """Returns whether the draft lacks a token of any of ``requests``."""
+        behind = self._behind
+        return bool(behind) and any(request in behind for request in requests)
+
+    def debts(self, requests: Sequence[Hashable]) -> list[int]:
+        """Returns per request how many tokens the draft lacks."""
+        behind, since = self._behind, self._since
+        return [behind[request] + since if request in behind else 0 for request in requests]
+
+    def add_round(self, requests: Sequence[Hashable], is_last: bool) -> bool:
+        """Books one zero-step round; returns whether it must end with a catch-up.
+
+        Args:
+            requests: The rows of the batch. Others are forgotten: they left, or are prefilled anew.
+            is_last: The next round will draft.
+        """
+        if self._behind and requests == self._requests:
+            self._since += 1
+        else:
+            debts = self.debts(requests)
+            self._behind = {
+                request: debt + 1 for request, debt in zip(requests, debts, strict=True)
+            }
+            self._furthest, self._since = max(debts, default=-1) + 1, 0
+            self._requests = requests
+        return is_last or self._furthest + self._since >= self._interval
+
+    def forget(self, requests: Sequence[Hashable]) -> None:
+        """Takes note that ``requests`` are prefilled anew: the draft is level with them."""
+        if self.is_behind(requests):
+            debts = self.debts(tuple(self._behind))
+            self._behind = {
+                request: debt
+                for request, debt in zip(self._behind, debts, strict=True)
+                if request not in requests
+            }
+            self._furthest, self._since = max(self._behind.values(), default=0), 0
+            self._requests = ()
+
+    def settle(self) -> None:
+        """Books a catch-up of every request."""
+        self._behind, self._since = {}, 0
