@@ -5,7 +5,10 @@ server in another mode than asked for. The registered algorithm therefore is a s
 refuses with the reason; a working plugin rewrites the name before the host ever reaches it.
 """
 
+import copyreg
 import logging
+from dataclasses import fields
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +26,9 @@ def register() -> None:
     _registered = True
     from sglang_adaptive_spec.contract.check import contract_report
     from sglang_adaptive_spec.host import registration
+    from sglang_adaptive_spec.host.launch.request import AdaptiveRequest
 
+    copyreg.pickle(AdaptiveRequest, reduce_request)
     report = contract_report()
     if not report.ok:
         logger.error(report.message)
@@ -37,3 +42,16 @@ def register() -> None:
         "resolved, or start through sglang.launch_server, `sglang serve` or sgl.Engine."
     )
     registration.install_hooks()
+
+
+def reduce_request(request: Any) -> tuple[Any, ...]:
+    """Pickles an `AdaptiveRequest` as a call of `restore`."""
+    return restore, tuple(getattr(request, field.name) for field in fields(request))
+
+
+def restore(*values: Any) -> Any:
+    """Unpickles an `AdaptiveRequest`: registers the plugin in the process that it reaches."""
+    from sglang_adaptive_spec.host.launch.request import AdaptiveRequest
+
+    register()
+    return AdaptiveRequest(*values)

@@ -51,8 +51,11 @@ BUILTINS = (int, str, dict, list, tuple, set, type, BaseException)
 MODULES = (contextlib, gc, logging, math, os, platform, time, threading)
 CLASSES = (logging.Logger, threading.Thread, threading.Event, NamedTuple("Record", [("x", int)]))
 STANDARD = {name for owner in (*BUILTINS, *MODULES, *CLASSES) for name in dir(owner)}
-# Read by the host on our behalf, not by our code.
-IMPLIED = {"sglang.srt.arg_groups.fields.exec_.ExecGraph._NS_PATH"}
+# Used by the host or by pickle on our behalf, not by our code.
+IMPLIED = {
+    "sglang.srt.arg_groups.fields.exec_.ExecGraph._NS_PATH",
+    "sglang.srt.server_args.ServerArgs.__reduce__",
+}
 # Redefined, but not functions.
 PROPERTIES = {"sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.last_shared_read_runner"}
 CHANGES = (Kind.HOOK, Kind.OVERRIDE, Kind.WRITE)

@@ -1,5 +1,6 @@
 """ADAPTIVE_EAGLE becomes EAGLE at the largest tier, or static EAGLE with the user's own steps."""
 
+import io
 import json
 import logging
 import pickle
@@ -365,7 +366,23 @@ def test_a_draft_that_shares_indices_across_steps_is_served_static(
 def test_the_request_survives_pickling_with_the_arguments(models: dict[str, str]) -> None:
     server_args = arguments(models)
     _, request = resolved(server_args)
-    assert request_of(pickle.loads(pickle.dumps(server_args))) == request
+    carried = pickle.dumps(server_args)
+    assert request_of(pickle.loads(carried)) == request
+    # What unpickles it registers the plugin there: no child serves without it.
+    assert ("sglang_adaptive_spec.plugin", "restore") in named_by(pickle.dumps(request))
+
+
+def named_by(carried: bytes) -> set[tuple[str, str]]:
+    """Every (module, name) that unpickling looks up."""
+    found = set()
+
+    class Lookup(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            found.add((module, name))
+            return super().find_class(module, name)
+
+    Lookup(io.BytesIO(carried)).load()
+    return found
 
 
 def test_the_hosts_cap_on_running_requests_is_named_with_its_number(

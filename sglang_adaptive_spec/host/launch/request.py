@@ -1,11 +1,11 @@
 """What the user asked for, attached to the host's ServerArgs and carried into every process.
 
 The host pickles ServerArgs, bookkeeping attributes included, into its child processes. Unpickling
-this record registers the plugin there, so no child can serve without it, whatever SGLANG_PLUGINS
-says; where that fails, the child dies and the server never becomes ready.
+this record registers the plugin there (plugin.py:restore), so no child can serve without it,
+whatever SGLANG_PLUGINS says; where that fails, the child dies and the server never becomes ready.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from sglang_adaptive_spec.config.schema import AdaptiveConfig
@@ -35,16 +35,6 @@ class AdaptiveRequest:
     def startup_tier(self) -> Tier:
         """The largest tier: the host sizes its buffers and reserves by it."""
         return self.config.largest_tier
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, tuple(getattr(self, field.name) for field in fields(self))
-
-
-def _restore(*values: Any) -> AdaptiveRequest:
-    from sglang_adaptive_spec.plugin import register
-
-    register()
-    return AdaptiveRequest(*values)
 
 
 def request_of(server_args: Any) -> AdaptiveRequest | None:
