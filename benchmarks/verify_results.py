@@ -5,10 +5,13 @@
 A file passes if it has the agreed shape, its figures follow from the raw repeats beside them, and
 the code that ran is known: that of its commit or, where this history lacks it, that of this
 checkout. Findings are printed and fail nothing: a target that was missed, a part that was not
-measured, files of sglang_adaptive_spec/ that changed after the measurement.
+measured, files of sglang_adaptive_spec/ whose code changed after the measurement.
 """
 
+import ast
+import functools
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -85,15 +88,57 @@ def check_provenance(record: Raw, root: Path = ROOT) -> list[str]:
 
 
 def changed_since(record: Raw, root: Path = ROOT) -> list[str]:
-    """Returns the files of the package that are not as they were measured, by name below it."""
+    """Returns the files of the package that do not run as they were measured, by name below it.
+
+    A file that only moved, or of which only imports, comments and docstrings changed, runs as then.
+    """
     sha = record["git_sha"]
     if not is_ancestor(sha, root):  # then what ran is this very code
         return []
-    tracked = git(root, "diff", "--name-only", "--relative", sha, "--", CODE).splitlines()
+    listed = git(root, "diff", "-M", "--name-status", "--relative", sha, "--", CODE).splitlines()
     new = git(root, "ls-files", "--others", "--exclude-standard", "--", CODE).splitlines()
+    # Status and name, of a moved file both names; an untracked one has no status.
+    names = [(fields[1], fields[-1]) for fields in (line.split("\t") for line in listed)]
     return sorted(
-        name.removeprefix(f"{CODE}/") for name in {*tracked, *new} if name.endswith(SUFFIXES)
+        now.removeprefix(f"{CODE}/")
+        for then, now in [*names, *((name, name) for name in new)]
+        if now.endswith(SUFFIXES) and code_at(sha, then, root) != code_of(now, text_of(root / now))
     )
+
+
+def text_of(path: Path) -> str:
+    """Returns a file's text; none if it is gone."""
+    return path.read_text() if path.exists() else ""
+
+
+@functools.cache
+def code_at(commit: str, name: str, root: Path) -> str:
+    """Returns what of a file ran at a commit; that of an empty one if it was not there."""
+    try:
+        text = git(root, "show", f"{commit}:{name}")
+    except subprocess.CalledProcessError:
+        text = ""
+    return code_of(name, text)
+
+
+def code_of(name: str, text: str) -> str:
+    """Returns what of a file's text runs; of Python without imports, comments and docstrings."""
+    return ast.dump(Bare().visit(ast.parse(text))) if name.endswith(".py") else text
+
+
+class Bare(ast.NodeTransformer):
+    """Takes imports and strings that stand alone out of a module."""
+
+    def visit_Import(self, _node: ast.Import) -> None:
+        """Removes an import."""
+
+    def visit_ImportFrom(self, _node: ast.ImportFrom) -> None:
+        """Removes an import."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        """Removes a docstring."""
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if is_text else node
 
 
 def check_slice(result: Raw) -> list[str]:

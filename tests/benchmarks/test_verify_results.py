@@ -13,6 +13,9 @@ from benchmarks.provenance import CODE, code_sha256, code_sha256_at, git, withou
 from benchmarks.verify_results import changed_since, check_file, check_provenance, check_slice
 from tests.benchmarks.records import PROVENANCE, records
 
+# Enough that git sees a moved file as that.
+WORDS = '"""' + "A line that stays.\n" * 20 + '"""\n'
+
 
 @pytest.fixture(scope="module")
 def complete() -> dict[str, Any]:
@@ -127,6 +130,29 @@ def test_runtime_code_that_changed_since_is_named(
         commit(checkout)
     assert check_provenance(record, checkout) == []
     assert changed_since(record, checkout) == [name]
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ('"""Other words."""\nimport os\nsteps = 3  # as before\n', []),
+        ("steps = 4\n", ["room/moved.py"]),
+    ],
+)
+def test_a_file_that_moved_is_named_only_if_its_code_changed(
+    checkout: Path, text: str, changed: list[str]
+) -> None:
+    code = checkout / CODE / "code.py"
+    code.write_text(WORDS + "steps = 3\n")
+    commit(checkout)
+    record = measured_at(checkout)
+    room = checkout / CODE / "room"
+    room.mkdir()
+    code.rename(room / "moved.py")
+    (room / "moved.py").write_text(WORDS + text)
+    (room / "__init__.py").write_text('"""A room."""\n')
+    commit(checkout)
+    assert changed_since(record, checkout) == changed
 
 
 def test_a_run_of_uncommitted_code_is_found_out(checkout: Path) -> None:

@@ -56,8 +56,8 @@ class SharedIndex:
 
         Args:
             extent: Of the graphs of all tiers.
-            row_slots: KV slots of one request, those of a whole verify included (worker.py:
-                get_row_headroom).
+            row_slots: KV slots of one request, those of a whole verify included
+                (build_hooks.py:get_row_headroom).
         """
         self.extent, self.row_slots = extent, row_slots
 

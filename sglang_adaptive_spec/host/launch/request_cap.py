@@ -8,8 +8,8 @@ speculation. Elsewhere it is the largest batch with decode graphs, up to `GRAPH_
 Without a graph a decode waits for the CPU to launch it, so zero steps alone have some for batches
 beyond the host's largest, too, unless the user named the sizes.
 
-Every graph up to there must fit: on FlashInfer its plan into the workspace (workspaces.py), and the
-index that all tiers share (indices.py) beside the tiers.
+Every graph up to there must fit: on FlashInfer its plan into the workspace, and the index that all
+tiers share beside the tiers (host/attention/workspaces.py, indices.py).
 """
 
 import logging
