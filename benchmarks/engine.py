@@ -35,7 +35,7 @@ class ForcedPolicy:
 
     def choose(self, batch: Any) -> Any:
         """Returns the fixed tier, or the next of those that the batch may choose."""
-        tiers = self._policy.reachable(batch.size)
+        tiers = self._policy.ladder.of(batch.size)
         if self._num_steps is None:
             cycle = alternation(tiers)
             return cycle[next(self._turn) % len(cycle)]

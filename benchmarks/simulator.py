@@ -134,8 +134,7 @@ class RoundLog:
 def fresh_policy(costs: ServerCosts, seed: int) -> GoodputPolicy:
     """Returns the shipped policy as a server starts it, its own costs off by `COST_NOISE`."""
     config = load_config(None)
-    steps = {tier.num_steps for tier in costs.tiers}
-    config = config.without(set(config.candidate_steps) - steps)
+    config = config.on(config.ladder.without(set(config.tiers) - set(costs.tiers)))
     policy = build_policy(config, config.initial_steps(None))
     assert isinstance(policy, GoodputPolicy)
     policy.costs = costs.table_off_by(COST_NOISE, seed)

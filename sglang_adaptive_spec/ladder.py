@@ -2,54 +2,71 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from operator import le
+from types import MappingProxyType
 
 from sglang_adaptive_spec.tiers import Tier
 
 
-class Slots:
-    """Owns the tiers of every slot; a batch below the first bound belongs to the first slot."""
+class Ladder:
+    """Owns the tiers of every range; never changes. A batch below the first bound is in the first.
 
-    def __init__(self, tiers: Mapping[int, Sequence[Tier]]) -> None:
-        """Takes the tiers by the slot's lower bound.
+    What does not fit into memory is withdrawn: `without` gives another ladder.
+    """
+
+    def __init__(self, ranges: Mapping[int, Sequence[Tier]]) -> None:
+        """Takes the tiers by the range's lower bound.
 
         Raises:
-            ValueError: No slot, or one without tiers.
+            ValueError: No range, or one without tiers.
         """
-        if not tiers or not all(tiers.values()):
-            raise ValueError(f"candidates are {dict(tiers)}; every slot needs at least one tier")
-        self.tiers = {bound: tuple(sorted(tiers[bound])) for bound in sorted(tiers)}
-        self._bounds = list(self.tiers)
+        if not ranges or not all(ranges.values()):
+            raise ValueError(f"tiers are {dict(ranges)}; every range needs at least one")
+        self._bounds = sorted(ranges)
+        self.ranges: Mapping[int, tuple[Tier, ...]] = MappingProxyType(
+            {bound: tuple(sorted(ranges[bound])) for bound in self._bounds}
+        )
+        self.tiers = tuple(sorted({tier for tiers in ranges.values() for tier in tiers}))
 
     def bound(self, batch_size: int) -> int:
-        """Returns the lower bound of the slot that serves ``batch_size``."""
+        """Returns the lower bound of the range that ``batch_size`` is in."""
         return self._bounds[max(0, bisect_right(self._bounds, batch_size) - 1)]
 
     def of(self, batch_size: int) -> tuple[Tier, ...]:
-        """Returns the tiers of the slot that serves ``batch_size``, shallowest first."""
-        return self.tiers[self.bound(batch_size)]
+        """Returns what a batch may choose, shallowest first."""
+        return self.ranges[self.bound(batch_size)]
 
-    def without(self, tiers: Iterable[Tier]) -> "Slots":
-        """Returns these slots with ``tiers`` withdrawn.
+    def largest_batches(self, max_batch_size: int) -> dict[Tier, int]:
+        """Returns every tier that some batch of at most ``max_batch_size`` may choose.
 
-        A slot left empty gets the deepest remaining tier below its own shallowest one, so that it
+        With each the largest such batch.
+        """
+        largest: dict[Tier, int] = {}
+        for first, following in pairwise([1, *self._bounds[1:], max_batch_size + 1]):
+            if first <= max_batch_size:
+                last = min(following - 1, max_batch_size)
+                largest |= dict.fromkeys(self.of(first), last)
+        return largest
+
+    def without(self, tiers: Iterable[Tier]) -> "Ladder":
+        """Returns this ladder with ``tiers`` withdrawn.
+
+        A range left empty gets the deepest remaining tier below its own shallowest one, so that it
         never drafts deeper than it allows; if there is none, the shallowest remaining tier.
 
         Raises:
             ValueError: No tier would be left.
         """
         withdrawn = set(tiers)
-        remaining = {tier for kept in self.tiers.values() for tier in kept} - withdrawn
+        remaining = [tier for tier in self.tiers if tier not in withdrawn]
         if not remaining:
-            raise ValueError("every candidate tier was withdrawn; at least one must remain")
-        kept = {
-            bound: [tier for tier in allowed if tier not in withdrawn]
-            for bound, allowed in self.tiers.items()
-        }
-        return Slots(
+            raise ValueError("every tier was withdrawn; at least one must remain")
+        return Ladder(
             {
-                bound: kept[bound] or [clip(allowed[0], remaining)]
-                for bound, allowed in self.tiers.items()
+                bound: [tier for tier in allowed if tier not in withdrawn]
+                or [clip(allowed[0], remaining)]
+                for bound, allowed in self.ranges.items()
             }
         )
 

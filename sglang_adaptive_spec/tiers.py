@@ -5,8 +5,8 @@ what that very round accepted. All are named tuples: made, compared and hashed s
 round, and at batch 1 a round is bound by the CPU.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 
 class Tier(NamedTuple):
@@ -70,36 +70,3 @@ class RoundTime(NamedTuple):
     ms: float
     is_catch_up: bool = False  # a zero-step round that also caught the draft up
     num_rounds: int = 1  # it stands for: a tier known well is not timed in every round
-
-
-class Policy(Protocol):
-    """Chooses a tier per decode round; must be a pure function of what it was told.
-
-    One that can wait for its results says how many it takes together next: `results_at_once`.
-    """
-
-    def choose(self, batch: DecodeBatch) -> Tier:
-        """Returns the tier for the decode batch that is about to launch."""
-
-    def observe(self, observation: Observation) -> None:
-        """Learns from a finished round; rounds arrive in launch order, one round late."""
-
-    def observe_time(self, round_time: RoundTime) -> None:
-        """Learns what a round took; only uninterrupted rounds are reported."""
-
-    def reachable(self, batch_size: int) -> Sequence[Tier]:
-        """Returns every tier that ``choose`` may ever return for ``batch_size``."""
-
-    def slot(self, batch_size: int) -> int:
-        """Returns the lower bound of the batch-size slot that serves ``batch_size``."""
-
-    def without(self, tiers: Iterable[Tier]) -> "Policy":
-        """Returns a fresh policy that never chooses ``tiers``; asked before serving only."""
-
-    def describe(self) -> Mapping[str, Any]:
-        """Returns the policy's state for /server_info: slots with tier and estimate."""
-
-
-def results_at_once(policy: object) -> int:
-    """Returns how many results a policy takes together, as long as the batch stays the same."""
-    return int(getattr(policy, "results_at_once", 1))

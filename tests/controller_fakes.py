@@ -1,9 +1,9 @@
 """Fakes around a controller: pool, policies, clock, first drafts; and a round of theirs."""
 
-import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.loop.controller import AdaptiveController, Launch
 from sglang_adaptive_spec.tiers import (
@@ -36,7 +36,7 @@ class ScriptedPolicy:
 
     def __init__(self, *steps: int) -> None:
         self.script = [chain_tier(step) for step in steps]
-        self.most_drafting = math.inf  # requests; larger batches run zero steps alone
+        self.most_drafting: int | None = None  # requests; larger batches run zero steps alone
         self.observed: list[Observation] = []
         self.times: list[RoundTime] = []
         self.failing = ""
@@ -53,14 +53,12 @@ class ScriptedPolicy:
         self._fail_in("observe_time")
         self.times.append(round_time)
 
-    def reachable(self, batch_size: int) -> Sequence[Tier]:
-        return (*self.script, STARTUP) if batch_size <= self.most_drafting else (PLAIN_TIER,)
-
-    def slot(self, batch_size: int) -> int:
-        return 8 if batch_size >= 8 else 1
-
-    def without(self, tiers: Iterable[Tier]) -> "ScriptedPolicy":
-        return self
+    @property
+    def ladder(self) -> Ladder:
+        drafting = (*self.script, STARTUP)
+        if self.most_drafting is None:
+            return Ladder({1: drafting, 8: drafting})
+        return Ladder({1: drafting, self.most_drafting + 1: [PLAIN_TIER]})
 
     def describe(self) -> dict[str, Any]:
         return {}

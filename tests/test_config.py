@@ -22,7 +22,7 @@ from sglang_adaptive_spec.config.schema import (
     parse_config,
     preset_path,
 )
-from sglang_adaptive_spec.tiers import Tier
+from sglang_adaptive_spec.tiers import Tier, chain_tier
 from tests.hosts import REPO, host_source
 
 SUPPORTED_HOSTS = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
@@ -132,7 +132,7 @@ def test_slots_under_goodput_are_limits_in_place_of_the_presets(load):
     )
     assert config.slots == {1: SlotConfig((0, 5)), 32: SlotConfig((0,))}
     assert config.initial_steps(None) == 5
-    assert config.without({5}).slots[1].candidate_steps == (0,)
+    assert less(config, 5).slots[1].candidate_steps == (0,)
 
 
 @pytest.mark.parametrize("policy", ["ema", "goodput"])
@@ -325,30 +325,30 @@ def test_a_config_round_trips_through_its_file_and_through_pickle(config: Adapti
     assert pickle.loads(pickle.dumps(config)) == config
 
 
+def less(config: AdaptiveConfig, *steps: int) -> AdaptiveConfig:
+    """The config on a ladder without these chains."""
+    return config.on(config.ladder.without(map(chain_tier, steps)))
+
+
 @given(configs, st.data())
-def test_withdrawn_steps_are_gone_and_no_slot_grows_deeper(config: AdaptiveConfig, data):
-    withdrawn = data.draw(st.sets(st.sampled_from(config.candidate_steps)))
-    remaining = set(config.candidate_steps) - withdrawn
-    if not remaining:
-        with pytest.raises(ConfigError, match="none of the candidate steps"):
-            config.without(withdrawn)
+def test_on_a_narrower_ladder_all_but_the_tiers_stays(config: AdaptiveConfig, data):
+    withdrawn = data.draw(st.sets(st.sampled_from(config.tiers)))
+    if len(withdrawn) == len(config.tiers):
         return
-    narrowed = config.without(withdrawn)
+    ladder = config.ladder.without(withdrawn)
+    narrowed = config.on(ladder)
     assert replace(narrowed, slots=config.slots) == config
-    assert set(narrowed.candidate_steps) <= remaining
-    for bound, before in config.slots.items():
-        after = narrowed.slots[bound].candidate_steps
-        assert narrowed.slots[bound].candidate_trees == before.candidate_trees
-        assert after == tuple(s for s in before.candidate_steps if s in remaining) or (
-            len(after) == 1 and not remaining & set(before.candidate_steps)
-        )
-        assert not after or after[-1] <= max(before.candidate_steps[-1], min(remaining))
+    assert narrowed.ladder.ranges == ladder.ranges
+    assert not withdrawn & set(narrowed.tiers)
+    for bound, before in config.ladder.ranges.items():
+        kept = tuple(tier for tier in before if tier not in withdrawn)
+        assert ladder.ranges[bound] == kept or (not kept and len(ladder.ranges[bound]) == 1)
 
 
 def test_a_slot_that_loses_all_its_steps_gets_the_nearest_smaller_one(load):
     config = load('{"1": {"candidate_steps": [0, 1, 4]}, "8": {"candidate_steps": [3, 5]}}')
-    assert config.without({3, 5}).slots[8].candidate_steps == (1,)
-    assert config.without({0, 1, 3, 5}).slots[8].candidate_steps == (4,)
+    assert less(config, 3, 5).slots[8].candidate_steps == (1,)
+    assert less(config, 0, 1, 3, 5).slots[8].candidate_steps == (4,)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -29,7 +29,9 @@ def test_trees_stand_beside_chains_and_the_largest_shape_holds_both(load):
     assert config.largest_tier == Tier(5, 4, 9)
     assert config.initial_steps(None) == 2
     assert config.initial_tier(3) == Tier(3, 4, 9)
-    assert config.without({5}).slots[8].tiers == (Tier(1, 2, 3),)
+    narrowed = config.on(config.ladder.without([Tier(5, 1, 6)]))
+    assert narrowed.slots[1].tiers == (Tier(0, 1, 1), Tier(2, 1, 3), Tier(3, 4, 9))
+    assert narrowed.slots[8].tiers == (Tier(1, 2, 3),)
 
 
 def test_a_ladder_of_trees_alone_starts_in_its_middle(load):

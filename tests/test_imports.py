@@ -19,6 +19,7 @@ FLOORS = (
     "config",
     "contract",
     "trace",
+    "policy.protocol",
     "policy.acceptance",
     "policy.costs",
     "policy",

@@ -7,7 +7,7 @@ speculative/adaptive_spec_params.py:AdaptiveSpeculativeParams). Only the policy 
 keys; `goodput` measures what they guess. Reference: docs/config.md.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from sglang_adaptive_spec.config.file import (
     format_document,
     parse_document,
 )
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.tiers import Tier, chain_tier
 
 __all__ = [
@@ -88,9 +89,14 @@ class AdaptiveConfig:
         )
 
     @property
+    def ladder(self) -> Ladder:
+        """Which tiers a batch may choose."""
+        return Ladder({bound: slot.tiers for bound, slot in self.slots.items()})
+
+    @property
     def tiers(self) -> tuple[Tier, ...]:
         """The union of all slots' tiers, ascending."""
-        return tuple(sorted({tier for slot in self.slots.values() for tier in slot.tiers}))
+        return self.ladder.tiers
 
     @property
     def largest_tier(self) -> Tier:
@@ -150,24 +156,16 @@ class AdaptiveConfig:
             raise _topk_of_some(self, topk)
         return self.initial_tier(steps)
 
-    def without(self, steps: Collection[int]) -> "AdaptiveConfig":
-        """Returns this config with ``steps`` withdrawn from every slot.
-
-        A slot left empty gets the largest remaining step below its own smallest one, so that it
-        never drafts deeper than its file allows; if there is none, the smallest remaining step.
-
-        Raises:
-            ConfigError: No candidate step would be left.
-        """
-        remaining = tuple(step for step in self.candidate_steps if step not in steps)
-        if not remaining:
-            raise config_error(
-                self.source,
-                f"none of the candidate steps {', '.join(map(str, self.candidate_steps))} is left",
-                "at least one that fits into memory",
-                "free memory, or name smaller steps",
+    def on(self, ladder: Ladder) -> "AdaptiveConfig":
+        """Returns this config with the tiers of ``ladder``, which has the same ranges."""
+        slots = {
+            bound: replace(
+                slot,
+                candidate_steps=tuple(t.num_steps for t in ladder.ranges[bound] if t.topk == 1),
+                candidate_trees=tuple(t for t in ladder.ranges[bound] if t.topk > 1),
             )
-        slots = {bound: _withdraw(slot, remaining) for bound, slot in self.slots.items()}
+            for bound, slot in self.slots.items()
+        }
         return replace(self, slots=slots)
 
     def to_json(self) -> str:
@@ -299,11 +297,3 @@ def _given(keys: TuningKeys) -> dict[str, Any]:
     """Returns the tuning keys that the file names, and only those."""
     names = TuningKeys.__struct_fields__
     return {name: value for name in names if (value := getattr(keys, name)) is not UNSET}
-
-
-def _withdraw(slot: SlotConfig, remaining: tuple[int, ...]) -> SlotConfig:
-    kept = tuple(step for step in slot.candidate_steps if step in remaining)
-    if not kept and not slot.candidate_trees:
-        below = [step for step in remaining if step < slot.candidate_steps[0]]
-        kept = (below[-1] if below else remaining[0],)
-    return replace(slot, candidate_steps=kept)

@@ -21,15 +21,8 @@ from typing import NamedTuple, Protocol
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.loop.sharing import SharedTimes
-from sglang_adaptive_spec.tiers import (
-    PLAIN_TIER,
-    DecodeBatch,
-    Observation,
-    Policy,
-    RoundTime,
-    Tier,
-    results_at_once,
-)
+from sglang_adaptive_spec.policy.protocol import Policy, results_at_once
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, RoundTime, Tier
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +151,7 @@ class AdaptiveController:
 
     def may_draft(self, batch_size: int) -> bool:
         """Returns whether a batch may run another tier than zero steps."""
-        return set(self.policy.reachable(batch_size)) != {PLAIN_TIER}
+        return self.policy.ladder.of(batch_size) != (PLAIN_TIER,)
 
     def attach(self, first_drafts: FirstDrafts) -> None:
         """Keeps what the newest round learned about first drafts beside its launch."""
@@ -241,8 +234,8 @@ class AdaptiveController:
 
     def _count_switch(self, tier: Tier, batch_size: int) -> None:
         if self._batch_size:  # else it is the first choice, which switches from nothing
-            is_same_slot = self.policy.slot(self._batch_size) == self.policy.slot(batch_size)
-            reason = "policy" if is_same_slot else "batch_size"
+            bound = self.policy.ladder.bound
+            reason = "policy" if bound(self._batch_size) == bound(batch_size) else "batch_size"
             self.counters.num_switches[reason] += 1
             logger.debug("tier %s -> %s (%s)", self.decode_tier, tier, reason)
         self.decode_tier = tier

@@ -16,17 +16,12 @@ from typing import Any, NamedTuple
 
 from sglang_adaptive_spec.config.file import config_error
 from sglang_adaptive_spec.config.schema import AdaptiveConfig
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.ema import EmaPolicy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.tiers import (
-    DecodeBatch,
-    Observation,
-    Policy,
-    RoundTime,
-    Tier,
-    results_at_once,
-)
+from sglang_adaptive_spec.policy.protocol import Policy, results_at_once
+from sglang_adaptive_spec.tiers import DecodeBatch, Observation, RoundTime, Tier
 from sglang_adaptive_spec.trace.record import TraceRecorder
 
 MOVE_REASONS = (
@@ -125,6 +120,11 @@ class WatchedPolicy:
         self._expectations: dict[Tier, tuple[float, float]] = {}  # tokens and ms, as decided last
 
     @property
+    def ladder(self) -> Ladder:
+        """The policy's."""
+        return self.policy.ladder
+
+    @property
     def results_at_once(self) -> int:
         """How many results the policy takes together next."""
         return results_at_once(self.policy)
@@ -158,18 +158,6 @@ class WatchedPolicy:
             if expected is not None:
                 self.meter.add(round_time, before.tokens, expected, before.is_probe)
         self.policy.observe_time(round_time)
-
-    def reachable(self, batch_size: int) -> Sequence[Tier]:
-        """Returns every tier that the policy may choose for ``batch_size``."""
-        return self.policy.reachable(batch_size)
-
-    def slot(self, batch_size: int) -> int:
-        """Returns the lower bound of the policy's slot for ``batch_size``."""
-        return self.policy.slot(batch_size)
-
-    def without(self, tiers: Iterable[Tier]) -> "WatchedPolicy":
-        """Returns a fresh policy that never chooses ``tiers``, watched alike."""
-        return WatchedPolicy(self.policy.without(tiers), self.meter.by_tier, self.recorder)
 
     def describe(self) -> Mapping[str, Any]:
         """Returns the policy's own description."""

@@ -14,8 +14,7 @@ differs is what it is told (`EmaPolicy.observe`). See docs/config.md.
 """
 
 import math
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sglang_adaptive_spec.config.schema import AdaptiveConfig, SlotConfig
@@ -116,8 +115,8 @@ class EmaPolicy:
         self.config = config
         self.initial_steps = initial_steps
         self.num_stale = 0  # observations of another depth than their slot's, not averaged
-        self._bounds = sorted(config.slots)
-        self._slots = [StepSlot(config.slots[bound], initial_steps) for bound in self._bounds]
+        self.ladder = config.ladder
+        self._slots = {bound: StepSlot(slot, initial_steps) for bound, slot in config.slots.items()}
 
     def choose(self, batch: DecodeBatch) -> Tier:
         """Returns the tier in force for the batch's size."""
@@ -141,14 +140,6 @@ class EmaPolicy:
         """Does what the host's ``on_verify_complete`` does; returns whether the tier changed."""
         return self._slot_of(batch_size).update(num_correct_drafts)
 
-    def reachable(self, batch_size: int) -> Sequence[Tier]:
-        """Returns the candidates of the slot that serves ``batch_size``, shallowest first."""
-        return self._slot_of(batch_size).tiers
-
-    def slot(self, batch_size: int) -> int:
-        """Returns the lower bound of the slot that serves ``batch_size``."""
-        return self._bounds[self._slot_idx(batch_size)]
-
     def describe(self) -> dict[str, dict[str, Any]]:
         """Returns every slot by its lower bound: candidates, current steps, average."""
         return {
@@ -157,17 +148,8 @@ class EmaPolicy:
                 "current_steps": slot.tier.num_steps,
                 "ema_accept_len": slot.ema_accept_len,
             }
-            for bound, slot in zip(self._bounds, self._slots, strict=True)
+            for bound, slot in self._slots.items()
         }
 
-    def without(self, tiers: Iterable[Tier]) -> "EmaPolicy":
-        """Returns a fresh policy that never chooses ``tiers``; see `AdaptiveConfig.without`."""
-        steps = {tier.num_steps for tier in tiers}
-        return EmaPolicy(self.config.without(steps), self.initial_steps)
-
     def _slot_of(self, batch_size: int) -> StepSlot:
-        return self._slots[self._slot_idx(batch_size)]
-
-    def _slot_idx(self, batch_size: int) -> int:
-        # A batch below the first bound belongs to the first slot.
-        return max(0, bisect_right(self._bounds, batch_size) - 1)
+        return self._slots[self.ladder.bound(batch_size)]

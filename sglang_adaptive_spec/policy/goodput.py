@@ -12,12 +12,12 @@ clock, no randomness.
 """
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
-from sglang_adaptive_spec.ladder import Slots, clip
+from sglang_adaptive_spec.ladder import Ladder, clip
 from sglang_adaptive_spec.policy.acceptance.hazards import SLOW_MEMORY, Floats
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.costs.table import CostTable
@@ -70,18 +70,18 @@ class GoodputPolicy:
 
     def __init__(
         self,
-        candidates: Mapping[int, Sequence[Tier]],
+        ladder: Ladder,
         costs: CostTable,
         acceptance: AcceptanceModel,
         initial: Tier,
     ) -> None:
-        """Takes the tiers allowed per batch-size slot (by its lower bound).
+        """Takes what a batch may choose, what rounds cost and what is accepted.
 
         Raises:
-            ValueError: No slot, a slot without tiers, or a tier that the model does not know.
+            ValueError: A tier that the model of acceptance does not know.
         """
-        self.slots = Slots(candidates)
-        _check(self.slots, acceptance)
+        self.ladder = ladder
+        _check(ladder, acceptance)
         self.costs = costs
         self.acceptance = acceptance
         self.initial = initial
@@ -91,7 +91,7 @@ class GoodputPolicy:
         self.decision: Decision | None = None
         self.results_at_once = RESULTS_AT_ONCE  # 1 until a batch of new requests is decided about
         self.num_switches: dict[str, int] = {"gain": 0, "slot": 0, "fresh": 0}
-        self._last_of_slot: dict[int, Tier] = {}
+        self._last_of_range: dict[int, Tier] = {}
         self._num_timed: dict[Tier, int] = {}
         self._round = 0
         self._due = 0.0  # rounds until the next decision
@@ -142,29 +142,10 @@ class GoodputPolicy:
 
         Beyond the measured sizes its time would count for those of the largest.
         """
-        if len(self.reachable(round_time.batch_size)) > 1:
+        if len(self.ladder.of(round_time.batch_size)) > 1:
             self.costs.observe(round_time)
             self.prober.saw_time(round_time.tier, round_time.ms)
             self._num_timed[round_time.tier] = self._num_timed.get(round_time.tier, 0) + 1
-
-    def reachable(self, batch_size: int) -> Sequence[Tier]:
-        """Returns the tiers of the slot that serves ``batch_size``, shallowest first."""
-        return self.slots.of(batch_size)
-
-    def slot(self, batch_size: int) -> int:
-        """Returns the lower bound of the slot that serves ``batch_size``."""
-        return self.slots.bound(batch_size)
-
-    def without(self, tiers: Iterable[Tier]) -> "GoodputPolicy":
-        """Returns a fresh policy that never chooses ``tiers`` (`Slots.without`).
-
-        Asked before serving only.
-
-        Raises:
-            ValueError: No tier would be left.
-        """
-        slots = self.slots.without(tiers)
-        return GoodputPolicy(slots.tiers, self.costs, self.acceptance, self.initial)
 
     def describe(self) -> dict[str, Any]:
         """Returns slots, last decision, acceptance, costs and probing for /server_info."""
@@ -175,9 +156,9 @@ class GoodputPolicy:
             "slots": {
                 str(bound): {
                     "candidate_tiers": [tier.label for tier in tiers],
-                    "current_tier": self._last_of_slot.get(bound, self._start(tiers)).label,
+                    "current_tier": self._last_of_range.get(bound, self._start(tiers)).label,
                 }
-                for bound, tiers in self.slots.tiers.items()
+                for bound, tiers in self.ladder.ranges.items()
             },
             "decision": None if self.decision is None else self.decision.describe(),
             "acceptance": self.acceptance.describe(),
@@ -192,7 +173,7 @@ class GoodputPolicy:
         self._due -= DECISION_ROUNDS * REDECIDE_BATCH / size
         if abs(size - len(self._requests)) > size / REDECIDE_BATCH:
             self._due = 0.0
-        if self.slot(size) != self.slot(len(self._requests)):
+        if self.ladder.bound(size) != self.ladder.bound(len(self._requests)):
             self._due = 0.0
         if self._requests and self._known_requests.isdisjoint(requests):
             self._start_afresh(size)
@@ -207,7 +188,7 @@ class GoodputPolicy:
         """Gives a batch of none but new requests the chance to differ from those before."""
         self.acceptance.shorten_memory()
         self.results_at_once = 1
-        allowed = self.reachable(size)
+        allowed = self.ladder.of(size)
         start = self._start(allowed)
         if self.home not in allowed:  # no decision comes before FRESH_ROUNDS
             self._move(clip(self.home, allowed), "slot")
@@ -220,8 +201,8 @@ class GoodputPolicy:
 
     def _decide(self, batch: DecodeBatch) -> None:
         self.results_at_once = RESULTS_AT_ONCE
-        slot = self.slot(batch.size)
-        allowed = self.slots.tiers[slot]
+        bound = self.ladder.bound(batch.size)
+        allowed = self.ladder.ranges[bound]
         if self.home not in allowed:
             self._move(clip(self.home, allowed), "slot")
         probe = self.prober.probe
@@ -232,7 +213,7 @@ class GoodputPolicy:
             self._weigh(batch, known)
         if len(known) < len(allowed):
             self._explore(allowed, known)
-        self._last_of_slot[slot] = self.home
+        self._last_of_range[bound] = self.home
         self._due = self._interval = self._next_interval(batch.size)
 
     def _next_interval(self, batch_size: int) -> int:
@@ -381,8 +362,8 @@ class GoodputPolicy:
             prober.start(nearest, UNTIMED_PROBE_ROUNDS, self._home_ms, self._num_catch_up())
 
 
-def _check(slots: Slots, acceptance: AcceptanceModel) -> None:
-    for tier in (tier for tiers in slots.tiers.values() for tier in tiers):
+def _check(ladder: Ladder, acceptance: AcceptanceModel) -> None:
+    for tier in ladder.tiers:
         if tier.num_steps > acceptance.max_steps:
             raise ValueError(
                 f"candidate {tier} is deeper than {acceptance.max_steps} steps, "

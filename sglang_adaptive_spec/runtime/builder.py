@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from operator import le
 from typing import NamedTuple, Protocol
 
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import RuntimePool, TierState
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
@@ -38,11 +39,13 @@ WHAT_TO_CHANGE = (
 class TierHost(Protocol):
     """What building a tier needs from the host."""
 
-    def reachable_by_batch(self) -> Sequence[Sequence[Tier]]:
-        """Returns what batches of 1, 2, ... requests may choose, given the tiers left out."""
+    @property
+    def ladder(self) -> Ladder:
+        """What a batch may choose, given the tiers left out so far."""
 
-    def reachable_without(self, tier: Tier) -> Sequence[Sequence[Tier]]:
-        """Returns `reachable_by_batch` as it would be with ``tier`` left out, too."""
+    @property
+    def max_batch_size(self) -> int:
+        """Largest batch the scheduler can form."""
 
     def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
         """Returns the batch sizes to capture for ``tier``, given the tiers left out so far."""
@@ -185,7 +188,7 @@ def _cap_that_leaves(host: TierHost, tiers: set[Tier], rest_gb: float) -> int | 
     least = host.lower_cap_size()
     if least is None:
         return None
-    most = len(host.reachable_by_batch())
+    most = host.max_batch_size
     caps: list[int] = [*range(most - CAP_STEP, least, -CAP_STEP), least]
     for cap in caps:
         if host.agree(_reserve_gb(host, tiers, cap) <= rest_gb):
@@ -195,13 +198,10 @@ def _cap_that_leaves(host: TierHost, tiers: set[Tier], rest_gb: float) -> int | 
 
 def _reserve_gb(host: TierHost, tiers: set[Tier], cap: int | None = None) -> float:
     """Counts the largest batch of each tier: an eager verify is larger than any graph's."""
-    by_batch = host.reachable_by_batch()[:cap]
-    rows = (
-        batch_size * tier.num_draft_tokens
-        for batch_size, reachable in enumerate(by_batch, start=1)
-        for tier in tiers.intersection(reachable)
-    )
-    num_penalized = min(host.num_penalized(), len(by_batch))
+    largest_batch = host.max_batch_size if cap is None else cap
+    largest = host.ladder.largest_batches(largest_batch)
+    rows = (largest[tier] * tier.num_draft_tokens for tier in tiers & largest.keys())
+    num_penalized = min(host.num_penalized(), largest_batch)
     return reserved_gb(max(rows, default=0), num_penalized, host.vocab_size())
 
 
@@ -215,13 +215,14 @@ def _can_leave_out(host: TierHost, tier: Tier, built: set[Tier]) -> bool:
 
     A tier that is not built yet gets them.
     """
-    by_batch = zip(host.reachable_by_batch(), host.reachable_without(tier), strict=True)
-    fallbacks = {other for before, after in by_batch for other in set(after) - set(before)}
+    before, after = host.ladder, host.ladder.without([tier])
+    sizes = range(1, host.max_batch_size + 1)
+    fallbacks = {other for size in sizes for other in set(after.of(size)) - set(before.of(size))}
     return all(other not in built or all(map(le, other, tier)) for other in fallbacks)
 
 
 def _reachable(host: TierHost) -> set[Tier]:
-    return {tier for tiers in host.reachable_by_batch() for tier in tiers}
+    return set(host.ladder.largest_batches(host.max_batch_size))
 
 
 def _built(pool: RuntimePool) -> set[Tier]:

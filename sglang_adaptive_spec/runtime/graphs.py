@@ -5,15 +5,16 @@ It belongs to a tier if any of those batches may choose the tier; a batch above 
 captured size runs eager at every tier.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.tiers import Tier
 
 
 def graph_batch_sizes(
     tier: Tier,
     captured: Sequence[int],
-    reachable: Callable[[int], Collection[Tier]],
+    ladder: Ladder,
     max_batch_size: int,
 ) -> list[int]:
     """Returns the sizes of ``captured`` that a batch running at ``tier`` may pad to.
@@ -21,14 +22,14 @@ def graph_batch_sizes(
     Args:
         tier: The tier to capture.
         captured: The host's capture list, in any order.
-        reachable: Tiers that a batch of the given size may choose.
+        ladder: What a batch may choose.
         max_batch_size: Largest batch the scheduler can form.
     """
     needed: list[int] = []
     previous = 0
     for size in sorted(set(captured)):
         batches = range(previous + 1, min(size, max_batch_size) + 1)
-        if any(tier in reachable(batch) for batch in batches):
+        if any(tier in ladder.of(batch) for batch in batches):
             needed.append(size)
         previous = size
     return needed
@@ -43,10 +44,3 @@ def thinned(captured: Sequence[int]) -> list[int]:
     sizes = sorted(set(captured))
     odd_parts = {size: size // (size & -size) for size in sizes}
     return [size for size in sizes if odd_parts[size] in (1, 3) or size == sizes[-1]]
-
-
-def reachable_tiers(
-    reachable: Callable[[int], Collection[Tier]], max_batch_size: int
-) -> frozenset[Tier]:
-    """Returns every tier that some batch of at most ``max_batch_size`` may choose."""
-    return frozenset(tier for batch in range(1, max_batch_size + 1) for tier in reachable(batch))

@@ -122,7 +122,14 @@ def _chains_of(name: str) -> AdaptiveConfig:
 def _shipped(steps: Sequence[int]) -> AdaptiveConfig:
     """Returns the default config less the steps that have no costs: a server left them out."""
     config = load_config(None)
-    return config.without(set(config.candidate_steps) - set(steps))
+    missing = [tier for tier in config.tiers if tier.num_steps not in steps]
+    if len(missing) == len(config.tiers):
+        raise SimulateError(
+            f"the round times are those of {', '.join(map(str, steps))} steps, and the default "
+            f"config has none of them; allowed: {', '.join(map(str, config.candidate_steps))}; "
+            "fix: name a config with --config, or other costs."
+        )
+    return config.on(config.ladder.without(missing))
 
 
 def _workloads(request: Request, max_steps: int) -> list[Workload]:

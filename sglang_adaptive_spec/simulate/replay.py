@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from sglang_adaptive_spec.loop.timing import Sampling
+from sglang_adaptive_spec.policy.protocol import results_at_once
 from sglang_adaptive_spec.simulate.workload import Clock, Live, Workload
 from sglang_adaptive_spec.tiers import (
     CATCH_UP_ROUNDS,
@@ -24,7 +25,6 @@ from sglang_adaptive_spec.tiers import (
     Observation,
     RoundTime,
     Tier,
-    results_at_once,
 )
 
 TIME_NOISE = 0.02  # relative standard deviation of a measured period

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.engine import Calls, Engine, ForcedPolicy, Stopwatch, alternation
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.tiers import DecodeBatch, Tier, chain_tier
 
@@ -21,11 +22,10 @@ def batch_of(size: int) -> DecodeBatch:
 class SmallPolicy:
     """Chooses the deepest of a few tiers; below eight requests only two are reachable."""
 
-    def choose(self, batch: DecodeBatch) -> Tier:
-        return self.reachable(batch.size)[-1]
+    ladder = Ladder({1: TIERS[:2], 8: TIERS})
 
-    def reachable(self, batch_size: int) -> Sequence[Tier]:
-        return TIERS if batch_size >= 8 else TIERS[:2]
+    def choose(self, batch: DecodeBatch) -> Tier:
+        return self.ladder.of(batch.size)[-1]
 
     def describe(self) -> dict[str, str]:
         return {"of": "its own"}

@@ -11,6 +11,7 @@ from benchmarks import simulator
 from benchmarks.acceptance import expected_tokens
 from benchmarks.server_costs import ServerCosts, keep_costs
 from benchmarks.simulator import RESULTS, Visitor
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
@@ -84,7 +85,9 @@ def test_a_visit_gives_the_expected_tokens_over_the_period(
     costs: ServerCosts, measured: Any, num_steps: int, name: str
 ) -> None:
     tier, size = chain_tier(num_steps), 16
-    policy = GoodputPolicy({1: [tier]}, costs.table_off_by(0.0, 1), AcceptanceModel(10), tier)
+    policy = GoodputPolicy(
+        Ladder({1: [tier]}), costs.table_off_by(0.0, 1), AcceptanceModel(10), tier
+    )
     args = simulator.windows_of(measured)
     rate = simulator.visit(Visitor(policy), cell(size, name, 0.0), costs, args, seed=1)
 

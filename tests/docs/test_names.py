@@ -158,7 +158,7 @@ def keys_of_server_info() -> set[str]:
 def keys_of_policy(preset: str) -> set[str]:
     """What a policy shows of itself after some rounds."""
     policy = build_policy(load_config(preset), 1)
-    tiers = policy.reachable(1)
+    tiers = policy.ladder.of(1)
     if isinstance(policy, GoodputPolicy):
         for tier in tiers:
             policy.costs.seed(tier, 1, 0, 10.0 + tier.num_steps)

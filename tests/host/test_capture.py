@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 
 
@@ -104,12 +105,12 @@ def test_zero_steps_decode_larger_batches_with_graphs(
     monkeypatch.setattr(capture, "check_cuda_graph_backend", lambda *_: False)
     monkeypatch.setattr(capture, "get_batch_sizes_to_capture", lambda *_: ([1, 8, 256], []))
     runner = SimpleNamespace(max_running_requests=cap, device="cuda")
-    policy = SimpleNamespace(reachable=lambda _size: (PLAIN_TIER, chain_tier(3)))
-    lists = capture.CaptureLists(runner, SimpleNamespace(policy=policy), False, (320, 512))
+    ladder = Ladder({1: [PLAIN_TIER, chain_tier(3)]})
+    lists = capture.CaptureLists(runner, ladder, False, (320, 512))
     assert lists.decode_sizes(tier) == (*lists.sizes(tier), *larger) == (1, 8, 256, *larger)
 
 
 def test_where_nothing_is_captured_no_larger_batch_is(capture: Any) -> None:
     runner = SimpleNamespace(max_running_requests=4096, device="cpu")
-    lists = capture.CaptureLists(runner, SimpleNamespace(), False, (320, 512))
+    lists = capture.CaptureLists(runner, Ladder({1: [PLAIN_TIER]}), False, (320, 512))
     assert lists.decode_sizes(PLAIN_TIER) == ()

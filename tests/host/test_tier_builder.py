@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive_spec.ladder import Slots
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, chain_tier
 
@@ -34,7 +34,7 @@ class Captures:
     def __init__(self, worker: Worker, plain_up_to: int | None = None) -> None:
         self._runner = worker.runner
         upper = [PLAIN_TIER] if plain_up_to is None else [THREE]
-        self.reachable = Slots({1: [PLAIN_TIER, THREE], (plain_up_to or 32) + 1: upper}).of
+        self.ladder = Ladder({1: [PLAIN_TIER, THREE], (plain_up_to or 32) + 1: upper})
 
     @property
     def max_batch_size(self) -> int:
@@ -42,7 +42,7 @@ class Captures:
 
     def sizes(self, tier: Any) -> tuple[int, ...]:
         captured = [1, 2, 4, 8, 16, 32, 64, 128, 256]
-        return tuple(graph_batch_sizes(tier, captured, self.reachable, self.max_batch_size))
+        return tuple(graph_batch_sizes(tier, captured, self.ladder, self.max_batch_size))
 
     def decode_sizes(self, tier: Any) -> tuple[int, ...]:
         return self.sizes(tier) + ((512,) if tier == PLAIN_TIER else ())

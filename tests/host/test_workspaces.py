@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_adaptive_spec.ladder import Slots
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 
@@ -131,13 +131,13 @@ def builder(
         target_worker=SimpleNamespace(model_runner=runner),
         draft_worker=SimpleNamespace(draft_runner=runner),
     )
-    reachable = Slots(slots).of
+    ladder = Ladder(slots)
 
     def sizes(tier: Tier) -> list[int]:
-        return graph_batch_sizes(tier, CAPTURED, reachable, max_batch_size)
+        return graph_batch_sizes(tier, CAPTURED, ladder, max_batch_size)
 
     captures = SimpleNamespace(
-        max_batch_size=max_batch_size, reachable=reachable, sizes=sizes, decode_sizes=sizes
+        max_batch_size=max_batch_size, ladder=ladder, sizes=sizes, decode_sizes=sizes
     )
     return TierBuilder(worker, captures, SimpleNamespace(states=[]), chain_tier(3))  # type: ignore[arg-type]
 

@@ -16,11 +16,11 @@ from sglang_adaptive_spec.config.schema import (
 from sglang_adaptive_spec.loop.meter import WatchedPolicy, open_recorder, policy_state
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.protocol import Policy
 from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
     Observation,
-    Policy,
     RoundTime,
     Tier,
     chain_tier,
@@ -155,9 +155,7 @@ def test_the_watched_policy_decides_as_it_would_alone() -> None:
     watched.run(LONG)
     assert alone.ran == watched.ran
     assert len(set(watched.ran)) > 1
-    assert list(watched.watched.reachable(1)) == TIERS
-    fewer = watched.watched.without([PLAIN_TIER])
-    assert PLAIN_TIER not in fewer.reachable(1)
+    assert list(watched.watched.ladder.of(1)) == TIERS
 
 
 def test_the_state_is_plain_and_shows_both_sides() -> None:

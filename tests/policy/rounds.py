@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.tiers import (
@@ -80,7 +81,7 @@ def goodput(
         bound: [chain_tier(steps) for steps in allowed] for bound, allowed in candidates.items()
     }
     return GoodputPolicy(
-        tiers, KnownCosts(ms, is_seeded), AcceptanceModel(MAX_STEPS), chain_tier(initial)
+        Ladder(tiers), KnownCosts(ms, is_seeded), AcceptanceModel(MAX_STEPS), chain_tier(initial)
     )
 
 

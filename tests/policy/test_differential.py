@@ -76,7 +76,7 @@ def our_trace(module: Any, case: Case, config: Any) -> Iterator[list[Any]]:
         steps = policy.choose(batch).num_steps
         changed = policy.update(drafts, batch_size)
         answer = policy.choose(batch).num_steps if changed else None
-        slot = policy.describe()[str(policy.slot(batch_size))]
+        slot = policy.describe()[str(policy.ladder.bound(batch_size))]
         yield [steps, answer, slot["ema_accept_len"].hex()]
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_adaptive_spec.config.schema import AdaptiveConfig, SlotConfig, load_config
+from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.ema import EmaPolicy
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Tier, chain_tier
 
@@ -53,10 +54,10 @@ def state(policy: EmaPolicy):
 def test_the_choice_is_always_reachable_and_the_average_finite(policy: EmaPolicy, rounds):
     for batch_size, accepted in rounds:
         before = policy.choose(DecodeBatch(batch_size, ()))
-        assert before in policy.reachable(batch_size)
+        assert before in policy.ladder.of(batch_size)
         changed = policy.update(accepted, batch_size)
         assert changed == (policy.choose(DecodeBatch(batch_size, ())) != before)
-        average = state(policy)[str(policy.slot(batch_size))]["ema_accept_len"]
+        average = state(policy)[str(policy.ladder.bound(batch_size))]["ema_accept_len"]
         assert math.isfinite(average)
         assert -1 <= average <= 8
 
@@ -178,9 +179,9 @@ def test_observe_is_the_hosts_update_for_a_round_of_the_slots_own_tier():
 )
 def test_a_batch_belongs_to_the_slot_of_the_largest_lower_bound(batch_size: int, slot: int):
     policy = EmaPolicy(load_config("conservative"), 3)
-    assert policy.slot(batch_size) == slot
+    assert policy.ladder.bound(batch_size) == slot
     steps = policy.config.slots[slot].candidate_steps
-    assert [tier.num_steps for tier in policy.reachable(batch_size)] == list(steps)
+    assert [tier.num_steps for tier in policy.ladder.of(batch_size)] == list(steps)
 
 
 def test_slots_average_apart():
@@ -198,8 +199,9 @@ def test_describe_shows_every_slot_as_server_info_does():
 
 
 def test_a_withdrawn_tier_is_never_reachable_and_the_initial_step_snaps_as_the_host_does():
-    policy = EmaPolicy(load_config("host-default"), 7).without([chain_tier(7), PLAIN_TIER])
-    reachable = {tier.num_steps for size in range(1, 200) for tier in policy.reachable(size)}
+    config = load_config("host-default")
+    policy = build_policy(config, 7, config.ladder.without([chain_tier(7), PLAIN_TIER]))
+    reachable = {tier.num_steps for size in range(1, 200) for tier in policy.ladder.of(size)}
     assert reachable == {1, 3, 5}
     assert policy.choose(DecodeBatch(1, ())).num_steps == 3  # 7 is gone: the middle of the rest
     assert policy.choose(DecodeBatch(64, ())).num_steps == 1  # lost its only step: the smallest

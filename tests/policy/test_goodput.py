@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.probing import MAX_PROBE_ROUNDS, PROBE_SHARE
 from sglang_adaptive_spec.tiers import (
-    PLAIN_TIER,
     DecodeBatch,
     Observation,
     chain_tier,
@@ -19,7 +19,6 @@ from sglang_adaptive_spec.tiers import (
 from tests.policy.rounds import (
     MAX_STEPS,
     STEPS,
-    TIERS,
     KnownCosts,
     Server,
     best_steps,
@@ -223,7 +222,7 @@ def test_every_choice_is_reachable(
         requests = tuple(range(size))
         for _ in range(3):
             tier = policy.choose(DecodeBatch(size, requests))
-            assert tier in policy.reachable(size)
+            assert tier in policy.ladder.of(size)
             counts = rng.integers(0, tier.num_steps + 1, size).tolist()
             policy.observe(Observation(tier, size, requests, counts))
 
@@ -316,24 +315,9 @@ def test_a_tier_that_was_never_timed_is_never_weighed() -> None:
 # --- before serving, and telemetry
 
 
-def test_withdrawn_tiers_are_never_chosen_and_an_emptied_slot_gets_a_shallower_one() -> None:
-    policy = goodput(slots={1: (3, 5, 7), 16: (5,), 64: (0, 5)})
-    kept = policy.without([chain_tier(5)])
-    assert [tier.num_steps for tier in kept.reachable(1)] == [3, 7]
-    assert [tier.num_steps for tier in kept.reachable(16)] == [3]
-    assert kept.reachable(64) == (PLAIN_TIER,)
-    assert [tier.num_steps for tier in policy.reachable(16)] == [5]
-
-
-def test_withdrawing_every_tier_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one must remain"):
-        goodput().without(TIERS)
-
-
-@pytest.mark.parametrize("slots", [{}, {1: ()}, {1: (MAX_STEPS + 1,)}])
-def test_candidates_that_cannot_work_are_refused(slots: dict[int, tuple[int, ...]]) -> None:
+def test_a_tier_that_the_model_does_not_know_is_refused() -> None:
     with pytest.raises(ValueError, match="candidate"):
-        goodput(slots=slots)
+        goodput(slots={1: (MAX_STEPS + 1,)})
 
 
 def test_a_single_tier_is_run_without_further_ado() -> None:
@@ -374,7 +358,7 @@ def test_a_gain_within_the_noise_does_not_move_a_batch() -> None:
         return {1: 1.8, 2: 2.44}[num_steps] * (1.001 if num_steps == 2 else 1.0)
 
     tiers = {1: [chain_tier(1), chain_tier(2)]}
-    policy = GoodputPolicy(tiers, KnownCosts(tie), AcceptanceModel(2), chain_tier(2))
+    policy = GoodputPolicy(Ladder(tiers), KnownCosts(tie), AcceptanceModel(2), chain_tier(2))
     hazards = np.full((8, 2), 0.8)
     server = Server(policy, ms=tie)
     server.run(3000, hazards)

@@ -11,10 +11,11 @@ def test_a_slot_limits_the_tiers_of_its_batches() -> None:
     server = Server(policy)
     for size in (1, 20, 100, 20, 1):
         server.run(60, constant(0.95, size))
-        allowed = {tier.num_steps for tier in policy.reachable(size)}
+        allowed = {tier.num_steps for tier in policy.ladder.of(size)}
         assert set(server.steps[-59:]) <= allowed | {0}  # zero: the catch-up round
         assert server.steps[-1] in allowed
-    assert [policy.slot(size) for size in (1, 15, 16, 63, 64, 500)] == [1, 1, 16, 16, 64, 64]
+    bound = policy.ladder.bound
+    assert [bound(size) for size in (1, 15, 16, 63, 64, 500)] == [1, 1, 16, 16, 64, 64]
 
 
 def test_a_round_without_a_choice_does_not_count_for_smaller_batches(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, RoundTime, Tier
@@ -56,7 +57,7 @@ class TreeServer:
         self.costs = TierCosts(ms_per_node)
         depth, trees = max(tier.num_steps for tier in tiers), [t for t in tiers if t.topk > 1]
         model = AcceptanceModel(depth, trees)
-        self.policy = GoodputPolicy({1: tiers}, self.costs, model, chain(3))
+        self.policy = GoodputPolicy(Ladder({1: tiers}), self.costs, model, chain(3))
         self.hazard, self.lift = hazard, lift
         self.requests = tuple(f"r{idx}" for idx in range(8))
         self.rng = np.random.default_rng(seed)

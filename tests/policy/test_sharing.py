@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.rank_log_plugin import SkewedTimer
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.sharing import SHARE_ROUNDS, SharedTimes
 from sglang_adaptive_spec.loop.timing import RING_SIZE, RoundTimer
@@ -62,7 +63,7 @@ class Ranks:
             for size in (1, 8, 64):
                 costs.seed(tier, size, 0, round_ms(tier.num_steps, size))
         costs.fit()
-        return GoodputPolicy({1: TIERS}, costs, AcceptanceModel(MAX_STEPS), chain_tier(3))
+        return GoodputPolicy(Ladder({1: TIERS}), costs, AcceptanceModel(MAX_STEPS), chain_tier(3))
 
     def _send(self, times: Sequence[RoundTime]) -> Sequence[RoundTime]:
         """The first rank comes first."""

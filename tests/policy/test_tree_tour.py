@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.acceptance import lifted, tree_lifts
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.acceptance.hazards import Floats
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
@@ -71,7 +72,7 @@ class Tour:
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
         model = AcceptanceModel(TIERS[-1].num_steps, TREES)
-        self.policy = GoodputPolicy({1: TIERS}, TableCosts(self.rng), model, chain(3))
+        self.policy = GoodputPolicy(Ladder({1: TIERS}), TableCosts(self.rng), model, chain(3))
         self.num_requests = 0
 
     def visit(self, chances: Floats, settle_ms: float) -> float:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from sglang_adaptive_spec.config.schema import load_config
-from sglang_adaptive_spec.policy.build import build_policy
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
-from sglang_adaptive_spec.tiers import Policy, Tier
+from sglang_adaptive_spec.tiers import Tier
 
 CAPTURED = [1, 2, 4, 8, 16, 32, 64, 128]
 VOCAB = 128_256
@@ -19,32 +19,24 @@ class FakeHost:
         free_gb: float,
         cost_gb: float,
         other_rank_free_gb: float = 1e9,
-        policy: Policy | None = None,
+        ladder: Ladder | None = None,
         captured: Sequence[int] = CAPTURED,
         max_batch_size: int = 128,
         is_cap_ours: bool = False,
         vocab_size: int = VOCAB,
     ) -> None:
         self.left_gb, self.cost_gb, self.other_rank_free_gb = free_gb, cost_gb, other_rank_free_gb
-        self.policy = policy or build_policy(load_config("host-default"), 3)
+        self.ladder = ladder or load_config("host-default").ladder
         self.captured, self.max_batch_size = captured, max_batch_size
         self.is_cap_ours, self._vocab_size = is_cap_ours, vocab_size
         self.rank0_says: bool | None = None
         self.built: list[Tier] = []
 
-    def reachable_by_batch(self) -> list[Sequence[Tier]]:
-        return [self.policy.reachable(size) for size in range(1, self.max_batch_size + 1)]
-
-    def reachable_without(self, tier: Tier) -> list[Sequence[Tier]]:
-        policy = self.policy.without([tier])
-        return [policy.reachable(size) for size in range(1, self.max_batch_size + 1)]
-
     def vocab_size(self) -> int:
         return self._vocab_size
 
     def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
-        reachable = self.policy.reachable
-        return tuple(graph_batch_sizes(tier, self.captured, reachable, self.max_batch_size))
+        return tuple(graph_batch_sizes(tier, self.captured, self.ladder, self.max_batch_size))
 
     def free_gb(self) -> float:
         return self.left_gb
@@ -71,7 +63,7 @@ class FakeHost:
         return (tier.num_steps,)
 
     def leave_out(self, tier: Tier) -> None:
-        self.policy = self.policy.without([tier])
+        self.ladder = self.ladder.without([tier])
 
     def _num_in_graphs(self) -> int:
         return min(max(self.captured), self.max_batch_size)

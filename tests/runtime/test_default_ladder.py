@@ -8,7 +8,6 @@ import pytest
 
 from sglang_adaptive_spec.config.schema import load_config, parse_config
 from sglang_adaptive_spec.host.attention.indices import Extent, IndexShape
-from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.runtime.builder import build_tiers, reserved_gb
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, thinned
 from sglang_adaptive_spec.runtime.memory import MemoryModel
@@ -29,7 +28,7 @@ class DefaultLadder(FakeHost):
         largest = min(max_batch_size, 256)
         super().__init__(
             cost_gb=0.3,
-            policy=build_policy(CONFIG, 3),
+            ladder=CONFIG.ladder,
             captured=[*range(1, 9), *range(10, 33, 2), *range(40, largest + 1, 8)],
             max_batch_size=max_batch_size,
             **changes,
@@ -37,7 +36,7 @@ class DefaultLadder(FakeHost):
 
     def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
         captured = self.captured if tier == PLAIN_TIER else thinned(self.captured)
-        return tuple(graph_batch_sizes(tier, captured, self.policy.reachable, self.max_batch_size))
+        return tuple(graph_batch_sizes(tier, captured, self.ladder, self.max_batch_size))
 
 
 def index_gb(host: DefaultLadder, context_length: int) -> float:
@@ -113,9 +112,9 @@ def test_as_many_requests_stay_as_there_is_room_for() -> None:
 def test_a_tier_of_large_batches_alone_goes_with_them() -> None:
     slots = {"1": {"candidate_steps": [0]}, "257": {"candidate_steps": [1]}}
     config = parse_config("test", json.dumps({"policy": "goodput", **slots}).encode())
-    policy, vocab_size = build_policy(config, 1), 8 * VOCAB
+    vocab_size = 8 * VOCAB
     free_gb = 3.5 + reserved_gb(256, 256, vocab_size)
-    host = FakeHost(free_gb, 0.1, 1e9, policy, [64, 128, 256], 2048, True, vocab_size)
+    host = FakeHost(free_gb, 0.1, 1e9, config.ladder, [64, 128, 256], 2048, True, vocab_size)
     pool = RuntimePool([Slot(host, "slot")], TEN)
     pool.add(TierState(TEN, (10,), (256,), 1.0, 0.25))  # what the server started at is no tier
     build_tiers(pool, host, MemoryModel(1.5, unit_gb=0.01))

@@ -5,25 +5,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_adaptive_spec.config.schema import load_config
-from sglang_adaptive_spec.policy.ema import EmaPolicy
-from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, reachable_tiers
-from sglang_adaptive_spec.tiers import Tier, chain_tier
+from sglang_adaptive_spec.ladder import Ladder
+from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
+from sglang_adaptive_spec.tiers import chain_tier
 
 # What sglang 0.5.21 captures up to batch 128 on an H200, and a sparse list.
 DENSE = [*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 129, 8)]
 SPARSE = [1, 2, 4, 8, 16, 32, 64, 128]
 
 
-def eager_pairs(policy: EmaPolicy, captured: list[int], max_batch_size: int) -> list[str]:
+def eager_pairs(ladder: Ladder, captured: list[int], max_batch_size: int) -> list[str]:
     """Every (batch, tier) that would run eager although a graph of that size was captured."""
-    tiers = reachable_tiers(policy.reachable, max_batch_size)
     graphs = {
-        tier: graph_batch_sizes(tier, captured, policy.reachable, max_batch_size) for tier in tiers
+        tier: graph_batch_sizes(tier, captured, ladder, max_batch_size)
+        for tier in ladder.largest_batches(max_batch_size)
     }
     return [
         f"batch {batch} at {tier.num_steps} steps"
         for batch in range(1, min(max(captured), max_batch_size) + 1)
-        for tier in policy.reachable(batch)
+        for tier in ladder.of(batch)
         if min(size for size in captured if size >= batch) not in graphs[tier]
     ]
 
@@ -34,14 +34,13 @@ def eager_pairs(policy: EmaPolicy, captured: list[int], max_batch_size: int) -> 
 def test_no_batch_of_a_preset_runs_eager_up_to_the_largest_captured_size(
     preset: str, captured: list[int], max_batch_size: int
 ) -> None:
-    policy = EmaPolicy(load_config(preset), 1)
-    assert eager_pairs(policy, captured, max_batch_size) == []
+    assert eager_pairs(load_config(preset).ladder, captured, max_batch_size) == []
 
 
 def test_every_tier_batch_and_graph_of_the_host_default_is_as_listed() -> None:
-    policy = EmaPolicy(load_config("host-default"), 1)
+    ladder = load_config("host-default").ladder
     listed = {
-        steps: graph_batch_sizes(chain_tier(steps), SPARSE, policy.reachable, 128)
+        steps: graph_batch_sizes(chain_tier(steps), SPARSE, ladder, 128)
         for steps in (0, 1, 3, 5, 7)
     }
     assert listed == {
@@ -55,17 +54,15 @@ def test_every_tier_batch_and_graph_of_the_host_default_is_as_listed() -> None:
 
 
 def test_a_tier_beyond_the_largest_batch_needs_no_graph_and_is_not_reachable() -> None:
-    policy = EmaPolicy(load_config("host-default"), 1)
+    ladder = load_config("host-default").ladder
     zero = chain_tier(0)
-    assert graph_batch_sizes(zero, DENSE, policy.reachable, 7) == []
-    assert zero not in reachable_tiers(policy.reachable, 7)
+    assert graph_batch_sizes(zero, DENSE, ladder, 7) == []
+    assert zero not in ladder.largest_batches(7)
 
 
 def test_the_graph_that_only_the_largest_batch_pads_to_is_kept() -> None:
-    def reachable(batch_size: int) -> list[Tier]:
-        return [chain_tier(1)] if batch_size == 9 else [chain_tier(3)]
-
-    assert graph_batch_sizes(chain_tier(1), [8, 16], reachable, 9) == [16]
+    ladder = Ladder({1: [chain_tier(3)], 9: [chain_tier(1)]})
+    assert graph_batch_sizes(chain_tier(1), [8, 16], ladder, 9) == [16]
 
 
 @given(
@@ -78,12 +75,9 @@ def test_the_graph_that_only_the_largest_batch_pads_to_is_kept() -> None:
 def test_no_eager_pair_for_any_list_and_any_slots(
     captured: set[int], bounds: dict[int, set[int]], max_batch_size: int
 ) -> None:
-    def reachable(batch_size: int) -> list[Tier]:
-        below = [bound for bound in bounds if bound <= batch_size]
-        return [chain_tier(step) for step in bounds[max(below) if below else min(bounds)]]
-
+    ladder = Ladder({bound: list(map(chain_tier, steps)) for bound, steps in bounds.items()})
     for batch in range(1, min(max(captured), max_batch_size) + 1):
         size = min(size for size in captured if size >= batch)
-        for tier in reachable(batch):
-            needed = graph_batch_sizes(tier, sorted(captured), reachable, max_batch_size)
+        for tier in ladder.of(batch):
+            needed = graph_batch_sizes(tier, sorted(captured), ladder, max_batch_size)
             assert size in needed

@@ -33,7 +33,7 @@ def settled(
     workload: SyntheticWorkload, costs: RoundCosts, seeded_from: RoundCosts, seed: int
 ) -> tuple[float, Probing]:
     policy = goodput(seeded_from, load_config(None), COST_NOISE, seed)
-    tiers = policy.policy.reachable(workload.load[0][1])
+    tiers = policy.policy.ladder.of(workload.load[0][1])
     share = settled_share(policy, workload, costs, tiers, workload.change_s)
     return share, policy.probing
 

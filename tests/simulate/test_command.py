@@ -150,6 +150,14 @@ def test_costs_that_lack_a_step_are_refused(
     assert f"has no costs of {lacking} steps; allowed: 0, 3" in capsys.readouterr().err
 
 
+def test_costs_of_no_step_of_the_default_config_are_refused(
+    trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    costs = cost_cache(tmp_path, (4,))
+    assert main(["simulate", "--trace", trace, "--costs", costs, "--policy", "goodput"]) == 1
+    assert "those of 4 steps, and the default config has none of them" in capsys.readouterr().err
+
+
 def test_seeding_measures_what_is_true() -> None:
     costs, tiers = ExampleCosts(), tuple(map(chain_tier, STEPS))
     table = seed_table(CostTable.empty(tiers), costs)

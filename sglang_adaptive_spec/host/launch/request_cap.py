@@ -33,8 +33,7 @@ from sglang_adaptive_spec.host.shapes import (
     largest_workspace_bytes,
     plan_bytes,
 )
-from sglang_adaptive_spec.ladder import Slots
-from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER
 
 logger = logging.getLogger(__name__)
 
@@ -124,9 +123,9 @@ def _raised(server_args: Any, room: "_Room", cap: int) -> int | None:
 
 def _is_plain_above(config: AdaptiveConfig, batch_size: int) -> bool:
     """Returns whether batches above ``batch_size`` may choose zero steps alone."""
-    slots = Slots({bound: slot.tiers for bound, slot in config.slots.items()})
-    first = slots.bound(batch_size + 1)
-    return all(tiers == (PLAIN_TIER,) for bound, tiers in slots.tiers.items() if bound >= first)
+    ladder = config.ladder
+    first = ladder.bound(batch_size + 1)
+    return all(tiers == (PLAIN_TIER,) for bound, tiers in ladder.ranges.items() if bound >= first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +190,7 @@ def index_gb(
         batch_size: The largest with graphs.
         num_decoded: The largest with a graph at zero steps, which catches up in smaller parts.
     """
-    bounds = [*config.slots, batch_size + 1]
-    largest: dict[Tier, int] = {}
-    for (bound, slot), following in zip(config.slots.items(), bounds[1:], strict=True):
-        if bound <= batch_size:
-            largest |= dict.fromkeys(slot.tiers, min(following - 1, batch_size))
+    largest = config.ladder.largest_batches(batch_size)
     is_tree = any(tier.topk > 1 for tier in largest)
     extent = Extent.of(largest, CATCH_UP_ROUNDS)
     extent = extent._replace(requests=max(extent.requests, num_decoded))

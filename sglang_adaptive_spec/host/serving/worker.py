@@ -131,7 +131,9 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self.controller = AdaptiveController(policy, self.pool, startup, clock=clock)
         target_runner = self._target_worker.model_runner
         is_thinned = isinstance(policy, GoodputPolicy)
-        captures = CaptureLists(target_runner, self.controller, is_thinned, request.larger_sizes)
+        captures = CaptureLists(
+            target_runner, request.config.ladder, is_thinned, request.larger_sizes
+        )
         self.tier_builder = TierBuilder(self, captures, self.pool, startup)
         setattr(target_runner, CAPTURES_ATTRIBUTE, self.tier_builder)
         # The host makes its draft worker inside __init__; the subclass adds no state of its own.

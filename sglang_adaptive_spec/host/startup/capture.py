@@ -18,7 +18,7 @@ from sglang.srt.model_executor.runner.base_cuda_graph_runner import get_batch_si
 from sglang.srt.runtime_context import get_exec
 from sglang.srt.utils import get_available_gpu_memory
 
-from sglang_adaptive_spec.loop.controller import AdaptiveController
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, thinned
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
@@ -33,12 +33,12 @@ class CaptureLists:
     def __init__(
         self,
         target_runner: Any,
-        controller: AdaptiveController,
+        ladder: Ladder,
         is_thinned: bool,
         larger_sizes: Sequence[int],
     ) -> None:
         self._target_runner = target_runner
-        self._controller = controller
+        self.ladder = ladder  # given the tiers left out so far
         self._is_thinned = is_thinned  # drafting tiers need not have every size
         self._larger_sizes = larger_sizes  # beyond the host's list, for decodes at zero steps
 
@@ -46,10 +46,6 @@ class CaptureLists:
     def max_batch_size(self) -> int:
         """Largest decode batch the scheduler can form."""
         return int(self._target_runner.max_running_requests)
-
-    def reachable(self, batch_size: int) -> Sequence[Tier]:
-        """Returns the tiers that a batch may choose, given those left out so far."""
-        return self._controller.policy.reachable(batch_size)
 
     def sizes(self, tier: Tier) -> tuple[int, ...]:
         """Returns the batch sizes to capture for ``tier``; empty where nothing is captured."""
@@ -63,7 +59,7 @@ class CaptureLists:
             captured, _ = get_batch_sizes_to_capture(self._target_runner, width)
             if self._is_thinned and tier != PLAIN_TIER:
                 captured = thinned(captured)
-            sizes = graph_batch_sizes(tier, captured, self.reachable, self.max_batch_size)
+            sizes = graph_batch_sizes(tier, captured, self.ladder, self.max_batch_size)
             needed.update(sizes)
         return tuple(sorted(needed))
 
@@ -75,7 +71,7 @@ class CaptureLists:
         most = self.max_batch_size  # no batch pads up beyond it
         larger = {min(size, most) for size in self._larger_sizes}
         captured = [*sizes, *(size for size in larger if size > sizes[-1])]
-        return tuple(graph_batch_sizes(tier, captured, self.reachable, most))
+        return tuple(graph_batch_sizes(tier, captured, self.ladder, most))
 
     @contextlib.contextmanager
     def narrowed(self, sizes: tuple[int, ...]) -> Iterator[None]:

@@ -272,10 +272,10 @@ class Seeder:
                     yield tier, of_tier[idx], idx < LONG_SIZES
 
     def _sizes(self, state: Any) -> list[int]:
-        reachable = self._worker.controller.policy.reachable
+        ladder = self._worker.tier_builder.ladder
         limit = self._max_batch_size
         sizes = [min(size, limit) for size in state.graph_batch_sizes or CPU_SIZES]
-        return spaced([size for size in sizes if state.tier in reachable(size)], MAX_SIZES)
+        return spaced([size for size in sizes if state.tier in ladder.of(size)], MAX_SIZES)
 
     def _measure(self, costs: CostTable, tier: Tier, size: int, has_long: bool) -> bool:
         """Times ``tier`` at every context length; returns whether the pool could hold all."""

@@ -9,7 +9,7 @@ stands there while the server starts and is gone when it serves.
 import contextlib
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from sglang.srt.arg_groups.model_override_base import use_mla_backend
@@ -27,8 +27,9 @@ from sglang_adaptive_spec.host.shapes import (
     plan_heads,
 )
 from sglang_adaptive_spec.host.startup.capture import CaptureLists, Meter, OutOfMemoryGuard
+from sglang_adaptive_spec.ladder import Ladder
+from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.runtime.builder import build_tiers
-from sglang_adaptive_spec.runtime.graphs import reachable_tiers
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import RuntimePool, TierState
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
@@ -94,7 +95,7 @@ class TierBuilder:
     def max_listed_size(self) -> int:
         """Returns the largest batch that a graph of the host's list serves, or that may run."""
         limit = self._captures.max_batch_size
-        tiers = reachable_tiers(self._captures.reachable, limit)
+        tiers = self.ladder.largest_batches(limit)
         sizes = {size for tier in tiers for size in self._captures.sizes(tier)}
         return min(max(sizes, default=limit), limit)
 
@@ -120,16 +121,15 @@ class TierBuilder:
 
     # -- TierHost --
 
-    def reachable_by_batch(self) -> list[Sequence[Tier]]:
-        """Returns what batches of 1, 2, ... requests may choose, given the tiers left out."""
-        batches = range(1, self._captures.max_batch_size + 1)
-        return [self._captures.reachable(batch_size) for batch_size in batches]
+    @property
+    def ladder(self) -> Ladder:
+        """What a batch may choose, given the tiers left out so far."""
+        return self._captures.ladder
 
-    def reachable_without(self, tier: Tier) -> list[Sequence[Tier]]:
-        """Returns `reachable_by_batch` as it would be with ``tier`` left out, too."""
-        policy = self._worker.controller.policy.without([tier])
-        batches = range(1, self._captures.max_batch_size + 1)
-        return [policy.reachable(batch_size) for batch_size in batches]
+    @property
+    def max_batch_size(self) -> int:
+        """Largest batch the scheduler can form."""
+        return self._captures.max_batch_size
 
     def graph_batch_sizes(self, tier: Tier) -> tuple[int, ...]:
         """Returns the batch sizes to capture for ``tier``."""
@@ -197,10 +197,13 @@ class TierBuilder:
             return self._worker.build_tier(tier)
 
     def leave_out(self, tier: Tier) -> None:
-        """Withdraws ``tier`` from the policy."""
+        """Withdraws ``tier`` from the ladder."""
         self.left_out[tier] = "memory"
-        controller = self._worker.controller
-        controller.policy = controller.policy.without([tier])
+        self._captures.ladder = self._captures.ladder.without([tier])
+        worker, request = self._worker, self._worker.adaptive_request
+        worker.controller.policy = build_policy(
+            request.config, request.initial_steps, self._captures.ladder
+        )
 
     # -- what the host keeps --
 
@@ -209,7 +212,7 @@ class TierBuilder:
         return worker.target_worker.model_runner, worker.draft_worker.draft_runner
 
     def _largest_graphs(self) -> dict[Tier, int]:
-        tiers = reachable_tiers(self._captures.reachable, self._captures.max_batch_size)
+        tiers = self.ladder.largest_batches(self.max_batch_size)
         captured = {tier: self._captures.sizes(tier) for tier in {*tiers, self._startup}}
         return {tier: max(sizes) for tier, sizes in captured.items() if sizes}
 

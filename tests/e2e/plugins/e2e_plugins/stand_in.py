@@ -6,6 +6,7 @@ from typing import Any
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from sglang_adaptive_spec.host.serving.rows import row_keys
+from sglang_adaptive_spec.ladder import Ladder
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
@@ -30,18 +31,10 @@ class StandIn:
 
     def __init__(self, policy: Any, tiers: Sequence[Any]) -> None:
         self._policy, self._tiers = policy, tiers
+        self.ladder = Ladder(dict.fromkeys(policy.ladder.ranges, tiers))
 
     def observe_time(self, round_time: Any) -> None:
         self._policy.observe_time(round_time)
-
-    def reachable(self, _batch_size: int) -> Sequence[Any]:
-        return self._tiers
-
-    def slot(self, batch_size: int) -> int:
-        return int(self._policy.slot(batch_size))
-
-    def without(self, tiers: Iterable[Any]) -> Any:
-        raise NotImplementedError("only asked before serving")
 
     def describe(self) -> Mapping[str, Any]:
         return dict(self._policy.describe())
