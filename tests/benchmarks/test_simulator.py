@@ -106,7 +106,8 @@ def test_a_policy_meets_new_requests_and_a_later_time_in_every_visit(costs: Serv
             seen.append(batch)
             return super().choose(batch)
 
-    policy = Watched({1: [PLAIN_TIER]}, costs.table_off_by(0.0, 1), AcceptanceModel(10), PLAIN_TIER)
+    ladder, table = Ladder({1: [PLAIN_TIER]}), costs.table_off_by(0.0, 1)
+    policy = Watched(ladder, table, AcceptanceModel(10), PLAIN_TIER)
     visitor = Visitor(policy)
     for _ in range(2):
         visitor.choose(DecodeBatch(2, (0, 1), 256, 0.25))
