@@ -64,9 +64,8 @@ MOST_FIRST = 1.5
 MOST_PER_TOKEN = {40: 1.0}
 MIN_PASSES = 3
 # Seconds and GB from the attention backends to the last graph, without the graphs of prefills.
-START_FIGURES = (
-    *("arm", "max_total_tokens", "max_running_requests", "ready_s", "tiers_s", "tiers_gb"),
-)
+RUNNING = ("max_total_tokens", "max_running_requests")  # the second follows from the first
+START_FIGURES = ("arm", *RUNNING, "ready_s", "tiers_s", "tiers_gb")
 LEAST_GRAPHS = 256  # requests that decode with graphs
 FIGURES = {"tokens_per_s", "first_token_ms_p50", "first_token_ms_p99", "ms_per_token_p50"}
 PASS_KEYS = {"arm", "peak", "acceptance", "repeat", "largest_batch", "requests", "spent", *FIGURES}

@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -180,12 +181,7 @@ def test_a_module_without_a_floor_is_named(tmp_path: Path) -> None:
 
 def plant(root: Path, file: str, line: str) -> Path:
     """Copies the package to ``root`` and adds to one of its files."""
-    for name, path in module_names(ROOT).items():
-        copy = root / path.relative_to(ROOT)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(path.read_text())
-        assert name is not None
-    changed = root / NAME / file
-    before = changed.read_text() if changed.exists() else ""
-    changed.write_text(f"{before}\n{line}\n")
+    shutil.copytree(ROOT / NAME, root / NAME, ignore=shutil.ignore_patterns("__pycache__"))
+    with (root / NAME / file).open("a") as changed:
+        changed.write(f"\n{line}\n")
     return root

@@ -89,12 +89,12 @@ class TierBuilder:
 
     def max_catch_up_size(self) -> int:
         """Returns how many requests a zero-step round's catch-up may take at once."""
-        limit = self._captures.max_batch_size
+        limit = self.max_batch_size
         return min(max(self._captures.sizes(PLAIN_TIER), default=GRAPH_REQUESTS), limit)
 
     def max_listed_size(self) -> int:
         """Returns the largest batch that a graph of the host's list serves, or that may run."""
-        limit = self._captures.max_batch_size
+        limit = self.max_batch_size
         tiers = self.ladder.largest_batches(limit)
         sizes = {size for tier in tiers for size in self._captures.sizes(tier)}
         return min(max(sizes, default=limit), limit)
@@ -156,7 +156,7 @@ class TierBuilder:
         """Returns the largest of the host's list, where the plugin let more run; else None."""
         largest = self.max_listed_size()
         is_ours = self._worker.adaptive_request.is_cap_raised
-        can_go = is_ours and largest < self._captures.max_batch_size
+        can_go = is_ours and largest < self.max_batch_size
         return largest if can_go else None
 
     def lower_cap(self, largest: int) -> None:
