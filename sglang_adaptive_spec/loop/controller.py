@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.loop.sharing import SharedTimes
-from sglang_adaptive_spec.policy.protocol import Policy, results_at_once
+from sglang_adaptive_spec.policy.protocol import Choices, results_at_once
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, RoundTime, Tier
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class AdaptiveController:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Choices,
         pool: TierPool,
         startup_tier: Tier,
         clock: RoundClock | None = None,

@@ -9,7 +9,7 @@ observed belongs to the result before the newest.
 """
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,18 +17,10 @@ from typing import Any, NamedTuple
 from sglang_adaptive_spec.config.file import config_error
 from sglang_adaptive_spec.config.schema import AdaptiveConfig
 from sglang_adaptive_spec.ladder import Ladder
-from sglang_adaptive_spec.policy.decision import Decision
-from sglang_adaptive_spec.policy.ema import EmaPolicy
-from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.protocol import Policy, results_at_once
 from sglang_adaptive_spec.tiers import DecodeBatch, Observation, RoundTime, Tier
 from sglang_adaptive_spec.trace.record import TraceRecorder
 
-MOVE_REASONS = (
-    "gain",
-    "slot",
-    "fresh",
-)  # why goodput changes the tier that it settled on, probes aside
 MAX_LAUNCHES = 16  # chosen and not yet observed; the overlap schedule has two in flight
 
 
@@ -112,12 +104,9 @@ class WatchedPolicy:
         self.recorder = recorder
         self.meter = RoundMeter(tiers)
         self.newest = DecodeBatch(1, ())  # until the first one
-        self._goodput = policy if isinstance(policy, GoodputPolicy) else None
         self._launched: deque[Launched] = deque(maxlen=MAX_LAUNCHES)
         self._finished: Finished | None = None
         self._before: Finished | None = None  # the result before the newest
-        self._decision: Decision | None = None
-        self._expectations: dict[Tier, tuple[float, float]] = {}  # tokens and ms, as decided last
 
     @property
     def ladder(self) -> Ladder:
@@ -133,8 +122,7 @@ class WatchedPolicy:
         """Returns the policy's choice; remembers what it was for."""
         tier = self.policy.choose(batch)
         self.newest = batch
-        is_probe = self._goodput is not None and tier != self._goodput.home
-        self._launched.append(Launched(batch, is_probe))
+        self._launched.append(Launched(batch, self.policy.is_probe(tier)))
         return tier
 
     def observe(self, observation: Observation) -> None:
@@ -154,14 +142,11 @@ class WatchedPolicy:
         before = self._before
         is_known = before is not None and before[:2] == (round_time.tier, round_time.batch_size)
         if before is not None and is_known:
-            expected = self._expected(round_time)
+            policy, known = self.policy, (round_time.tier, round_time.batch_size)
+            expected = policy.expected(*known) if policy.knows_costs else (0.0, 0.0)
             if expected is not None:
                 self.meter.add(round_time, before.tokens, expected, before.is_probe)
         self.policy.observe_time(round_time)
-
-    def describe(self) -> Mapping[str, Any]:
-        """Returns the policy's own description."""
-        return self.policy.describe()
 
     def _take_launched(self, requests: Sequence[Hashable]) -> Launched | None:
         """Returns the launch of a result; launches whose results were dropped go with it."""
@@ -171,23 +156,6 @@ class WatchedPolicy:
             if tuple(launched.batch.requests) == wanted:
                 return launched
         return None
-
-    def _expected(self, done: RoundTime) -> tuple[float, float] | None:
-        """Returns the tokens and ms that the newest decision expected of such a round.
-
-        None if nobody decided on its tier, or for a batch of another size.
-        """
-        goodput = self._goodput
-        if goodput is None:
-            return 0.0, 0.0
-        decision = goodput.decision
-        if decision is None or decision.batch_size != done.batch_size:
-            return None
-        if decision is not self._decision:
-            self._decision = decision
-            pairs = zip(decision.tokens.tolist(), decision.round_ms.tolist(), strict=True)
-            self._expectations = dict(zip(decision.tiers, pairs, strict=True))
-        return self._expectations.get(done.tier)
 
 
 def open_recorder(
@@ -224,61 +192,19 @@ def policy_state(watched: WatchedPolicy) -> dict[str, Any]:
 
     Works through rounds that wait to be learned from: for the thread that runs the rounds.
     """
-    policy, meter = watched.policy, watched.meter
-    described = policy.describe()
-    by_tier = meter.by_tier.items()
-    measured = {
-        "timed_rounds": {tier.label: timed.describe() for tier, timed in by_tier},
-        "catch_ups": {"num_timed_rounds": meter.num_catch_ups, "ms": round(meter.catch_up_ms, 3)},
-    }
-    if not isinstance(policy, GoodputPolicy):
-        num_stale = policy.num_stale if isinstance(policy, EmaPolicy) else None
-        unknown = dict.fromkeys(("decisions", "acceptance", "costs"))
-        return {"slots": dict(described), "num_stale": num_stale, **unknown, **measured}
-    return {
-        "slots": described["slots"],
-        "num_stale": None,
-        "decisions": _decisions_state(policy, meter, described),
-        "acceptance": described["acceptance"],
-        "costs": _costs_state(policy, watched.newest),
-        **measured,
-    }
-
-
-def _decisions_state(
-    policy: GoodputPolicy, meter: RoundMeter, described: Mapping[str, Any]
-) -> dict[str, Any]:
-    timed_ms = sum(timed.ms for timed in meter.by_tier.values())
-    return {
-        "round": described["rounds"],
-        "home": policy.home.label,
-        "newest": described["decision"],
-        "moves": {reason: policy.num_switches[reason] for reason in MOVE_REASONS},
-        "probing": {
-            **described["probing"],
+    meter, state = watched.meter, watched.policy.state(watched.newest)
+    timed = meter.by_tier.items()
+    if state["decisions"] is not None:
+        timed_ms = sum(each.ms for each in meter.by_tier.values())
+        state["decisions"]["probing"] |= {
             "num_timed_rounds": meter.num_probe_rounds,
             "timed_ms": round(meter.probe_ms, 3),
             "measured_share_of_time": _ratio(meter.probe_ms, timed_ms),
-        },
-    }
-
-
-def _costs_state(policy: GoodputPolicy, batch: DecodeBatch) -> dict[str, Any]:
-    costs = policy.costs
-
-    def of_tiers(value: Any) -> dict[str, float]:
-        return {tier.label: round(float(value(tier)), 4) for tier in costs.tiers}
-
-    size, context_tokens = batch.size, batch.context_tokens
+        }
     return {
-        "is_seeded": costs.is_seeded,
-        "batch_size": size,
-        "context_tokens": context_tokens,
-        "round_ms": of_tiers(lambda tier: costs.round_ms(tier, size, context_tokens)),
-        "correction": of_tiers(lambda tier: costs.correction(tier, size)),
-        "relative_noise": of_tiers(costs.relative_noise),
-        "catch_up_ms_per_round": round(costs.plain_extra_ms(size, context_tokens), 4),
-        "drift": round(costs.drift, 4),
+        **state,
+        "timed_rounds": {tier.label: each.describe() for tier, each in timed},
+        "catch_ups": {"num_timed_rounds": meter.num_catch_ups, "ms": round(meter.catch_up_ms, 3)},
     }
 
 

@@ -1,4 +1,4 @@
-"""Makes the policy that a config asks for."""
+"""Makes the policy that a config asks for; nowhere else is one made for a server."""
 
 from sglang_adaptive_spec.config.schema import AdaptiveConfig
 from sglang_adaptive_spec.ladder import Ladder
@@ -10,19 +10,26 @@ from sglang_adaptive_spec.policy.protocol import Policy
 
 
 def build_policy(
-    config: AdaptiveConfig, initial_steps: int, ladder: Ladder | None = None
+    config: AdaptiveConfig,
+    initial_steps: int,
+    ladder: Ladder | None = None,
+    costs: CostTable | None = None,
+    learns_own_times: bool = True,
 ) -> Policy:
-    """Returns a fresh policy; a goodput policy knows no costs yet.
+    """Returns a fresh policy.
 
     Args:
         config: What the user asked for.
         initial_steps: Where to start.
         ladder: What of the config's tiers a server has; all without one.
+        costs: What rounds take, for a policy that weighs it; without any it knows none yet.
+        learns_own_times: Else it waits to be told what all ranks learn (`Policy.learn_time`).
     """
     ladder = ladder or config.ladder
     if config.policy == "ema":
         return EmaPolicy(config.on(ladder), initial_steps)
-    costs = CostTable.empty(config.tiers)
+    costs = costs or CostTable.empty(config.tiers)
     trees = [tier for tier in config.tiers if tier.topk > 1]
     acceptance = AcceptanceModel(max(tier.num_steps for tier in config.tiers), trees)
-    return GoodputPolicy(ladder, costs, acceptance, config.initial_tier(initial_steps))
+    initial = config.initial_tier(initial_steps)
+    return GoodputPolicy(ladder, costs, acceptance, initial, learns_own_times)

@@ -111,6 +111,8 @@ class StepSlot:
 class EmaPolicy:
     """Routes a batch to its slot by its size, as the host does while serving."""
 
+    knows_costs = False
+
     def __init__(self, config: AdaptiveConfig, initial_steps: int) -> None:
         self.config = config
         self.initial_steps = initial_steps
@@ -139,6 +141,26 @@ class EmaPolicy:
     def update(self, num_correct_drafts: Sequence[int], batch_size: int) -> bool:
         """Does what the host's ``on_verify_complete`` does; returns whether the tier changed."""
         return self._slot_of(batch_size).update(num_correct_drafts)
+
+    def learn_time(self, round_time: RoundTime) -> None:
+        """Takes no notice either."""
+
+    def is_probe(self, _tier: Tier) -> bool:
+        """Returns False: it never looks at a tier that it is not on."""
+        return False
+
+    def expected(self, _tier: Tier, _batch_size: int) -> None:
+        """Returns None: it expects nothing."""
+        return None
+
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Returns nothing: there is nothing that it counts."""
+        return {}
+
+    def state(self, _newest: DecodeBatch) -> dict[str, Any]:
+        """Returns its slots for /server_info."""
+        unknown = dict.fromkeys(("decisions", "acceptance", "costs"))
+        return {"slots": self.describe(), "num_stale": self.num_stale, **unknown}
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """Returns every slot by its lower bound: candidates, current steps, average."""

@@ -68,12 +68,15 @@ RESET_SHARE = 1 / 8
 class GoodputPolicy:
     """Chooses by expected tokens per millisecond."""
 
+    knows_costs = True
+
     def __init__(
         self,
         ladder: Ladder,
         costs: CostTable,
         acceptance: AcceptanceModel,
         initial: Tier,
+        learns_own_times: bool = True,
     ) -> None:
         """Takes what a batch may choose, what rounds cost and what is accepted.
 
@@ -86,7 +89,7 @@ class GoodputPolicy:
         self.acceptance = acceptance
         self.initial = initial
         self.prober = Prober()
-        self.learns_own_times = True  # else `learn_time` is told what all ranks learn
+        self._learns_own_times = learns_own_times  # else `learn_time` is told what all ranks learn
         self.home = initial  # the tier in force, probes aside
         self.decision: Decision | None = None
         self.results_at_once = RESULTS_AT_ONCE  # 1 until a batch of new requests is decided about
@@ -103,6 +106,8 @@ class GoodputPolicy:
         self._num_changes = acceptance.num_changes
         self._last_probed = initial
         self._last_look: Tier | None = None  # whose rounds were not timed
+        self._expectations: dict[Tier, tuple[float, float]] = {}  # tokens and ms, as decided last
+        self._expected_by: Decision | None = None  # whose these are
         self._has_first = False  # zero-step rounds tell about position 1
         self._home_ms = 0.0
 
@@ -134,7 +139,7 @@ class GoodputPolicy:
 
     def observe_time(self, round_time: RoundTime) -> None:
         """Takes what an uninterrupted round took on this rank."""
-        if self.learns_own_times:
+        if self._learns_own_times:
             self.learn_time(round_time)
 
     def learn_time(self, round_time: RoundTime) -> None:
@@ -146,6 +151,43 @@ class GoodputPolicy:
             self.costs.observe(round_time)
             self.prober.saw_time(round_time.tier, round_time.ms)
             self._num_timed[round_time.tier] = self._num_timed.get(round_time.tier, 0) + 1
+
+    def is_probe(self, tier: Tier) -> bool:
+        """Returns whether ``tier`` is another than the one in force."""
+        return tier != self.home
+
+    def expected(self, tier: Tier, batch_size: int) -> tuple[float, float] | None:
+        """Returns the tokens and ms that the newest decision expected of such a round."""
+        decision = self.decision
+        if decision is None or decision.batch_size != batch_size:
+            return None
+        if decision is not self._expected_by:
+            self._expected_by = decision
+            pairs = zip(decision.tokens.tolist(), decision.round_ms.tolist(), strict=True)
+            self._expectations = dict(zip(decision.tiers, pairs, strict=True))
+        return self._expectations.get(tier)
+
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Returns the probes, those that paid, and the moves by reason."""
+        probes = {"probes": self.prober.num_probes, "paid_probes": self.prober.num_paid}
+        return {**{name: {"": total} for name, total in probes.items()}, "moves": self.num_switches}
+
+    def state(self, newest: DecodeBatch) -> dict[str, Any]:
+        """Returns slots, decisions, acceptance and costs for /server_info."""
+        described = self.describe()
+        return {
+            "slots": described["slots"],
+            "num_stale": None,
+            "decisions": {
+                "round": described["rounds"],
+                "home": self.home.label,
+                "newest": described["decision"],
+                "moves": dict(self.num_switches),
+                "probing": described["probing"],
+            },
+            "acceptance": described["acceptance"],
+            "costs": self.costs.describe(newest.size, newest.context_tokens),
+        }
 
     def describe(self) -> dict[str, Any]:
         """Returns slots, last decision, acceptance, costs and probing for /server_info."""

@@ -7,8 +7,8 @@ from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.tiers import DecodeBatch, Observation, RoundTime, Tier
 
 
-class Policy(Protocol):
-    """Chooses a tier per decode round; must be a pure function of what it was told.
+class Choices(Protocol):
+    """What the loop asks: a tier per decode round, a pure function of what was told before.
 
     One that can wait for its results says how many it takes together next: `results_at_once`.
     """
@@ -26,8 +26,29 @@ class Policy(Protocol):
     def observe_time(self, round_time: RoundTime) -> None:
         """Learns what a round took; only uninterrupted rounds are reported."""
 
-    def describe(self) -> Mapping[str, Any]:
-        """Returns the policy's state for /server_info: slots with tier and estimate."""
+
+class Policy(Choices, Protocol):
+    """What is asked of one beside its choices."""
+
+    knows_costs: bool  # weighs what rounds take; else nobody measures it
+
+    def learn_time(self, round_time: RoundTime) -> None:
+        """Learns what a round took on rank 0; told alike on every rank."""
+
+    def is_probe(self, tier: Tier) -> bool:
+        """Returns whether a choice of ``tier`` now is a look at it, not what the policy is on."""
+
+    def expected(self, tier: Tier, batch_size: int) -> tuple[float, float] | None:
+        """Returns the tokens and ms that the newest decision expected of such a round.
+
+        None if nobody decided on its tier, or for a batch of another size.
+        """
+
+    def totals(self) -> Mapping[str, Mapping[str, int]]:
+        """Returns what the policy counts, by name and label; all of it only grows."""
+
+    def state(self, newest: DecodeBatch) -> dict[str, Any]:
+        """Returns what the policy knows, for /server_info; plain builtins only."""
 
 
 def results_at_once(policy: object) -> int:

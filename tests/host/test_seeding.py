@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 
 from benchmarks.rank_log_plugin import SEED
 from sglang_adaptive_spec.ladder import Ladder
-from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.costs.cache import CostKey
 from sglang_adaptive_spec.policy.costs.table import CostTable
-from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.tiers import Tier, chain_tier
 
 DEEP = chain_tier(3)
@@ -85,7 +83,7 @@ def worker_of(free: int, row: int, page_size: int = 1, context_len: int = 10**6)
     tiers = [DEEP, chain_tier(1)]
     return SimpleNamespace(
         device="cuda",
-        controller=SimpleNamespace(startup_tier=DEEP),
+        adaptive_request=SimpleNamespace(startup_tier=DEEP),
         token_to_kv_pool_allocator=allocator,
         target_worker=SimpleNamespace(model_runner=runner),
         draft_worker=SimpleNamespace(draft_runner=SimpleNamespace()),
@@ -230,11 +228,9 @@ def start(seeding: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         monkeypatch.setattr(seeding, "LIMIT_S", limit_s)
         monkeypatch.setattr(seeding, "TIER_LIMIT_S", 0.0)
         parallel.tp_rank = rank
-        costs = CostTable.empty(tiers, SIZES)
-        policy = GoodputPolicy(Ladder({1: tiers}), costs, AcceptanceModel(DEEP.num_steps), DEEP)
         worker = worker_of(free, row=10**5)
         worker.tier_builder.agree, worker.pool.activate = agree, activate
-        return seeding.seed_costs(worker, policy, max(SIZES))
+        return seeding.measured_costs(worker, tiers, max(SIZES))[1]
 
     return seed
 

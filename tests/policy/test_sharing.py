@@ -42,7 +42,7 @@ class Ranks:
     """Two ranks of one server: the same batches and drafts, timers of their own."""
 
     def __init__(self, is_sharing: bool) -> None:
-        self.policies = [self._policy() for _ in TIMERS]
+        self.policies = [self._policy(not is_sharing) for _ in TIMERS]
         self.clocks = [FakeClock() for _ in TIMERS]
         self.controllers = [
             AdaptiveController(policy, FakePool(), chain_tier(7), clock=timer("cpu", clock))
@@ -52,18 +52,18 @@ class Ranks:
         self.sent: list[Sequence[RoundTime]] = []
         if is_sharing:
             for rank, policy in enumerate(self.policies):
-                policy.learns_own_times = False
                 broadcast = self._receive if rank else self._send
                 self.controllers[rank].shared_times = SharedTimes(policy.learn_time, broadcast)
         self.rng = np.random.default_rng(5)
 
-    def _policy(self) -> GoodputPolicy:
+    def _policy(self, learns_own_times: bool) -> GoodputPolicy:
         costs = CostTable.empty(TIERS)
         for tier in TIERS:
             for size in (1, 8, 64):
                 costs.seed(tier, size, 0, round_ms(tier.num_steps, size))
         costs.fit()
-        return GoodputPolicy(Ladder({1: TIERS}), costs, AcceptanceModel(MAX_STEPS), chain_tier(3))
+        acceptance = AcceptanceModel(MAX_STEPS)
+        return GoodputPolicy(Ladder({1: TIERS}), costs, acceptance, chain_tier(3), learns_own_times)
 
     def _send(self, times: Sequence[RoundTime]) -> Sequence[RoundTime]:
         """The first rank comes first."""

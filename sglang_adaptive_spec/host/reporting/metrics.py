@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
-from sglang_adaptive_spec.loop.meter import MOVE_REASONS, WatchedPolicy
-from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.loop.meter import WatchedPolicy
 from sglang_adaptive_spec.tiers import Tier
 
 logger = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ class MetricsExporter(threading.Thread):
 
         self._counters, self._tiers, self._model_name = counters, tiers, model_name
         self._meter = watched.meter
-        self._goodput = watched.policy if isinstance(watched.policy, GoodputPolicy) else None
+        self._policy = watched.policy
         self._exported: dict[tuple[str, tuple[str, ...]], float] = {}
 
         def counter(name: str, text: str, *labels: str) -> Any:
@@ -106,7 +105,7 @@ class MetricsExporter(threading.Thread):
         yield from self._timed_totals()
 
     def _timed_totals(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
-        meter, goodput = self._meter, self._goodput
+        meter = self._meter
         for tier, timed in meter.by_tier.items():
             steps = (tier.label,)
             yield "timed_rounds", steps, timed.num_rounds
@@ -118,8 +117,6 @@ class MetricsExporter(threading.Thread):
         yield "catch_up_ms", (), meter.catch_up_ms
         yield "probe_rounds", (), meter.num_probe_rounds
         yield "probe_ms", (), meter.probe_ms
-        if goodput is not None:
-            yield "probes", (), goodput.prober.num_probes
-            yield "paid_probes", (), goodput.prober.num_paid
-            for reason in MOVE_REASONS:
-                yield "moves", (reason,), goodput.num_switches[reason]
+        for metric, by_label in self._policy.totals().items():
+            for label, total in by_label.items():
+                yield metric, (label,) if label else (), total

@@ -1,6 +1,5 @@
 """What an operator sees: the start-up block, /server_info and the Prometheus counters."""
 
-import atexit
 import logging
 from typing import Any
 
@@ -10,26 +9,20 @@ from sglang_adaptive_spec import __version__
 from sglang_adaptive_spec.contract.versions import versions_report
 from sglang_adaptive_spec.host.launch.request import ALGORITHM, AdaptiveRequest, request_of
 from sglang_adaptive_spec.host.reporting.metrics import MetricsExporter
-from sglang_adaptive_spec.loop.meter import WatchedPolicy, open_recorder, policy_state
+from sglang_adaptive_spec.loop.meter import WatchedPolicy, policy_state
 from sglang_adaptive_spec.runtime.pool import TierState
 from sglang_adaptive_spec.tiers import Tier
-from sglang_adaptive_spec.trace.record import TraceRecorder
 
 logger = logging.getLogger(__name__)
 
 
 class Telemetry:
-    """Reads the worker's controller, pool and counters for whoever asks.
-
-    Made when the policy is final: from here on the controller asks it through a `WatchedPolicy`.
-    """
+    """Reads the worker's controller, pool and counters for whoever asks."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         controller = worker.controller
-        recorder = _recorder(worker)
-        self._watched = WatchedPolicy(controller.policy, self._tiers(), recorder)
-        controller.policy = self._watched
+        self._watched: WatchedPolicy = controller.policy
         self._exporter: MetricsExporter | None = None
         if get_observability().enable_metrics and get_parallel().tp_rank == 0:
             model_name = get_serving().served_model_name
@@ -93,22 +86,6 @@ class Telemetry:
 
     def _tiers(self) -> list[Tier]:
         return [state.tier for state in self._worker.pool.states]
-
-
-def _recorder(worker: Any) -> TraceRecorder | None:
-    """Returns the recorder of rank 0, if the config asks for one; its file is closed at exit.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
-    if get_parallel().tp_rank != 0:
-        return None
-    replica = worker.gpu_id if worker.server_args.dp_size > 1 else None
-    name = get_serving().served_model_name
-    recorder = open_recorder(worker.adaptive_request.config, name, replica)
-    if recorder is not None:
-        atexit.register(recorder.close)
-    return recorder
 
 
 def add_internal_state(result: Any, scheduler: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from sglang.srt.environ import envs
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
-from sglang.srt.runtime_context import get_context, get_parallel
+from sglang.srt.runtime_context import get_context
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
 
 from sglang_adaptive_spec.host.attention.eager_lengths import eager_lengths
@@ -24,6 +24,7 @@ from sglang_adaptive_spec.host.attention.extend_graphs import (
 from sglang_adaptive_spec.host.attention.shared_index import shared_index
 from sglang_adaptive_spec.host.launch.request import AdaptiveRequest, request_of
 from sglang_adaptive_spec.host.reporting.telemetry import Telemetry
+from sglang_adaptive_spec.host.serving.assemble import assemble
 from sglang_adaptive_spec.host.serving.plain_round import (
     PlainDecodeGraphRunner,
     PlainRounds,
@@ -36,13 +37,9 @@ from sglang_adaptive_spec.host.startup.build_hooks import (
     install_gpu_hooks,
 )
 from sglang_adaptive_spec.host.startup.capture import CaptureLists, garbage_hold
-from sglang_adaptive_spec.host.startup.seeding import Seeding, seed_costs
+from sglang_adaptive_spec.host.startup.seeding import Seeding
 from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 from sglang_adaptive_spec.loop.controller import AdaptiveController, Launch
-from sglang_adaptive_spec.loop.sharing import SharedTimes
-from sglang_adaptive_spec.loop.timing import RoundTimer
-from sglang_adaptive_spec.policy.build import build_policy
-from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.runtime.pool import RuntimePool, Slot
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Tier
 
@@ -122,17 +119,13 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         assert request.initial_steps is not None, "resolution set it"
         self.adaptive_request = request
         startup = request.startup_tier
-        policy = build_policy(request.config, request.initial_steps)
         for name in CHAIN_BUFFERS:  # the host makes them for chains only
             setattr(self._draft_worker, name, getattr(self._draft_worker, name, None))
         self.pool = RuntimePool(self._slots(), startup)
-        # Ranks must choose alike and would time their rounds differently: rank 0's times count.
-        clock = RoundTimer(str(self.device)) if get_parallel().tp_rank == 0 else None
-        self.controller = AdaptiveController(policy, self.pool, startup, clock=clock)
         target_runner = self._target_worker.model_runner
-        is_thinned = isinstance(policy, GoodputPolicy)
+        config = request.config
         captures = CaptureLists(
-            target_runner, request.config.ladder, is_thinned, request.larger_sizes
+            target_runner, config.ladder, config.policy == "goodput", request.larger_sizes
         )
         self.tier_builder = TierBuilder(self, captures, self.pool, startup)
         setattr(target_runner, CAPTURES_ATTRIBUTE, self.tier_builder)
@@ -145,7 +138,9 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self._built_values: tuple[object, ...] = ()
         self.plain_rounds: PlainRounds | None = None
         self._is_target_last_to_read = False
-        self.seeding: Seeding | None = None  # how the costs were measured, if the policy has any
+        # Made when all tiers are built, with how the costs were measured, if the policy has any.
+        self.controller: AdaptiveController
+        self.seeding: Seeding | None
 
     def alloc_memory_pool(self, *args: Any, **kwargs: Any) -> None:
         """Before any attention backend, once it is known how many requests may run."""
@@ -167,15 +162,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self.adaptive_controller = None
         garbage_hold.release()
         delattr(self._target_worker.model_runner, CAPTURES_ATTRIBUTE)
-        policy = self.controller.policy
-        if isinstance(policy, GoodputPolicy):
-            self.seeding = seed_costs(self, policy, self.tier_builder.max_listed_size())
-            group = get_parallel().tp_group
-            if group.world_size > 1:
-                policy.learns_own_times = False
-                self.controller.shared_times = SharedTimes(
-                    policy.learn_time, lambda times: group.broadcast_object(times, src=0)
-                )
+        self.controller, self.seeding = assemble(self)
         self.telemetry = Telemetry(self)
         self.telemetry.log_start()
 
@@ -295,7 +282,6 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         part_size = self.tier_builder.max_catch_up_size()
         self.plain_rounds = PlainRounds(self, target_runner.max_running_requests, part_size)
         self._draft_worker.plain_rounds = self.plain_rounds
-        self.controller.draft_schedule = self.plain_rounds.schedule
 
     # -- building a tier through the host --
 

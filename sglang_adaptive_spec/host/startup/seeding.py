@@ -27,7 +27,6 @@ from sglang_adaptive_spec.host.startup.borrowed_batch import BorrowedBatch, fres
 from sglang_adaptive_spec.host.startup.cost_key import cost_key
 from sglang_adaptive_spec.policy.costs.cache import CostKey, default_folder, load, save
 from sglang_adaptive_spec.policy.costs.table import DEFAULT_BUCKETS, MIN_MS, CostTable
-from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
 logger = logging.getLogger(__name__)
@@ -84,23 +83,25 @@ class Seeding(NamedTuple):
     warm_up_s: float  # a first round of every tier, not in ``seconds``: a new machine compiles
 
 
-def seed_costs(worker: Any, policy: GoodputPolicy, max_batch_size: int) -> Seeding:
-    """Gives ``policy`` the costs of an earlier start on the same machine, else measures them."""
+def measured_costs(
+    worker: Any, tiers: Sequence[Tier], max_batch_size: int
+) -> tuple[CostTable, Seeding]:
+    """Returns the costs of an earlier start on the same machine, else measures them."""
     start_s = time.perf_counter()
     plain, seeder = worker.plain_rounds, Seeder(worker, max_batch_size)
     group = get_parallel().tp_group
     folder = default_folder() if get_parallel().tp_rank == 0 else None
     sizes = {size for state in worker.pool.states for size in state.graph_batch_sizes}
-    policy.costs = _empty_table(policy, sizes)
-    key = cost_key(worker, policy.costs.tiers, sizes, seeder.longest_contexts())
+    costs = _empty_table(tiers, sizes)
+    key = cost_key(worker, costs.tiers, sizes, seeder.longest_contexts())
     found = load(key, folder)
     state = group.broadcast_object(None if found is None else found.to_dict(), src=0)
     kept = None if state is None else CostTable.from_dict(state)
     try:
         if kept is not None and seeder.confirms(kept):
-            policy.costs, source = kept, "cache"
+            costs, source = kept, "cache"
         else:
-            policy.costs, source = seeder.seed(policy.costs), "measured"
+            costs, source = seeder.seed(costs), "measured"
     except FAILURES:
         # One rank starts without round times. Among several the others would wait for this one.
         if group.world_size > 1:
@@ -108,13 +109,13 @@ def seed_costs(worker: Any, policy: GoodputPolicy, max_batch_size: int) -> Seedi
         logger.exception(
             "ADAPTIVE_EAGLE could not measure its round times; it learns them while serving."
         )
-        policy.costs, source = _empty_table(policy, sizes), "none"
+        costs, source = _empty_table(tiers, sizes), "none"
     if source == "measured" and get_parallel().tp_rank == 0:
-        _keep(key, policy.costs, folder, seeder)
+        _keep(key, costs, folder, seeder)
     if plain is not None:
-        policy.costs.catch_up_rounds = plain.width
+        costs.catch_up_rounds = plain.width
     seconds = time.perf_counter() - start_s - seeder.warm_up_s
-    return Seeding(source, seconds, seeder.num_points, seeder.warm_up_s)
+    return costs, Seeding(source, seconds, seeder.num_points, seeder.warm_up_s)
 
 
 def _keep(key: CostKey, costs: CostTable, folder: Path | None, seeder: "Seeder") -> None:
@@ -143,9 +144,9 @@ def _warn_of(missing: Collection[tuple[Tier, int]], why: str, remedy: str) -> No
     )
 
 
-def _empty_table(policy: GoodputPolicy, sizes: Collection[int]) -> CostTable:
+def _empty_table(tiers: Sequence[Tier], sizes: Collection[int]) -> CostTable:
     """Returns a table that knows nothing yet, for the captured batch sizes where there are any."""
-    return CostTable.empty(policy.costs.tiers, sorted(sizes) or DEFAULT_BUCKETS)
+    return CostTable.empty(tiers, sorted(sizes) or DEFAULT_BUCKETS)
 
 
 class Seeder:
@@ -155,7 +156,7 @@ class Seeder:
         self._worker = worker
         self._is_cpu = worker.device == "cpu"
         self._max_batch_size = max_batch_size
-        self._startup = worker.controller.startup_tier
+        self._startup = worker.adaptive_request.startup_tier
         self.num_points = 0
         self.warm_up_s = 0.0
         self.limit_s = max(LIMIT_S, TIER_LIMIT_S * len(worker.pool.states))

@@ -28,7 +28,6 @@ from sglang_adaptive_spec.host.shapes import (
 )
 from sglang_adaptive_spec.host.startup.capture import CaptureLists, Meter, OutOfMemoryGuard
 from sglang_adaptive_spec.ladder import Ladder
-from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.runtime.builder import build_tiers
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import RuntimePool, TierState
@@ -200,10 +199,6 @@ class TierBuilder:
         """Withdraws ``tier`` from the ladder."""
         self.left_out[tier] = "memory"
         self._captures.ladder = self._captures.ladder.without([tier])
-        worker, request = self._worker, self._worker.adaptive_request
-        worker.controller.policy = build_policy(
-            request.config, request.initial_steps, self._captures.ladder
-        )
 
     # -- what the host keeps --
 

@@ -14,7 +14,7 @@ were seen to do at a bucket says something about the rest (`cost_belief`). ms; n
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -166,6 +166,23 @@ class CostTable:
     def out_of_order(self) -> list[tuple[Tier, int]]:
         """Returns tiers and batch sizes whose seeds contradict a neighbour's, to measure again."""
         return out_of_order(self.tiers, self._state.seeds, self._state.seed_spreads)
+
+    def describe(self, batch_size: int, context_tokens: int) -> dict[str, Any]:
+        """Returns what a batch's rounds are expected to take, and how sure that is."""
+
+        def of_tiers(value: Callable[[Tier], float]) -> dict[str, float]:
+            return {tier.label: round(float(value(tier)), 4) for tier in self.tiers}
+
+        return {
+            "is_seeded": self.is_seeded,
+            "batch_size": batch_size,
+            "context_tokens": context_tokens,
+            "round_ms": of_tiers(lambda tier: self.round_ms(tier, batch_size, context_tokens)),
+            "correction": of_tiers(lambda tier: self.correction(tier, batch_size)),
+            "relative_noise": of_tiers(self.relative_noise),
+            "catch_up_ms_per_round": round(self.plain_extra_ms(batch_size, context_tokens), 4),
+            "drift": round(self.drift, 4),
+        }
 
     def correction(self, tier: Tier, batch_size: int) -> float:
         """Returns what the seed of ``tier`` without context is multiplied with, own or lent."""

@@ -13,7 +13,7 @@ from typing import Any
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from e2e_plugins.forced_switch import WalkAllTiers
-from e2e_plugins.stand_in import SCHEDULER, note_ids, rids
+from e2e_plugins.stand_in import SCHEDULER, build_instead, note_ids, rids
 
 WORKER = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2"
 ROUND = f"{WORKER}.forward_batch_generation"
@@ -42,14 +42,6 @@ class FailingWalk(WalkAllTiers):
         if is_meant(rids(observation.requests), "observe"):
             done["observe"] += 1
             raise KeyError("e2e: observe fails")
-
-
-def take_over(info: dict[str, Any], scheduler: Any, *_args: Any, **_kw: Any) -> dict[str, Any]:
-    """Puts the failing policy where a real one is: inside what watches it."""
-    worker = scheduler.draft_worker
-    watched = worker.controller.policy
-    watched.policy = FailingWalk(watched.policy, [state.tier for state in worker.pool.states])
-    return info
 
 
 def run_round(run: Callable[..., Any], worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -98,7 +90,7 @@ def show_done(result: Any, *_args: Any, **_kw: Any) -> Any:
 def fail() -> None:
     """The plugin with the failing policy and the failing round."""
     note_ids()
-    HookRegistry.register(f"{SCHEDULER}.get_init_info", take_over, HookType.AFTER)
+    build_instead(FailingWalk)
     HookRegistry.register(f"{SCHEDULER}.get_internal_state", show_done, HookType.AFTER)
     HookRegistry.register(ROUND, run_round, HookType.AROUND)
 

@@ -1,4 +1,4 @@
-"""Replaces the policy of a ready scheduler by a seeded walk: another choice in every round.
+"""Puts a seeded walk in the place of the server's policy: another choice in every round.
 
 The walk keeps its own account of what then ran, from what it is told; /server_info shows it as
 ``e2e_walk``, and what every round of a request accepted as ``e2e_rounds``. A choice to draft while

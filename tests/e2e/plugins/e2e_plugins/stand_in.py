@@ -9,6 +9,7 @@ from sglang_adaptive_spec.host.serving.rows import row_keys
 from sglang_adaptive_spec.ladder import Ladder
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+CREATE_WORKER = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker"
 
 
 _rid_of: dict[Any, str] = {}
@@ -27,37 +28,55 @@ def note_rids(run: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, *
 
 
 class StandIn:
-    """What every policy of these tests has in common."""
+    """What every policy of these tests has in common; the server's own answers all else."""
 
     def __init__(self, policy: Any, tiers: Sequence[Any]) -> None:
         self._policy, self._tiers = policy, tiers
         self.ladder = Ladder(dict.fromkeys(policy.ladder.ranges, tiers))
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
     def observe_time(self, round_time: Any) -> None:
         self._policy.observe_time(round_time)
 
-    def describe(self) -> Mapping[str, Any]:
-        return dict(self._policy.describe())
+
+def build_instead(make: Callable[..., StandIn]) -> None:
+    """Lets ``make`` build the policy of every server, out of its own and all tiers that it has."""
+
+    def replace(worker_class: Any, *_args: Any, **_kw: Any) -> Any:
+        from sglang_adaptive_spec.host.serving import assemble
+
+        own = assemble.build_policy
+        if getattr(own, "is_stand_in", False):  # hooked in this process already
+            return worker_class
+
+        def build_policy(config: Any, initial_steps: int, ladder: Ladder, *rest: Any) -> StandIn:
+            return make(own(config, initial_steps, ladder, *rest), ladder.tiers)
+
+        build_policy.is_stand_in = True
+        assemble.build_policy = build_policy
+        return worker_class
+
+    HookRegistry.register(CREATE_WORKER, replace, HookType.AFTER)
+
+
+def stand_in_of(scheduler: Any) -> StandIn:
+    """Returns the stand-in of a server that serves."""
+    policy = scheduler.draft_worker.controller.policy.policy
+    assert isinstance(policy, StandIn), policy
+    return policy
 
 
 def take_over(make: Callable[..., StandIn], show: Callable[[StandIn], Mapping[str, Any]]) -> None:
-    """Lets the policy that ``make`` returns choose, and adds what ``show`` says to /server_info.
-
-    It takes over once every tier is built, just before the scheduler reports that it is ready.
-    """
-
-    def replace(info: dict[str, Any], scheduler: Any, *_args: Any, **_kw: Any) -> dict[str, Any]:
-        worker = scheduler.draft_worker
-        tiers = [state.tier for state in worker.pool.states]
-        worker.controller.policy = make(worker.controller.policy, tiers)
-        return info
+    """Lets the policy that ``make`` returns choose, and adds what ``show`` says to /server_info."""
 
     def add(result: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
-        result.internal_state |= show(scheduler.draft_worker.controller.policy)
+        result.internal_state |= show(stand_in_of(scheduler))
         return result
 
     note_ids()
-    HookRegistry.register(f"{SCHEDULER}.get_init_info", replace, HookType.AFTER)
+    build_instead(make)
     HookRegistry.register(f"{SCHEDULER}.get_internal_state", add, HookType.AFTER)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from e2e_plugins.stand_in import SCHEDULER, take_over
+from e2e_plugins.stand_in import SCHEDULER, stand_in_of, take_over
 from e2e_plugins.visit_zero import FIRST_ROUND, NUM_VALUES, ROUND, VisitZero
 from sglang_adaptive_spec.host.serving.rows import row_keys
 
@@ -32,7 +32,7 @@ class VisitMixed(VisitZero):
 
 def hold_guests(get_batch: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
     """Hides guests from the scheduler until it is their time."""
-    if scheduler.draft_worker.controller.policy.has_room_for_guests:
+    if stand_in_of(scheduler).has_room_for_guests:
         return get_batch(scheduler, *args, **kwargs)
     queue = scheduler.waiting_queue
     guests = [req for req in queue if req.rid.startswith("guest")]

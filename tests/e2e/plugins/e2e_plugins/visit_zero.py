@@ -1,4 +1,4 @@
-"""Replaces the policy of a ready scheduler by a script: three steps, and a visit to zero steps.
+"""Puts a script in the place of the server's policy: three steps, and a visit to zero steps.
 
 Only batches with a request whose id begins with ``visit`` pay the visit; the others never leave
 three steps, so one server serves both arms of the comparison. A request's id also says of how many

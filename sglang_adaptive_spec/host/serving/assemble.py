@@ -1,0 +1,59 @@
+"""Puts the brain together, once: ladder -> tiers built -> costs measured -> policy -> controller.
+
+Nothing replaces or wraps a policy afterwards.
+"""
+
+import atexit
+from typing import Any
+
+from sglang.srt.runtime_context import get_parallel, get_serving
+
+from sglang_adaptive_spec.host.startup.seeding import Seeding, measured_costs
+from sglang_adaptive_spec.loop.controller import AdaptiveController
+from sglang_adaptive_spec.loop.meter import WatchedPolicy, open_recorder
+from sglang_adaptive_spec.loop.sharing import SharedTimes
+from sglang_adaptive_spec.loop.timing import RoundTimer
+from sglang_adaptive_spec.policy.build import build_policy
+from sglang_adaptive_spec.trace.record import TraceRecorder
+
+
+def assemble(worker: Any) -> tuple[AdaptiveController, Seeding | None]:
+    """Returns the controller of a worker whose tiers are built, and how costs were measured.
+
+    Raises:
+        ConfigError: The file to record to cannot be written.
+    """
+    request, builder = worker.adaptive_request, worker.tier_builder
+    config, costs, seeding = request.config, None, None
+    if config.policy == "goodput":
+        costs, seeding = measured_costs(worker, config.tiers, builder.max_listed_size())
+    group = get_parallel().tp_group
+    is_alone = group.world_size == 1
+    policy = build_policy(config, request.initial_steps, builder.ladder, costs, is_alone)
+    tiers = [state.tier for state in worker.pool.states]
+    watched = WatchedPolicy(policy, tiers, _recorder(worker))
+    # Ranks must choose alike and would time their rounds differently: rank 0's times count.
+    clock = RoundTimer(str(worker.device)) if get_parallel().tp_rank == 0 else None
+    schedule = None if worker.plain_rounds is None else worker.plain_rounds.schedule
+    controller = AdaptiveController(watched, worker.pool, request.startup_tier, clock, schedule)
+    if policy.knows_costs and not is_alone:
+        controller.shared_times = SharedTimes(
+            policy.learn_time, lambda times: group.broadcast_object(times, src=0)
+        )
+    return controller, seeding
+
+
+def _recorder(worker: Any) -> TraceRecorder | None:
+    """Returns the recorder of rank 0, if the config asks for one; its file is closed at exit.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    if get_parallel().tp_rank != 0:
+        return None
+    replica = worker.gpu_id if worker.server_args.dp_size > 1 else None
+    name = get_serving().served_model_name
+    recorder = open_recorder(worker.adaptive_request.config, name, replica)
+    if recorder is not None:
+        atexit.register(recorder.close)
+    return recorder
