@@ -110,7 +110,19 @@ def test_zero_steps_decode_larger_batches_with_graphs(
     assert lists.decode_sizes(tier) == (*lists.sizes(tier), *larger) == (1, 8, 256, *larger)
 
 
+def test_catch_ups_pad_up_further_than_decodes(
+    capture: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28]
+    monkeypatch.setattr(capture, "check_cuda_graph_backend", lambda *_: False)
+    monkeypatch.setattr(capture, "get_batch_sizes_to_capture", lambda *_: (listed, []))
+    runner = SimpleNamespace(max_running_requests=4096, device="cuda")
+    lists = capture.CaptureLists(runner, Ladder({1: [PLAIN_TIER]}), True, (320, 512))
+    assert lists.decode_sizes(PLAIN_TIER) == (*listed, 320, 512)
+    assert lists.catch_up_sizes() == (1, 2, 3, 4, 6, 8, 12, 16, 24, 28)
+
+
 def test_where_nothing_is_captured_no_larger_batch_is(capture: Any) -> None:
     runner = SimpleNamespace(max_running_requests=4096, device="cpu")
     lists = capture.CaptureLists(runner, Ladder({1: [PLAIN_TIER]}), False, (320, 512))
-    assert lists.decode_sizes(PLAIN_TIER) == ()
+    assert lists.decode_sizes(PLAIN_TIER) == lists.catch_up_sizes() == ()

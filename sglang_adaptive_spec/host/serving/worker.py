@@ -303,7 +303,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         with self._override_worker_state(width - 1, width):
             self.speculative_num_steps = draft.speculative_num_steps = 0
             draft.init_attention_backend()
-            draft._capture_cuda_graphs()
+            with self.tier_builder.catch_ups():
+                draft._capture_cuda_graphs()
             backend = target_runner._get_attention_backend(init_new_workspace=False)
             graphs = None
             if not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):

@@ -73,6 +73,10 @@ class CaptureLists:
         captured = [*sizes, *(size for size in larger if size > sizes[-1])]
         return tuple(graph_batch_sizes(tier, captured, self.ladder, most))
 
+    def catch_up_sizes(self) -> tuple[int, ...]:
+        """Returns the sizes of zero steps' draft-extends: one round in 15 pads up further."""
+        return tuple(thinned(self.sizes(PLAIN_TIER)))
+
     @contextlib.contextmanager
     def narrowed(self, sizes: tuple[int, ...]) -> Iterator[None]:
         """Lets the host capture ``sizes`` and nothing else inside the block."""

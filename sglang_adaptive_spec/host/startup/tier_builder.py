@@ -134,8 +134,12 @@ class TierBuilder:
         """Returns the batch sizes to capture for ``tier``."""
         return self._captures.decode_sizes(tier)
 
+    def catch_ups(self) -> contextlib.AbstractContextManager[None]:
+        """Around the capture of zero steps' draft-extends, of which fewer do."""
+        return self._captures.narrowed(self._captures.catch_up_sizes())
+
     def larger_decodes(self) -> contextlib.AbstractContextManager[None]:
-        """Around the capture of zero-step decodes, of which there are more than of catch-ups."""
+        """Around the capture of zero-step decodes, of which there are more than the host lists."""
         return self._captures.narrowed(self._captures.decode_sizes(PLAIN_TIER))
 
     def vocab_size(self) -> int:
