@@ -5,10 +5,14 @@ every arm. A load is a peak and one chance of acceptance for all requests. Every
 SGLang's default in every arm: attention, context length, graphs, running requests, prefix cache.
 Llama-8B shapes with dummy weights, injected acceptance; what those force (`GPU_FORCED`) is all.
 
-On a machine with one H200, from the project's root, a command after the other: servers beside each
-other would share the CPUs, which bound small batches. The first two take 560 s, the third 480 s:
+The CPU bounds small batches, and a shared machine's CPUs are faster in one minute than in the next
+(a prefill took 10 to 17 ms within three passes of one arm). So compare arms that are served at the
+same time: on a machine with two H200s ours and none run beside each other, on half of the cores
+each, every load is sent to both at once, and then they swap GPUs. From the project's root, a
+command after the other; each takes about 540 s:
 
-    OUT=folder SHA=commit benchmarks/gpus.sh 0=defaults-1    # likewise defaults-2 and defaults-3
+    OUT=folder SHA=commit benchmarks/gpus.sh 0,1=defaults-pair
+    OUT=folder SHA=commit benchmarks/gpus.sh 0=defaults-builtin
     python3 -m benchmarks.defaults merge runs/defaults-*.json \\
         --result benchmarks/results/defaults-h200.json
 
@@ -16,23 +20,27 @@ On an H100 the starts alone: `run --arms ours,none --repeats 0`, merged likewise
 """
 
 import argparse
+import contextlib
 import itertools
 import math
+import os
 import resource
 import statistics
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.arms import ARMS, OURS, Arm
 from benchmarks.differences import differences, keys, measured_on
 from benchmarks.figures import HEADER, Figure, Ratio, exact
-from benchmarks.fleet import keep_logs
+from benchmarks.fleet import PORT_STEP, keep_logs
 from benchmarks.models import CONTEXT_LENGTH
 from benchmarks.ramp import arrivals, send_arrivals, send_ramp
 from benchmarks.ramp_summary import as_pass, quantile, tokens_per_s
@@ -54,6 +62,7 @@ COMPARED = ("none", "ours")  # pass by pass
 ARM_OF = {"none": ARMS["none"], "builtin": ARMS["builtin"], "ours": Arm("ours", OURS)}
 PEAKS, CHANCES = (40, 120), (0.3, 0.7)
 LOADS = tuple(itertools.product(PEAKS, CHANCES))
+TURN_TIMEOUT_S = 400.0  # until the arms beside one are ready for the next load
 LOW = 2.0  # requests a second at both ends
 WARM_S, WARM_RATE = 3.0, 20.0
 PROMPTS_APART = 100_000  # so that no load finds another's prompts in the prefix cache
@@ -82,52 +91,126 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--peaks", type=numbers, default=PEAKS, help="requests a second [40,120]")
     run_.add_argument("--seconds", type=float, default=10.0, help="of arrivals [10]")
     run_.add_argument("--longest", type=float, default=1.0, help="scales the lengths [1]")
+    run_.add_argument(
+        "--beside", action="store_true", help="an arm on each of CUDA_VISIBLE_DEVICES, then swapped"
+    )
     add_fleet_flags(run_, max_total_tokens=0)
     run_.set_defaults(context_length=0, repeats=3)
     add_merge(commands)
     return top
 
 
+class Seat(NamedTuple):
+    """Where one of several arms is served, and which passes it serves there."""
+
+    arm: str
+    number: int  # among those that are served at once
+    gpu: str | None = None  # None: the machine's own choice
+    cores: frozenset[int] | None = None
+    first_repeat: int = 1
+
+
+def turns(args: argparse.Namespace) -> list[list[Seat]]:
+    """Returns which arms are served at once: every arm alone, or all on every GPU in turn.
+
+    Raises:
+        ValueError: There is not one GPU an arm.
+    """
+    if not args.beside:
+        return [[Seat(arm, 0, first_repeat=args.first_repeat)] for arm in args.arms]
+    gpus = words(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    if len(gpus) != len(args.arms):
+        raise ValueError(f"CUDA_VISIBLE_DEVICES names {gpus}; {args.arms} need one GPU each.")
+    cores = sorted(os.sched_getaffinity(0))
+    share = len(cores) // len(gpus)
+    places = [
+        (gpu, frozenset(cores[share * idx : share * (idx + 1)])) for idx, gpu in enumerate(gpus)
+    ]
+    return [
+        [
+            Seat(arm, number, *place, args.first_repeat + turn * args.repeats)
+            for number, (arm, place) in enumerate(
+                zip(args.arms, places[turn:] + places[:turn], strict=True)
+            )
+        ]
+        for turn in range(len(gpus))
+    ]
+
+
 def run(args: argparse.Namespace) -> int:
-    """Serves every load with one arm after the other; returns 1 if one is missing."""
+    """Serves every load with arm after arm, or with all at once; returns 1 if one is missing."""
     deadline = time.monotonic() + args.deadline
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     record, path = begin_run(args, "defaults")
     record |= {"passes": [], "starts": []}
+    seats = turns(args)
     with tempfile.TemporaryDirectory(prefix="defaults-bench-") as scratch:
-        for name in args.arms:
+        for number, turn in enumerate(seats):
             if time.monotonic() > deadline:
-                print(f"{name}: left out at the deadline")
+                print(f"{', '.join(seat.arm for seat in turn)}: left out at the deadline")
                 continue
-            try:
-                serve(ARM_OF[name], args, Path(scratch) / name, record, path)
-            except (RuntimeError, OSError):  # the other arms are still worth running
-                traceback.print_exc(file=sys.stdout)
-            keep_logs([ARM_OF[name]], Path(scratch), path.with_suffix(".log"))
+            folder = Path(scratch) / str(number)
+            serve_turn(turn, args, folder, record, path)
+            keep_logs([ARM_OF[seat.arm] for seat in turn], folder, path.with_suffix(".log"))
             write_run(record, path)
     print(pass_table(record["passes"]))
-    wanted = len(args.arms) * args.repeats * len(args.peaks) * len(CHANCES)
+    wanted = sum(map(len, seats)) * args.repeats * len(args.peaks) * len(CHANCES)
     return 1 if len(record["passes"]) < wanted else 0
 
 
+def serve_turn(
+    turn: Sequence[Seat],
+    args: argparse.Namespace,
+    folder: Path,
+    record: dict[str, Any],
+    path: Path,
+) -> None:
+    """Serves the arms of a turn beside each other; every load reaches all of them at once."""
+    together = threading.Barrier(len(turn), timeout=TURN_TIMEOUT_S)
+
+    def take_seat(seat: Seat) -> None:
+        try:
+            serve(seat, args, folder / seat.arm, record, path, together)
+        except (RuntimeError, OSError):  # the other arms are still worth running
+            together.abort()
+            traceback.print_exc(file=sys.stdout)
+
+    with ThreadPoolExecutor(len(turn)) as threads:
+        list(threads.map(take_seat, turn))
+
+
 def serve(
-    arm: Arm, args: argparse.Namespace, folder: Path, record: dict[str, Any], path: Path
+    seat: Seat,
+    args: argparse.Namespace,
+    folder: Path,
+    record: dict[str, Any],
+    path: Path,
+    together: threading.Barrier,
 ) -> None:
     """Starts an arm's server once, sends it every load as often as asked, notes what came."""
+    arm = ARM_OF[seat.arm]
     plan = plan_with(args, folder, CPU_COMMON if args.dry_cpu else GPU_FORCED)
-    plan = replace(plan, environment={**plan.environment, **PYTHON_TREE})
+    environment = {**plan.environment, **PYTHON_TREE}
+    if seat.gpu is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = seat.gpu
+    if seat.cores is not None:
+        os.sched_setaffinity(0, seat.cores)  # of this thread, so of the server that it starts
+    plan = replace(plan, environment=environment, port=args.port + PORT_STEP * seat.number)
     with serving_arm(arm, plan) as (server, measured):
         send_ramp(server, arrivals(WARM_S, WARM_RATE, WARM_RATE, 0, args.longest))
-        for repeat in range(args.first_repeat, args.first_repeat + args.repeats):
+        for repeat in range(seat.first_repeat, seat.first_repeat + args.repeats):
             for number, (peak, chance) in enumerate(itertools.product(args.peaks, CHANCES)):
                 sent = arrivals(args.seconds, LOW, peak, repeat, args.longest, (chance,))
                 seed = PROMPTS_APART * (repeat * len(LOADS) + number)
+                with contextlib.suppress(threading.BrokenBarrierError):  # then it is alone
+                    together.wait()
                 start_ns, answer = send_arrivals(server, sent, seed)
                 made = as_pass(sent, start_ns, answer["requests"], answer["rounds"])
                 load = {"arm": arm.name, "peak": peak, "acceptance": chance, "repeat": repeat}
                 spent = {"spent": time_spent(answer["rounds"])}
                 record["passes"].append(with_figures(load | made | spent))
-                write_run(record, path)
+                if not seat.number:
+                    write_run(record, path)
     record["starts"].append(measured)
 
 
@@ -228,12 +311,12 @@ def figures_of_load(load: str, peak: int, ours: Sequence[Raw], none: Sequence[Ra
     ]
 
 
-def check_defaults(result: Raw) -> list[str]:
+def check_defaults(result: Raw, arms: Sequence[str] = DEFAULT_ARMS) -> list[str]:
     """Returns what is wrong with the shape or the figures of the result."""
-    return check_starts(result) or check_passes(result)
+    return check_starts(result) or check_passes(result, arms)
 
 
-def check_passes(result: Raw) -> list[str]:
+def check_passes(result: Raw, arms: Sequence[str] = DEFAULT_ARMS) -> list[str]:
     """Returns what is wrong with the passes: their number, their arrivals, their figures."""
     problems = measured_on(result["provenance"])
     sent: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -251,7 +334,7 @@ def check_passes(result: Raw) -> list[str]:
         problems += [f"{load}: no pass of {arm}" for arm in set(COMPARED) - by_arm.keys()]
         if len({str(requests) for requests in by_arm.values()}) > 1:
             problems.append(f"{load}: the arms got other requests")
-    for load, arm in itertools.product(LOADS, DEFAULT_ARMS):
+    for load, arm in itertools.product(LOADS, arms):
         num = sum(key[:2] == load and arm in by_arm for key, by_arm in sent.items())
         if num < MIN_PASSES:
             problems.append(f"{load}: {num} passes of {arm}, at least {MIN_PASSES} are needed")

@@ -44,9 +44,8 @@ transition-j           23300 transition run $injected --arms static-1,static-3,s
 transition-real        23900 transition run $real --workloads mixed-text --tag s
 transition-alternating 24500 transition run $real --workloads alternating --tag a
 ramp                   25100 ramp run --seconds 40 --arms goodput,none,builtin --tag 1
-defaults-1             32100 defaults run --arms ours,none --tag 1
-defaults-2             32400 defaults run --arms none,ours --tag 2 --first-repeat 4
-defaults-3             20000 defaults run --arms builtin --tag 3
+defaults-pair          32100 defaults run --arms ours,none --beside --tag 1
+defaults-builtin       20000 defaults run --arms builtin --tag 2
 overhead               25700 overhead run --arms goodput --tag o1
 overlap-1              26300 overlap run --tag 1
 overlap-2              26900 overlap run --tag 2 \
@@ -86,7 +85,7 @@ check_argument() {
 # check_stream STREAM NUM_GPUS
 check_stream() {
   [ -n "${ports[$1]-}" ] || fail "there is no stream '$1', allowed are: $(streams_by_name)."
-  [[ $1 != tensor-parallel && $1 != *-tp || $2 -ge 2 ]] || fail "$1 has $2 GPU, allowed are two or more: 0,1=$1."
+  [[ $1 != tensor-parallel && $1 != *-tp && $1 != *-pair || $2 -ge 2 ]] || fail "$1 has $2 GPU, allowed are two or more: 0,1=$1."
   [[ " ${commands[$1]} " != *" PAIR "* || -d ${PAIR-}/target && -f $PAIR/prompts.json ]] ||
     fail "$1: PAIR is '${PAIR-}', allowed is a folder that holds target and prompts.json."
 }

@@ -195,6 +195,7 @@ CHECKS = {
             "backends-h200.json",
             "backends-architectures-h200.json",
             "backends-shared-index-h200.json",
+            "backends-chain-h100.json",
         ),
         Check(backends.check_backends, backends.figure_table),
     ),
@@ -221,6 +222,9 @@ CHECKS = {
         Check(transition_summary.check_transition, transition_summary.figure_table),
     ),
     "defaults-h200.json": Check(defaults.check_defaults, defaults.figure_table),
+    "defaults-apart-h200.json": Check(
+        functools.partial(defaults.check_defaults, arms=defaults.COMPARED), defaults.figure_table
+    ),
     # Before starts kept their KV pool: its passes are checked alone.
     "defaults-noisy-h200.json": Check(defaults.check_passes, defaults.figure_table),
     "defaults-start-h100.json": Check(defaults.check_starts, defaults.start_table),

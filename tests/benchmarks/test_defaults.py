@@ -18,13 +18,16 @@ from benchmarks.defaults import (
     MOST_FIRST,
     MOST_PER_TOKEN,
     PEAKS,
+    Seat,
     build_result,
     check_defaults,
     figure_table,
     figures,
     figures_of_load,
+    parser,
     ratio_of_passes,
     time_spent,
+    turns,
     with_figures,
 )
 from benchmarks.figures import Ratio, exact
@@ -102,6 +105,24 @@ def test_a_result_lists_the_arms_of_a_load_side_by_side(result: Any) -> None:
         ((each["peak"], each["acceptance"]), each["repeat"], each["arm"])
         for each in result["passes"]
     ] == list(repeats)
+
+
+def test_arms_beside_each_other_swap_their_gpus_and_go_on_with_other_arrivals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    command = ["run", "--out", "out", "--arms", "ours,none"]
+    found = turns(parser().parse_args([*command, "--beside"]))
+    low, high = frozenset(range(8)), frozenset(range(8, 16))
+    assert found == [
+        [Seat("ours", 0, "2", low, 1), Seat("none", 1, "3", high, 1)],
+        [Seat("ours", 0, "3", high, 4), Seat("none", 1, "2", low, 4)],
+    ]
+    assert turns(parser().parse_args(command)) == [[Seat("ours", 0)], [Seat("none", 0)]]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    with pytest.raises(ValueError, match="need one GPU each"):
+        turns(parser().parse_args([*command, "--beside"]))
 
 
 # -- what is claimed --

@@ -1,5 +1,6 @@
 """The benchmarks of what users get run on the CPU host, and judge what they find."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,15 @@ def test_requests_with_penalties_are_answered_on_the_cpu_host(tmp_path: Path) ->
 @pytest.mark.e2e
 @pytest.mark.full
 def test_loads_are_served_on_the_cpu_host(tmp_path: Path) -> None:
-    loads = ("--arms", "none,ours", "--peaks", "6", "--repeats", "1")
-    record = dry_run(tmp_path, "defaults", "run", *loads, "--seconds", "4", "--longest", "0.1")
+    loads = ("--arms", "none,ours", "--beside", "--peaks", "6", "--repeats", "1")
+    sizes = ("--seconds", "4", "--longest", "0.1")
+    gpus = {"CUDA_VISIBLE_DEVICES": "0,1"}  # names alone
+    record = dry_run(tmp_path, "defaults", "run", *loads, *sizes, environment=gpus)
     result = defaults.build_result(record["provenance"], record["starts"], record["passes"])
-    assert [each["arm"] for each in result["starts"]] == ["none", "ours"]
-    assert len(result["starts"][1]["tiers"]) == 7
-    passes = [(each["acceptance"], each["arm"]) for each in result["passes"]]
-    assert passes == [(chance, arm) for chance in defaults.CHANCES for arm in ("none", "ours")]
+    assert [each["arm"] for each in result["starts"]] == ["none", "none", "ours", "ours"]
+    assert {len(each["tiers"]) for each in result["starts"][2:]} == {7}
+    passes = [(each["acceptance"], each["repeat"], each["arm"]) for each in result["passes"]]
+    assert passes == list(itertools.product(defaults.CHANCES, (1, 2), ("none", "ours")))
     for each in result["passes"]:
         assert each.keys() == defaults.PASS_KEYS
         assert each["spent"]["prefill"][0] > 0

@@ -41,7 +41,7 @@ STREAMS = (
         "transition-j",
     ),
     *("transition-real", "transition-alternating", "ramp", "overhead"),
-    *("defaults-1", "defaults-2", "defaults-3"),
+    *("defaults-pair", "defaults-builtin"),
     *("overlap-1", "overlap-2", "overlap-3", "sampling", "sampling-of-host"),
     *("backends", "backends-mla", "backends-tp", "tensor-parallel"),
 )
