@@ -153,8 +153,7 @@ class Engine:
 
     def _costs(self) -> dict[str, Any] | None:
         """Returns the round times that the policy knows by now, as its cache file holds them."""
-        policy = getattr(self._own_policy, "policy", self._own_policy)  # behind the watch
-        known = getattr(policy, "costs", None)
+        known = getattr(self._own_policy, "costs", None)
         return None if known is None else dict(known.to_dict())
 
     def _switch_us(self) -> float | None:

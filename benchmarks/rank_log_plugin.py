@@ -18,8 +18,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.loop.timing import Clock, RoundTimer
-from sglang_adaptive_spec.tiers import RoundTime, Tier
+from sglang_adaptive_spec.tiers import Tier
 
 LOG_ENV = "BENCH_RANK_LOG"
 DECIDE = "sglang_adaptive_spec.loop.controller.AdaptiveController.before_decode"
@@ -50,12 +51,12 @@ class SkewedTimer(RoundTimer):
         super().__init__(device, clock)
         self._skew = Skew()
 
-    def poll(self) -> RoundTime | None:
-        """Returns a period as the timer knows it, but for its length."""
-        found = super().poll()
-        if found is None:
-            return None
-        return found._replace(ms=found.ms * self._skew.of(found.tier))
+    def poll(self, done: Round) -> Round | None:
+        """Returns a round as the timer does, but for the length of its period."""
+        found = super().poll(done)
+        if found is not None and found.period is not None:
+            found.period = found.period._replace(ms=found.period.ms * self._skew.of(found.tier))
+        return found
 
 
 class RankLog:

@@ -5,7 +5,8 @@ from typing import Any
 
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
-from sglang_adaptive_spec.loop.controller import AdaptiveController, Launch
+from sglang_adaptive_spec.loop.controller import AdaptiveController
+from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
@@ -40,6 +41,7 @@ class ScriptedPolicy:
         self.observed: list[Observation] = []
         self.times: list[RoundTime] = []
         self.failing = ""
+        self.results_at_once = 1
 
     def choose(self, batch: DecodeBatch) -> Tier:
         self._fail_in("choose")
@@ -52,6 +54,13 @@ class ScriptedPolicy:
     def observe_time(self, round_time: RoundTime) -> None:
         self._fail_in("observe_time")
         self.times.append(round_time)
+
+    def is_probe(self, tier: Tier) -> bool:
+        return False
+
+    def expected(self, tier: Tier, batch_size: int) -> tuple[float, float] | None:
+        self._fail_in("expected")
+        return None
 
     @property
     def ladder(self) -> Ladder:
@@ -75,34 +84,32 @@ class FakeClock:
         self.calls: list[tuple[Any, ...]] = []
         self.num_in_flight: list[int] = []
         self.num_polls = 0
-        self._started: list[RoundTime] = []
-        self._finished: list[RoundTime] = []
+        self._newest: Round | None = None
+        self._finished: Round | None = None
 
-    def start(
-        self,
-        tier: Tier,
-        batch_size: int,
-        context_tokens: int,
-        is_catch_up: bool,
-        num_in_flight: int,
-    ) -> None:
-        self.calls.append((tier.num_steps, batch_size, context_tokens, is_catch_up))
+    def start(self, launched: Round, num_in_flight: int) -> None:
+        tier, batch, is_catch_up = launched.tier, launched.batch, launched.is_catch_up
+        self.calls.append((tier.num_steps, batch.size, batch.context_tokens, is_catch_up))
         self.num_in_flight.append(num_in_flight)
-        self._finished, ms = self._started[-1:], float(len(self.calls))
-        self._started.append(RoundTime(tier, batch_size, context_tokens, ms, is_catch_up))
+        ms = float(len(self.calls))
+        launched.period = RoundTime(tier, batch.size, batch.context_tokens, ms, is_catch_up)
+        self._finished, self._newest = self._newest, launched
 
     def interrupt(self) -> None:
         self.calls.append(("interrupt",))
 
-    def poll(self) -> RoundTime | None:
+    def poll(self, done: Round) -> Round | None:
         self.num_polls += 1
-        return self._finished.pop() if self._finished else None
+        finished, self._finished = self._finished, None
+        return finished
 
 
 class PatientPolicy(ScriptedPolicy):
     """Takes three results together."""
 
-    results_at_once = 3
+    def __init__(self, *steps: int) -> None:
+        super().__init__(*steps)
+        self.results_at_once = 3
 
 
 class KnownFirstDrafts:
@@ -124,7 +131,7 @@ def make(*steps: int) -> tuple[AdaptiveController, ScriptedPolicy, FakePool]:
 
 def decode(
     controller: AdaptiveController, requests: Sequence[Hashable] = ("a",), context_tokens: int = 0
-) -> Launch:
+) -> Round:
     """Launches a round; settles the schedule after a catch-up, as the worker does."""
     batch = DecodeBatch(len(requests), requests, context_tokens)
     launch = controller.before_decode(batch)

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.loop.controller import MAX_LAUNCHES, AdaptiveController
+from sglang_adaptive_spec.loop.controller import AdaptiveController
+from sglang_adaptive_spec.loop.round import MAX_ROUNDS
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, chain_tier
 from tests.controller_fakes import (
     STARTUP,
@@ -61,17 +62,17 @@ def test_a_result_that_never_comes_is_counted_and_the_next_one_finds_its_round()
     ]
     assert observed == [(chain_tier(1), [1]), (chain_tier(5), [4])]
     assert controller.counters.num_feedback_mismatches == 1
-    assert clock.num_polls == 3  # once a round, so that periods stay with their rounds
+    assert clock.num_polls == 2  # periods are known by the number of a round: none of the lost
 
 
 def test_rounds_whose_results_never_come_are_given_up_and_counted() -> None:
     controller, policy, _ = make(3)
     controller.clock = clock = FakeClock()
-    for _ in range(MAX_LAUNCHES + 1):
+    for _ in range(MAX_ROUNDS + 1):
         decode(controller)
-    assert controller.counters.num_feedback_mismatches == clock.num_polls == MAX_LAUNCHES
+    assert controller.counters.num_feedback_mismatches == MAX_ROUNDS
     controller.observe([2], 1)
-    assert len(policy.observed) == 1
+    assert len(policy.observed) == clock.num_polls == 1
 
 
 def test_a_result_that_cannot_be_counted_is_a_failure_survived() -> None:
@@ -97,7 +98,7 @@ def test_a_result_without_its_launch_is_found_out_among_those_that_wait() -> Non
     assert controller.counters.num_feedback_mismatches == 1
 
 
-@given(st.lists(LAUNCHES, min_size=1, max_size=MAX_LAUNCHES))
+@given(st.lists(LAUNCHES, min_size=1, max_size=MAX_ROUNDS))
 def test_every_result_finds_its_launch_at_any_lag(rounds: list[tuple[int, int]]) -> None:
     controller, policy, _ = make(*[steps for steps, _ in rounds])
     expected = []

@@ -152,10 +152,10 @@ def imported_modules(path: Path) -> Iterator[str]:
         f"import {NAME}.loop.controller",
         f"from {NAME}.loop import controller",
         "from ..loop.controller import AdaptiveController",
-        f"def late():\n    from {NAME}.loop.controller import Launch",
-        f"if TYPE_CHECKING:\n    from {NAME}.loop.controller import Launch",
+        f"def late():\n    from {NAME}.loop.controller import AdaptiveController",
+        f"if TYPE_CHECKING:\n    from {NAME}.loop.controller import AdaptiveController",
         f"importlib.import_module('{NAME}.loop.controller')",
-        f"resolve_name('{NAME}.loop.controller.Launch')",
+        f"resolve_name('{NAME}.loop.controller.AdaptiveController')",
     ],
 )
 def test_a_planted_import_upwards_is_found_wherever_it_is(planted: str, tmp_path: Path) -> None:

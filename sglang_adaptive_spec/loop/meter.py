@@ -1,27 +1,19 @@
-"""What the rounds gave beside what the policy expected of them, counted around the policy.
+"""What timed rounds gave, beside what the policy had expected of them when it chose.
 
-`WatchedPolicy` stands where the policy stood and passes every call on. On the way it adds up, per
-tier, the timed rounds (loop/timing.py) and hands every observed round to a recorder, if there
-is one. All sums only grow, so the metrics thread may read them at any time.
-
-The host's results arrive in launch order, and a round's period one result later: the time that is
-observed belongs to the result before the newest.
+All sums only grow, so the metrics thread may read them at any time.
 """
 
-from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sglang_adaptive_spec.config.file import config_error
 from sglang_adaptive_spec.config.schema import AdaptiveConfig
-from sglang_adaptive_spec.ladder import Ladder
-from sglang_adaptive_spec.policy.protocol import Policy, results_at_once
-from sglang_adaptive_spec.tiers import DecodeBatch, Observation, RoundTime, Tier
+from sglang_adaptive_spec.loop.round import Round
+from sglang_adaptive_spec.policy.protocol import Policy
+from sglang_adaptive_spec.tiers import DecodeBatch, Tier
 from sglang_adaptive_spec.trace.record import TraceRecorder
-
-MAX_LAUNCHES = 16  # chosen and not yet observed; the overlap schedule has two in flight
 
 
 @dataclass(slots=True)
@@ -57,105 +49,25 @@ class RoundMeter:
         self.num_probe_rounds = 0  # timed rounds of probes
         self.probe_ms = 0.0
 
-    def add(
-        self, done: RoundTime, tokens: int, expected: tuple[float, float], is_probe: bool
-    ) -> None:
-        """Books a timed round; ``expected`` is its tokens and ms as the policy saw them."""
-        timed = self.by_tier.get(done.tier)
-        if timed is None:
+    def add(self, done: Round) -> None:
+        """Books a round whose period is known, if the policy expected anything of it."""
+        period, timed = done.period, self.by_tier.get(done.tier)
+        if period is None or timed is None or done.expected is None:
             return
-        num_rounds = done.num_rounds
+        if done.num_correct_drafts is None:  # its result was lost
+            return
+        num_rounds = period.num_rounds
         timed.num_rounds += num_rounds
-        timed.tokens += num_rounds * tokens
-        timed.ms += num_rounds * done.ms
-        timed.expected_tokens += num_rounds * expected[0]
-        timed.expected_ms += num_rounds * expected[1]
+        timed.tokens += num_rounds * (done.batch.size + sum(done.num_correct_drafts))
+        timed.ms += num_rounds * period.ms
+        timed.expected_tokens += num_rounds * done.expected[0]
+        timed.expected_ms += num_rounds * done.expected[1]
         if done.is_catch_up:
             self.num_catch_ups += num_rounds
-            self.catch_up_ms += num_rounds * done.ms
-        if is_probe:
+            self.catch_up_ms += num_rounds * period.ms
+        if done.is_probe:
             self.num_probe_rounds += num_rounds
-            self.probe_ms += num_rounds * done.ms
-
-
-class Launched(NamedTuple):
-    """A round that was chosen and not yet observed."""
-
-    batch: DecodeBatch
-    is_probe: bool
-
-
-class Finished(NamedTuple):
-    """The newest round observed, until its time is known."""
-
-    tier: Tier
-    batch_size: int
-    tokens: int
-    is_probe: bool
-
-
-class WatchedPolicy:
-    """A policy with a meter, and a recorder if rounds are recorded."""
-
-    def __init__(
-        self, policy: Policy, tiers: Iterable[Tier], recorder: TraceRecorder | None = None
-    ) -> None:
-        self.policy = policy
-        self.recorder = recorder
-        self.meter = RoundMeter(tiers)
-        self.newest = DecodeBatch(1, ())  # until the first one
-        self._launched: deque[Launched] = deque(maxlen=MAX_LAUNCHES)
-        self._finished: Finished | None = None
-        self._before: Finished | None = None  # the result before the newest
-
-    @property
-    def ladder(self) -> Ladder:
-        """The policy's."""
-        return self.policy.ladder
-
-    @property
-    def results_at_once(self) -> int:
-        """How many results the policy takes together next."""
-        return results_at_once(self.policy)
-
-    def choose(self, batch: DecodeBatch) -> Tier:
-        """Returns the policy's choice; remembers what it was for."""
-        tier = self.policy.choose(batch)
-        self.newest = batch
-        self._launched.append(Launched(batch, self.policy.is_probe(tier)))
-        return tier
-
-    def observe(self, observation: Observation) -> None:
-        """Passes a round on, records it and keeps its tokens until its time is known."""
-        launched = self._take_launched(observation.requests)
-        tokens = observation.batch_size + sum(observation.num_correct_drafts)
-        is_probe = launched is not None and launched.is_probe
-        self._before = self._finished
-        self._finished = Finished(observation.tier, observation.batch_size, tokens, is_probe)
-        if self.recorder is not None and launched is not None:
-            batch = launched.batch
-            self.recorder.observe(observation, batch.context_tokens, batch.now_s)
-        self.policy.observe(observation)
-
-    def observe_time(self, round_time: RoundTime) -> None:
-        """Books a timed round beside what was expected of it, then passes it on."""
-        before = self._before
-        is_known = before is not None and before[:2] == (round_time.tier, round_time.batch_size)
-        if before is not None and is_known:
-            policy, known = self.policy, (round_time.tier, round_time.batch_size)
-            expected = policy.expected(*known) if policy.knows_costs else (0.0, 0.0)
-            if expected is not None:
-                self.meter.add(round_time, before.tokens, expected, before.is_probe)
-        self.policy.observe_time(round_time)
-
-    def _take_launched(self, requests: Sequence[Hashable]) -> Launched | None:
-        """Returns the launch of a result; launches whose results were dropped go with it."""
-        wanted = tuple(requests)
-        while self._launched:
-            launched = self._launched.popleft()
-            if tuple(launched.batch.requests) == wanted:
-                return launched
-        return None
+            self.probe_ms += num_rounds * period.ms
 
 
 def open_recorder(
@@ -187,13 +99,9 @@ def open_recorder(
         ) from error
 
 
-def policy_state(watched: WatchedPolicy) -> dict[str, Any]:
-    """Returns what a policy knows, for /server_info; plain builtins only.
-
-    Works through rounds that wait to be learned from: for the thread that runs the rounds.
-    """
-    meter, state = watched.meter, watched.policy.state(watched.newest)
-    timed = meter.by_tier.items()
+def policy_state(policy: Policy, meter: RoundMeter, newest: DecodeBatch) -> dict[str, Any]:
+    """Returns what a policy knows and what came of it, for /server_info; plain builtins only."""
+    state, timed = policy.state(newest), meter.by_tier.items()
     if state["decisions"] is not None:
         timed_ms = sum(each.ms for each in meter.by_tier.values())
         state["decisions"]["probing"] |= {

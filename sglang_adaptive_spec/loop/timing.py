@@ -16,6 +16,7 @@ first rounds after another one ran, then in one round in `SAMPLE_EVERY`, which s
 import time
 from typing import Protocol
 
+from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.policy.costs.visits import VISIT_ROUNDS
 from sglang_adaptive_spec.tiers import RoundTime, Tier
 
@@ -115,24 +116,17 @@ class RoundTimer:
 
     def __init__(self, device: str, clock: Clock | None = None) -> None:
         self._clock = clock if clock is not None else clock_of(device)
-        self._num_started = 0
-        self._num_finished = 0  # results polled
+        self._newest = -1  # the number of the newest round
         self._is_direct = False  # nothing came between since the newest start
         self._has_overlap = False  # the host launches a round before it reads the last one
         self._sampling = Sampling()
-        # One entry per mark; None is a round that is not timed.
-        self._rounds: list[tuple[Tier, int, int, bool, int] | None] = [None] * RING_SIZE
-        self._is_timing = False  # the newest round is timed: the next one's head is its end
+        # Per mark its round, for how many its time stands (0: it is not timed), and whether it
+        # follows the round before directly.
+        self._rounds: list[Round | None] = [None] * RING_SIZE
+        self._stands_for = [0] * RING_SIZE
         self._follows_directly = [False] * RING_SIZE
 
-    def start(
-        self,
-        tier: Tier,
-        batch_size: int,
-        context_tokens: int,
-        is_catch_up: bool,
-        num_in_flight: int,
-    ) -> None:
+    def start(self, launched: Round, num_in_flight: int) -> None:
         """Marks the head of a decode round, in the stream that is to run it.
 
         Results of rounds that are not in flight any more may still wait to be polled.
@@ -141,17 +135,15 @@ class RoundTimer:
             self._has_overlap = True
         elif self._has_overlap:  # nothing was in flight: the scheduler had gone idle
             self._is_direct = False
-        idx = self._num_started % RING_SIZE
-        stands_for = self._sampling.stands_for(tier, batch_size)
-        if stands_for or self._is_timing:
+        was_timed = self._stands_for[self._newest % RING_SIZE] > 0
+        self._newest = launched.number
+        idx = launched.number % RING_SIZE
+        stands_for = self._sampling.stands_for(launched.tier, launched.batch.size)
+        if stands_for or was_timed:  # the head of a round is the end of the one before
             self._clock.mark(idx)
-        self._is_timing = stands_for > 0
-        self._rounds[idx] = None
-        if stands_for:
-            self._rounds[idx] = (tier, batch_size, context_tokens, is_catch_up, stands_for)
+        self._rounds[idx], self._stands_for[idx] = launched, stands_for
         self._follows_directly[idx] = self._is_direct
         self._is_direct = True
-        self._num_started += 1
 
     def interrupt(self) -> None:
         """Drops the period of the newest round: an extend or an idle batch comes before the next.
@@ -160,26 +152,25 @@ class RoundTimer:
         """
         self._is_direct = False
 
-    def poll(self) -> RoundTime | None:
-        """Takes note of the oldest result; returns the period of the round before that one.
+    def poll(self, done: Round) -> Round | None:
+        """Returns the round before ``done`` with its period, if it has one.
 
-        The marks of both are in front of the work that gave the result, so they are complete.
+        The result of ``done`` is there: both marks lie before it, so they are complete.
         """
-        newest = self._num_finished
-        if newest >= self._num_started:  # a result nobody started
+        begin_idx, end_idx = (done.number - 1) % RING_SIZE, done.number % RING_SIZE
+        before, stands_for = self._rounds[begin_idx], self._stands_for[begin_idx]
+        if before is None or before.number != done.number - 1:  # the first, or written over
             return None
-        self._num_finished += 1
-        if newest == 0 or self._num_started - newest >= RING_SIZE:  # none, or written over
-            return None
-        begin_idx, end_idx = (newest - 1) % RING_SIZE, newest % RING_SIZE
-        timed = self._rounds[begin_idx]
-        if timed is None or not self._follows_directly[end_idx]:
+        if not stands_for or not self._follows_directly[end_idx]:
             return None
         ms = self._clock.elapsed_ms(begin_idx, end_idx)
         if ms is None or ms <= 0.0:  # not measured, or by a clock that was set back
             return None
-        tier, batch_size, context_tokens, is_catch_up, stands_for = timed
-        return RoundTime(tier, batch_size, context_tokens, ms, is_catch_up, stands_for)
+        batch, is_catch_up = before.batch, before.is_catch_up
+        before.period = RoundTime(
+            before.tier, batch.size, batch.context_tokens, ms, is_catch_up, stands_for
+        )
+        return before
 
 
 def clock_of(device: str) -> Clock:

@@ -112,6 +112,7 @@ class EmaPolicy:
     """Routes a batch to its slot by its size, as the host does while serving."""
 
     knows_costs = False
+    results_at_once = 1
 
     def __init__(self, config: AdaptiveConfig, initial_steps: int) -> None:
         self.config = config
@@ -149,9 +150,9 @@ class EmaPolicy:
         """Returns False: it never looks at a tier that it is not on."""
         return False
 
-    def expected(self, _tier: Tier, _batch_size: int) -> None:
-        """Returns None: it expects nothing."""
-        return None
+    def expected(self, _tier: Tier, _batch_size: int) -> tuple[float, float]:
+        """Returns zeros: it expects nothing."""
+        return 0.0, 0.0
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Returns nothing: there is nothing that it counts."""

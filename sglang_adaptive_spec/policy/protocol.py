@@ -8,14 +8,15 @@ from sglang_adaptive_spec.tiers import DecodeBatch, Observation, RoundTime, Tier
 
 
 class Choices(Protocol):
-    """What the loop asks: a tier per decode round, a pure function of what was told before.
-
-    One that can wait for its results says how many it takes together next: `results_at_once`.
-    """
+    """What the loop asks: a tier per decode round, a pure function of what was told before."""
 
     @property
     def ladder(self) -> Ladder:
         """What ``choose`` may ever return."""
+
+    @property
+    def results_at_once(self) -> int:
+        """How many results it takes together next, as long as the batch stays the same."""
 
     def choose(self, batch: DecodeBatch) -> Tier:
         """Returns the tier for the decode batch that is about to launch."""
@@ -26,6 +27,36 @@ class Choices(Protocol):
     def observe_time(self, round_time: RoundTime) -> None:
         """Learns what a round took; only uninterrupted rounds are reported."""
 
+    def is_probe(self, tier: Tier) -> bool:
+        """Returns whether a choice of ``tier`` now is a look at it, not what the policy is on."""
+
+    def expected(self, tier: Tier, batch_size: int) -> tuple[float, float] | None:
+        """Returns the tokens and ms that the newest decision expected of such a round.
+
+        Zeros from one that never expects any. None if nobody decided on the tier, or for a batch of
+        another size: such rounds are not compared with what they gave.
+        """
+
+
+class LearnsNothing:
+    """What is true of all that choose without learning: a fixed tier, an oracle, a script."""
+
+    results_at_once = 1
+
+    def observe(self, observation: Observation) -> None:
+        """Takes no notice."""
+
+    def observe_time(self, round_time: RoundTime) -> None:
+        """Takes no notice."""
+
+    def is_probe(self, _tier: Tier) -> bool:
+        """Returns False."""
+        return False
+
+    def expected(self, _tier: Tier, _batch_size: int) -> tuple[float, float]:
+        """Returns zeros."""
+        return 0.0, 0.0
+
 
 class Policy(Choices, Protocol):
     """What is asked of one beside its choices."""
@@ -35,22 +66,8 @@ class Policy(Choices, Protocol):
     def learn_time(self, round_time: RoundTime) -> None:
         """Learns what a round took on rank 0; told alike on every rank."""
 
-    def is_probe(self, tier: Tier) -> bool:
-        """Returns whether a choice of ``tier`` now is a look at it, not what the policy is on."""
-
-    def expected(self, tier: Tier, batch_size: int) -> tuple[float, float] | None:
-        """Returns the tokens and ms that the newest decision expected of such a round.
-
-        None if nobody decided on its tier, or for a batch of another size.
-        """
-
     def totals(self) -> Mapping[str, Mapping[str, int]]:
         """Returns what the policy counts, by name and label; all of it only grows."""
 
     def state(self, newest: DecodeBatch) -> dict[str, Any]:
         """Returns what the policy knows, for /server_info; plain builtins only."""
-
-
-def results_at_once(policy: object) -> int:
-    """Returns how many results a policy takes together, as long as the batch stays the same."""
-    return int(getattr(policy, "results_at_once", 1))

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.protocol import LearnsNothing
 from sglang_adaptive_spec.simulate.replay import Chooser, Replay, ReplayResult, RoundCosts
 from sglang_adaptive_spec.simulate.true_costs import NoSpeculation
 from sglang_adaptive_spec.simulate.workload import Workload
@@ -21,30 +23,26 @@ from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Rou
 ORACLE_MIN_GAIN = 0.002
 
 
-class StaticPolicy:
+class StaticPolicy(LearnsNothing):
     """One tier for every batch."""
 
     def __init__(self, tier: Tier) -> None:
         self.tier = tier
+        self.ladder = Ladder({1: [tier]})
 
     def choose(self, batch: DecodeBatch) -> Tier:
         """Returns the tier."""
         return self.tier
 
-    def observe(self, observation: Observation) -> None:
-        """Takes no notice."""
 
-    def observe_time(self, round_time: RoundTime) -> None:
-        """Takes no notice."""
-
-
-class OraclePolicy:
+class OraclePolicy(LearnsNothing):
     """Looks into the replay that asks it; one replay per oracle."""
 
     def __init__(self, workload: Workload, costs: RoundCosts, tiers: tuple[Tier, ...]) -> None:
         self._workload = workload
         self._costs = costs
         self._tiers = tiers
+        self.ladder = Ladder({1: tiers})
         self._depths = np.array([tier.num_steps for tier in tiers])
         self._best: int | None = None
         self.replay: Replay | None = None
@@ -63,12 +61,6 @@ class OraclePolicy:
         if self._best is None or rates[best] > rates[self._best] * (1 + ORACLE_MIN_GAIN):
             self._best = best
         return self._tiers[self._best]
-
-    def observe(self, observation: Observation) -> None:
-        """Takes no notice: it knows."""
-
-    def observe_time(self, round_time: RoundTime) -> None:
-        """Takes no notice: it knows."""
 
 
 class SettledShare:

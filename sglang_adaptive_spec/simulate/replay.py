@@ -16,7 +16,6 @@ from typing import Protocol
 import numpy as np
 
 from sglang_adaptive_spec.loop.timing import Sampling
-from sglang_adaptive_spec.policy.protocol import results_at_once
 from sglang_adaptive_spec.simulate.workload import Clock, Live, Workload
 from sglang_adaptive_spec.tiers import (
     CATCH_UP_ROUNDS,
@@ -42,6 +41,10 @@ class RoundCosts(Protocol):
 
 class Chooser(Protocol):
     """The part of `Policy` that a replay needs."""
+
+    @property
+    def results_at_once(self) -> int:
+        """How many results it takes together next."""
 
     def choose(self, batch: DecodeBatch) -> Tier:
         """Returns the tier for the decode batch that is about to launch."""
@@ -220,7 +223,7 @@ class Replay:
         """Has the round before ``newest`` told to the policy, and the period before that."""
         if self._unseen is not None:
             self._waiting.append((self._unseen.observation, self._unseen_period))
-        if len(self._waiting) >= results_at_once(self._policy):
+        if len(self._waiting) >= self._policy.results_at_once:
             self._tell()
         self._unseen_period = None if self._unseen is None else self._unseen.period
         self._unseen = newest

@@ -166,7 +166,7 @@ def test_timing_is_reported_by_the_command_that_ends_it(
 def test_the_round_times_are_those_the_policy_knows(host_switch: types.SimpleNamespace) -> None:
     costs = CostTable.empty(TIERS)
     controller = SmallController()
-    controller.policy = types.SimpleNamespace(policy=types.SimpleNamespace(costs=costs))
+    controller.policy = types.SimpleNamespace(costs=costs)
     worker = types.SimpleNamespace(controller=controller)
     engine = Engine(types.SimpleNamespace(draft_worker=worker))
     costs.seed(TIERS[0], 1, 256, 4.0)

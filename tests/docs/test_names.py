@@ -12,7 +12,7 @@ import pytest
 from sglang_adaptive_spec.config.schema import load_config, parse_config
 from sglang_adaptive_spec.contract.versions import SUPPORTED, TESTED, installed_host
 from sglang_adaptive_spec.loop.counters import RoundCounters
-from sglang_adaptive_spec.loop.meter import WatchedPolicy, policy_state
+from sglang_adaptive_spec.loop.meter import RoundMeter, policy_state
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.tiers import DecodeBatch
@@ -163,9 +163,9 @@ def keys_of_policy(preset: str) -> set[str]:
         for tier in tiers:
             policy.costs.seed(tier, 1, 0, 10.0 + tier.num_steps)
         policy.costs.fit()
-    watched = WatchedPolicy(policy, tiers)
-    watched.choose(DecodeBatch(1, ("a",)))
-    return set(paths(policy_state(watched)))
+    batch = DecodeBatch(1, ("a",))
+    policy.choose(batch)
+    return set(paths(policy_state(policy, RoundMeter(tiers), batch)))
 
 
 def paths(state: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

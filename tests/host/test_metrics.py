@@ -6,9 +6,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
-from sglang_adaptive_spec.loop.meter import WatchedPolicy
-from sglang_adaptive_spec.tiers import RoundTime, chain_tier
-from tests.loop.test_meter import LONG, TIERS, Server, goodput
+from sglang_adaptive_spec.tiers import PLAIN_TIER, chain_tier
+from tests.loop.test_meter import LONG, Server, a_round, goodput
 
 THREE = chain_tier(3)
 
@@ -25,8 +24,8 @@ def registered() -> Any:
 def exporter_of(registered: None) -> Any:
     from sglang_adaptive_spec.host.reporting.metrics import MetricsExporter
 
-    def make(counters: RoundCounters, watched: WatchedPolicy) -> Any:
-        return MetricsExporter(counters, watched, TIERS, "tiny")
+    def make(counters: RoundCounters, server: Server) -> Any:
+        return MetricsExporter(counters, server.meter, server.policy, "tiny")
 
     return make
 
@@ -39,7 +38,7 @@ def value(name: str, **labels: str) -> float | None:
 
 def test_accept_length_is_one_query(exporter_of: Any) -> None:
     counters = RoundCounters()
-    exporter = exporter_of(counters, Server(goodput()).watched)
+    exporter = exporter_of(counters, Server(goodput()))
     counters.count_round(THREE, [0, 3])
     counters.count_round(THREE, [3])
     exporter.export()
@@ -51,12 +50,12 @@ def test_accept_length_is_one_query(exporter_of: Any) -> None:
 
 def test_what_was_exported_is_not_exported_again(exporter_of: Any) -> None:
     server = Server(goodput())
-    exporter = exporter_of(RoundCounters(), server.watched)
+    exporter = exporter_of(RoundCounters(), server)
     for _ in range(3):
         server.run(LONG // 3)
         exporter.export()
         exporter.export()
-    meter, policy = server.watched.meter, server.watched.policy
+    meter, policy = server.meter, server.policy
     for tier, timed in meter.by_tier.items():
         steps = str(tier.num_steps)
         shown = {
@@ -78,9 +77,8 @@ def test_what_was_exported_is_not_exported_again(exporter_of: Any) -> None:
 
 def test_catch_ups_are_counted(exporter_of: Any) -> None:
     server = Server(goodput())
-    exporter = exporter_of(RoundCounters(), server.watched)
-    plain = chain_tier(0)
-    server.watched.meter.add(RoundTime(plain, 2, 200, 25.0, True), 2, (2.0, 10.0), False)
+    exporter = exporter_of(RoundCounters(), server)
+    server.meter.add(a_round(PLAIN_TIER, 25.0, is_catch_up=True))
     exporter.export()
     assert (value("catch_up_rounds"), value("catch_up_ms")) == (1, 25.0)
 
@@ -90,7 +88,7 @@ def test_an_export_that_fails_is_logged_once_and_the_next_one_exports(
 ) -> None:
     counters = RoundCounters()
     counters.count_round(THREE, [2])
-    exporter = exporter_of(counters, Server(goodput()).watched)
+    exporter = exporter_of(counters, Server(goodput()))
     export, outcomes = exporter.export, iter([OSError("disk full"), OSError("disk full"), None])
 
     def flaky() -> None:

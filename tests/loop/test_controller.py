@@ -129,8 +129,7 @@ def test_a_switch_is_counted_for_the_tier_that_ran() -> None:
 def test_first_drafts_reach_the_observation_of_their_own_round() -> None:
     controller, policy, _ = make(0)
     firsts = KnownFirstDrafts(True, None)
-    decode(controller, ["a", "b"])
-    controller.attach(firsts)
+    decode(controller, ["a", "b"]).first_drafts = firsts
     decode(controller, ["a", "b"])
     assert firsts.num_reads == 0  # the copy is not there before the result
     for _ in range(2):
@@ -168,7 +167,7 @@ def test_times_reach_the_policy_when_they_are_known() -> None:
     assert policy.times == [RoundTime(chain_tier(3), 2, 20, 1.0)]
 
 
-@pytest.mark.parametrize("call", ["choose", "observe", "observe_time"])
+@pytest.mark.parametrize("call", ["choose", "expected", "observe", "observe_time"])
 def test_a_failing_policy_keeps_the_last_tier_is_counted_and_logged_once(
     call: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,8 +1,9 @@
-"""What is counted around the policy: times meet their own round, expectations meet results."""
+"""What is counted of timed rounds: times meet their own round, expectations meet results."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,9 @@ from sglang_adaptive_spec.config.schema import (
     load_config,
     parse_config,
 )
-from sglang_adaptive_spec.loop.meter import WatchedPolicy, open_recorder, policy_state
+from sglang_adaptive_spec.loop.controller import AdaptiveController
+from sglang_adaptive_spec.loop.meter import RoundMeter, open_recorder, policy_state
+from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.protocol import Policy
@@ -27,6 +30,7 @@ from sglang_adaptive_spec.tiers import (
 )
 from sglang_adaptive_spec.trace.format import read_trace
 from sglang_adaptive_spec.trace.record import TraceRecorder
+from tests.controller_fakes import STARTUP, FakePool
 
 STEPS = (0, 1, 3)
 TIERS = [chain_tier(steps) for steps in STEPS]
@@ -52,39 +56,64 @@ def goodput() -> GoodputPolicy:
     return policy
 
 
+class KnownPeriods:
+    """Knows a round's period as soon as the next one starts."""
+
+    def __init__(self) -> None:
+        self._rounds: list[Round] = []
+
+    def start(self, launched: Round, num_in_flight: int) -> None:
+        del num_in_flight
+        size, context_tokens = launched.batch.size, launched.batch.context_tokens
+        ms = round_ms(launched.tier)
+        launched.period = RoundTime(launched.tier, size, context_tokens, ms, launched.is_catch_up)
+        self._rounds.append(launched)
+
+    def interrupt(self) -> None:
+        """There are no extends here."""
+
+    def poll(self, done: Round) -> Round | None:
+        return self._rounds[done.number - 1] if done.number else None
+
+
 class Server:
     """Two rounds in flight, as under the overlap schedule; only the first draft holds."""
 
     def __init__(self, policy: Policy, recorder: TraceRecorder | None = None) -> None:
-        self.watched = WatchedPolicy(policy, TIERS, recorder)
-        self.told: Policy = self.watched
+        self.policy, self.meter = policy, RoundMeter(TIERS)
+        self.controller = AdaptiveController(
+            policy, FakePool(), STARTUP, KnownPeriods(), meter=self.meter, recorder=recorder
+        )
         self.ran: list[Tier] = []
-        self._in_flight: list[tuple[Tier, DecodeBatch]] = []
-        self._last: tuple[Tier, DecodeBatch] | None = None
+        self._in_flight: list[Round] = []
 
     def run(self, num_rounds: int) -> None:
         for _ in range(num_rounds):
             batch = DecodeBatch(2, list(REQUESTS), 200, 0.01 * len(self.ran))
-            tier = self.told.choose(batch)
-            self.ran.append(tier)
-            self._in_flight.append((tier, batch))
+            launched = self.controller.before_decode(batch)
+            self.ran.append(launched.tier)
+            self._in_flight.append(launched)
             if len(self._in_flight) > 1:
-                self.finish(*self._in_flight.pop(0))
+                correct = min(self._in_flight.pop(0).tier.num_steps, 1)
+                self.controller.observe([correct] * 2, 2)
+        self.controller.learn()
 
-    def finish(self, tier: Tier, batch: DecodeBatch) -> None:
-        correct = [min(tier.num_steps, 1)] * 2
-        self.told.observe(Observation(tier, 2, tuple(batch.requests), correct))
-        if self._last is not None:
-            before, _ = self._last
-            self.told.observe_time(RoundTime(before, 2, 200, round_ms(before)))
-        self._last = tier, batch
+    def state(self) -> dict[str, Any]:
+        return policy_state(self.policy, self.meter, self.controller.newest)
+
+
+def a_round(tier: Tier, ms: float | None, **known: Any) -> Round:
+    """A round of two requests of which each accepted a draft, and what is known of it."""
+    period = None if ms is None else RoundTime(tier, 2, 200, ms)
+    made = {"num_correct_drafts": [1, 1], "expected": (3.0, 10.0), "period": period, **known}
+    return Round(0, DecodeBatch(2, REQUESTS, 200), tier, **made)
 
 
 def test_a_time_meets_the_tokens_of_its_own_round() -> None:
     server = Server(goodput())
     server.run(LONG)
     done = server.ran[: LONG - 2]  # one in flight, one without its time
-    for tier, timed in server.watched.meter.by_tier.items():
+    for tier, timed in server.meter.by_tier.items():
         assert timed.num_rounds <= done.count(tier)
         assert timed.num_rounds >= done.count(tier) - 2  # before the first decision
         assert timed.tokens == timed.num_rounds * 2 * (min(tier.num_steps, 1) + 1)
@@ -95,10 +124,10 @@ def test_a_time_meets_the_tokens_of_its_own_round() -> None:
 def test_expectations_come_close_to_results_once_the_traffic_is_known() -> None:
     server = Server(goodput())
     server.run(200)
-    before = {t: timed.describe() for t, timed in server.watched.meter.by_tier.items()}
+    before = {t: timed.describe() for t, timed in server.meter.by_tier.items()}
     server.run(400)
     home = max(set(server.ran[200:]), key=server.ran[200:].count)
-    after = server.watched.meter.by_tier[home].describe()
+    after = server.meter.by_tier[home].describe()
     gained = {key: after[key] - before[home][key] for key in ("tokens", "ms", "num_rounds")}
     expected = {
         key: after[f"expected_{key}"] - before[home][f"expected_{key}"] for key in ("tokens", "ms")
@@ -108,21 +137,31 @@ def test_expectations_come_close_to_results_once_the_traffic_is_known() -> None:
     assert expected["ms"] == pytest.approx(gained["ms"], rel=0.05)
 
 
-def test_a_time_of_another_round_is_not_booked() -> None:
-    watched = WatchedPolicy(build_policy(load_config("host-default"), 1), TIERS)
-    for tier in (chain_tier(1), chain_tier(3)):
-        watched.observe(Observation(tier, 2, REQUESTS, [1, 1]))
-    watched.observe_time(RoundTime(chain_tier(3), 2, 200, 13.0))
-    watched.observe_time(RoundTime(chain_tier(1), 1, 200, 11.0))
-    assert [timed.num_rounds for timed in watched.meter.by_tier.values()] == [0, 0, 0]
-    watched.observe_time(RoundTime(chain_tier(1), 2, 200, 11.0))
-    assert watched.meter.by_tier[chain_tier(1)].tokens == 4
+def test_a_round_is_booked_once_all_of_it_is_known() -> None:
+    meter, one = RoundMeter(TIERS), chain_tier(1)
+    meter.add(a_round(one, None))  # its period was not measured
+    meter.add(a_round(one, 11.0, num_correct_drafts=None))  # its result was lost
+    meter.add(a_round(one, 11.0, expected=None))  # nobody had decided on it
+    meter.add(a_round(chain_tier(7), 11.0))  # no tier of this server
+    assert [timed.num_rounds for timed in meter.by_tier.values()] == [0, 0, 0]
+    meter.add(a_round(one, 11.0))
+    timed = meter.by_tier[one]
+    assert (timed.num_rounds, timed.tokens, timed.ms) == (1, 4, 11.0)
+    assert (timed.expected_tokens, timed.expected_ms) == (3.0, 10.0)
+
+
+def test_a_round_that_stands_for_several_counts_as_many() -> None:
+    meter, one = RoundMeter(TIERS), chain_tier(1)
+    meter.add(a_round(one, None, period=RoundTime(one, 2, 200, 11.0, num_rounds=5), is_probe=True))
+    timed = meter.by_tier[one]
+    assert (timed.num_rounds, timed.tokens, timed.ms, timed.expected_ms) == (5, 20, 55.0, 50.0)
+    assert (meter.num_probe_rounds, meter.probe_ms) == (5, 55.0)
 
 
 def test_the_rounds_of_probes_are_booked_with_their_time() -> None:
     server = Server(goodput())
     server.run(LONG)
-    state, meter = policy_state(server.watched), server.watched.meter
+    state, meter = server.state(), server.meter
     assert state["decisions"]["home"] == "1", "the second draft never holds"
     probed = server.ran[100:].count(chain_tier(3))
     assert probed > 0
@@ -137,32 +176,27 @@ def test_the_rounds_of_probes_are_booked_with_their_time() -> None:
 
 
 def test_a_catch_up_is_booked_with_its_time() -> None:
-    server = Server(goodput())
-    server.run(20)
-    watched = server.watched
-    for _ in range(2):
-        watched.observe(Observation(PLAIN_TIER, 2, REQUESTS, [0, 0]))
-    watched.observe_time(RoundTime(PLAIN_TIER, 2, 200, 25.0, is_catch_up=True))
-    watched.observe_time(RoundTime(PLAIN_TIER, 2, 200, 9.0))
-    assert (watched.meter.num_catch_ups, watched.meter.catch_up_ms) == (1, 25.0)
-    assert watched.meter.by_tier[PLAIN_TIER].num_rounds == 2
+    meter = RoundMeter(TIERS)
+    meter.add(a_round(PLAIN_TIER, 25.0, is_catch_up=True, num_correct_drafts=[0, 0]))
+    meter.add(a_round(PLAIN_TIER, 9.0, num_correct_drafts=[0, 0]))
+    assert (meter.num_catch_ups, meter.catch_up_ms) == (1, 25.0)
+    assert meter.by_tier[PLAIN_TIER].num_rounds == 2
 
 
-def test_the_watched_policy_decides_as_it_would_alone() -> None:
-    alone, watched = Server(goodput()), Server(goodput())
-    alone.told = alone.watched.policy
-    alone.run(LONG)
-    watched.run(LONG)
-    assert alone.ran == watched.ran
-    assert len(set(watched.ran)) > 1
-    assert list(watched.watched.ladder.of(1)) == TIERS
+def test_a_server_with_a_meter_decides_as_it_would_without() -> None:
+    with_meter, without = Server(goodput()), Server(goodput())
+    without.controller.meter = None
+    with_meter.run(LONG)
+    without.run(LONG)
+    assert with_meter.ran == without.ran
+    assert len(set(without.ran)) > 1
 
 
 def test_the_state_is_plain_and_shows_both_sides() -> None:
     server = Server(goodput())
-    assert json.loads(json.dumps(policy_state(server.watched)))["decisions"]["newest"] is None
+    assert json.loads(json.dumps(server.state()))["decisions"]["newest"] is None
     server.run(300)
-    state = policy_state(server.watched)
+    state = server.state()
     assert json.loads(json.dumps(state)) == state
     assert state["costs"]["is_seeded"]
     assert state["costs"]["batch_size"] == 2
@@ -175,9 +209,9 @@ def test_the_state_is_plain_and_shows_both_sides() -> None:
 
 
 def test_the_averaging_policy_shows_its_slots_and_what_it_left_out() -> None:
-    watched = WatchedPolicy(build_policy(load_config("host-default"), 1), TIERS)
-    watched.observe(Observation(chain_tier(3), 1, ("a",), [2]))
-    state = policy_state(watched)
+    policy = build_policy(load_config("host-default"), 1)
+    policy.observe(Observation(chain_tier(3), 1, ("a",), [2]))
+    state = policy_state(policy, RoundMeter(TIERS), DecodeBatch(1, ("a",)))
     assert state["num_stale"] == 1
     assert state["slots"]["1"]["current_steps"] == 1
     assert state["decisions"] is state["costs"] is state["acceptance"] is None
@@ -207,14 +241,15 @@ def test_every_observed_round_is_recorded_with_its_own_launch(
     assert {one.context_tokens for one in trace.rounds} == {200}
 
 
-def test_a_launch_whose_result_was_dropped_is_not_taken_for_the_next(
+def test_a_round_whose_result_was_lost_is_not_taken_for_the_next(
     recorder: TraceRecorder, tmp_path: Path
 ) -> None:
-    watched = WatchedPolicy(goodput(), TIERS, recorder)
-    watched.choose(DecodeBatch(1, ["gone"], 50, 1.0))
-    watched.choose(DecodeBatch(2, list(REQUESTS), 200, 2.0))
-    watched.observe(Observation(chain_tier(1), 2, REQUESTS, [1, 0]))
-    watched.observe(Observation(chain_tier(1), 1, ("never chosen",), [1]))
+    controller = Server(goodput(), recorder).controller
+    controller.before_decode(DecodeBatch(1, ["gone"], 50, 1.0))
+    controller.before_decode(DecodeBatch(2, list(REQUESTS), 200, 2.0))
+    controller.observe([1, 0], 2)
+    controller.observe([1], 1)  # of a round that nobody launched
+    controller.learn()
     recorder.close()
     (one,) = read_trace(tmp_path / "rounds.jsonl").rounds
     assert (one.time_s, one.context_tokens, one.num_correct_drafts) == (2.0, 200, [1, 0])

@@ -9,7 +9,6 @@ otherwise writes them anew, in a commit of its own that says why:
 import itertools
 import json
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,8 @@ import numpy as np
 
 from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
-from sglang_adaptive_spec.loop.controller import AdaptiveController, Launch
+from sglang_adaptive_spec.loop.controller import AdaptiveController
+from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.simulate.command import goodput
 from sglang_adaptive_spec.simulate.recorded import RecordedWorkload
@@ -55,14 +55,14 @@ class Asked:
 
     def __init__(self) -> None:
         self.policy: GoodputPolicy = goodput(COSTS, load_config(None), COST_NOISE).policy
-        self.is_probe = False
+        self.probes = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.policy, name)
 
     def choose(self, batch: DecodeBatch) -> Tier:
         tier = self.policy.choose(batch)
-        self.is_probe = tier != self.policy.home
+        self.probes = tier != self.policy.home
         return tier
 
 
@@ -76,7 +76,7 @@ class Rows:
     def observe(self, observation: Observation, context_tokens: int, now_s: float) -> None:
         del context_tokens, now_s
         size, label = observation.batch_size, observation.tier.label
-        self.rows.append((size, label, self._asked.is_probe))
+        self.rows.append((size, label, self._asked.probes))
 
 
 def replayed(workload: Workload) -> list[Row]:
@@ -125,28 +125,23 @@ class TrueClock:
 
     def __init__(self) -> None:
         self._noise = np.random.default_rng(2)
-        self._periods: deque[RoundTime | None] = deque()
+        self._newest: Round | None = None
         self.ms = 0.0  # of the newest round
 
-    def start(
-        self,
-        tier: Tier,
-        batch_size: int,
-        context_tokens: int,
-        is_catch_up: bool,
-        num_in_flight: int,
-    ) -> None:
+    def start(self, launched: Round, num_in_flight: int) -> None:
         del num_in_flight
-        self.ms = COSTS.round_ms(tier, batch_size, context_tokens)
+        shape = (launched.tier, launched.batch.size, launched.batch.context_tokens)
+        self.ms = COSTS.round_ms(*shape)
         measured = self.ms * (1 + COST_NOISE * float(self._noise.standard_normal()))
-        self._periods.append(RoundTime(tier, batch_size, context_tokens, measured, is_catch_up))
+        launched.period = RoundTime(*shape, measured, launched.is_catch_up)
+        self._newest = launched
 
     def interrupt(self) -> None:
-        if self._periods:
-            self._periods[-1] = None
+        if self._newest is not None:
+            self._newest.period = None
 
-    def poll(self) -> RoundTime | None:
-        return self._periods.popleft()
+    def poll(self, done: Round) -> Round | None:
+        return done if done.period is not None else None
 
 
 def with_faults() -> list[Row]:
@@ -157,20 +152,20 @@ def with_faults() -> list[Row]:
     names = itertools.count()
     requests: list[int] = []
     rows: list[Row] = []
-    in_flight: list[tuple[int, Launch]] = []
+    in_flight: list[tuple[int, Round]] = []
     now_s = 0.0
     for number in range(NUM_FAULTY_ROUNDS):
         if has_joined := _come_and_go(requests, names, number):
             controller.before_extend()
             schedule.forget(tuple(has_joined))
         batch = DecodeBatch(len(requests), tuple(requests), 300 * len(requests), now_s)
-        launch = controller.before_decode(batch)
-        if launch.is_catch_up:
+        launched = controller.before_decode(batch)
+        if launched.is_catch_up:
             schedule.settle()
-            controller.attach(KnownFirstDrafts(*(draws.random(len(requests)) < 0.7)))
-        rows.append((launch.batch_size, launch.tier.label, asked.is_probe))
+            launched.first_drafts = KnownFirstDrafts(*(draws.random(len(requests)) < 0.7))
+        rows.append((launched.batch.size, launched.tier.label, launched.is_probe))
         now_s += clock.ms / 1e3
-        in_flight.append((number, launch))
+        in_flight.append((number, launched))
         if len(in_flight) > 1:
             _report(controller, *in_flight.pop(0), draws)
     controller.learn()
@@ -189,18 +184,18 @@ def _come_and_go(requests: list[int], names: Iterable[int], number: int) -> list
 
 
 def _report(
-    controller: AdaptiveController, number: int, launch: Launch, draws: np.random.Generator
+    controller: AdaptiveController, number: int, launched: Round, draws: np.random.Generator
 ) -> None:
     """Hands the controller the result of a round, or what came of it."""
     level = LEVELS[number // ROUNDS_A_LEVEL % len(LEVELS)]
-    hazards = np.where(np.array(launch.requests, dtype=int) % 2 == 0, level, 0.8 * level)
-    held = draws.random((launch.batch_size, MAX_STEPS)) < hazards[:, None]
-    correct = held.cumprod(axis=1).sum(axis=1).clip(max=launch.tier.num_steps)
+    hazards = np.where(np.array(launched.batch.requests, dtype=int) % 2 == 0, level, 0.8 * level)
+    held = draws.random((launched.batch.size, MAX_STEPS)) < hazards[:, None]
+    correct = held.cumprod(axis=1).sum(axis=1).clip(max=launched.tier.num_steps)
     if number % LOST_EVERY == 0 or number in ALL_LOST:
         return
     if number % MISFIT_EVERY == 0:
         controller.observe([0] * 99, 99)
-    controller.observe(correct.tolist(), launch.batch_size)
+    controller.observe(correct.tolist(), launched.batch.size)
 
 
 def traces() -> Mapping[str, Callable[[], list[Row]]]:

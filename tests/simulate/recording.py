@@ -2,30 +2,27 @@
 
 from pathlib import Path
 
+from sglang_adaptive_spec.ladder import Ladder
+from sglang_adaptive_spec.policy.protocol import LearnsNothing
 from sglang_adaptive_spec.simulate.replay import Chooser, Replay
 from sglang_adaptive_spec.simulate.synthetic import SyntheticWorkload
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
-from sglang_adaptive_spec.tiers import DecodeBatch, Observation, RoundTime, Tier, chain_tier
+from sglang_adaptive_spec.tiers import DecodeBatch, Tier, chain_tier
 from sglang_adaptive_spec.trace.format import Trace, read_trace
 from sglang_adaptive_spec.trace.record import TraceRecorder
 
 
-class Alternating:
+class Alternating(LearnsNothing):
     """Another tier every round, from the second on, so that every depth is censored somewhere."""
 
     def __init__(self, *steps: int) -> None:
         self.tiers = tuple(map(chain_tier, steps))
+        self.ladder = Ladder({1: self.tiers})
         self.num_rounds = 0
 
     def choose(self, batch: DecodeBatch) -> Tier:
         self.num_rounds += 1
         return self.tiers[self.num_rounds % len(self.tiers)]
-
-    def observe(self, observation: Observation) -> None:
-        pass
-
-    def observe_time(self, round_time: RoundTime) -> None:
-        pass
 
 
 def recorded(path: Path, policy: Chooser, workload: SyntheticWorkload) -> Trace:

@@ -8,6 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from sglang_adaptive_spec.ladder import Ladder
+from sglang_adaptive_spec.policy.protocol import LearnsNothing
 from sglang_adaptive_spec.simulate.regret import StaticPolicy, replay_oracle
 from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
@@ -35,11 +37,12 @@ class LinearCosts:
         return 0.1
 
 
-class Scripted:
+class Scripted(LearnsNothing):
     """Chooses by round number and keeps all it is told, in order."""
 
     def __init__(self, tier_of: Callable[[int], Tier]) -> None:
         self.tier_of = tier_of
+        self.ladder = Ladder({1: [PLAIN_TIER, chain_tier(7)]})
         self.events: list[DecodeBatch | Observation | RoundTime] = []
         self.num_chosen = 0
 

@@ -10,12 +10,12 @@ with their labels and has the queries. Accept length by tier, for example:
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
-from sglang_adaptive_spec.loop.meter import WatchedPolicy
-from sglang_adaptive_spec.tiers import Tier
+from sglang_adaptive_spec.loop.meter import RoundMeter
+from sglang_adaptive_spec.policy.protocol import Policy
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +28,8 @@ class MetricsExporter(threading.Thread):
     def __init__(
         self,
         counters: RoundCounters,
-        watched: WatchedPolicy,
-        tiers: Sequence[Tier],
+        meter: RoundMeter,
+        policy: Policy,
         model_name: str,
     ) -> None:
         super().__init__(name="adaptive-spec-metrics", daemon=True)
@@ -37,9 +37,8 @@ class MetricsExporter(threading.Thread):
         # metrics_collector.py), and prometheus_client reads it when it is imported.
         from prometheus_client import Counter
 
-        self._counters, self._tiers, self._model_name = counters, tiers, model_name
-        self._meter = watched.meter
-        self._policy = watched.policy
+        self._counters, self._meter, self._policy = counters, meter, policy
+        self._model_name = model_name
         self._exported: dict[tuple[str, tuple[str, ...]], float] = {}
 
         def counter(name: str, text: str, *labels: str) -> Any:
@@ -91,7 +90,7 @@ class MetricsExporter(threading.Thread):
 
     def _totals(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         counters = self._counters
-        for tier in self._tiers:
+        for tier in self._meter.by_tier:
             steps = tier.label
             yield "rounds", (steps,), counters.num_rounds.get(tier, 0)
             yield "request_rounds", (steps,), counters.num_request_rounds(tier)

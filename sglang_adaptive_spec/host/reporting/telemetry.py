@@ -9,7 +9,7 @@ from sglang_adaptive_spec import __version__
 from sglang_adaptive_spec.contract.versions import versions_report
 from sglang_adaptive_spec.host.launch.request import ALGORITHM, AdaptiveRequest, request_of
 from sglang_adaptive_spec.host.reporting.metrics import MetricsExporter
-from sglang_adaptive_spec.loop.meter import WatchedPolicy, policy_state
+from sglang_adaptive_spec.loop.meter import policy_state
 from sglang_adaptive_spec.runtime.pool import TierState
 from sglang_adaptive_spec.tiers import Tier
 
@@ -22,12 +22,11 @@ class Telemetry:
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         controller = worker.controller
-        self._watched: WatchedPolicy = controller.policy
         self._exporter: MetricsExporter | None = None
         if get_observability().enable_metrics and get_parallel().tp_rank == 0:
             model_name = get_serving().served_model_name
             self._exporter = MetricsExporter(
-                controller.counters, self._watched, self._tiers(), model_name
+                controller.counters, controller.meter, controller.policy, model_name
             )
             self._exporter.start()
 
@@ -50,7 +49,7 @@ class Telemetry:
         lines.append(f"  all tiers: {total_gb:.2f} GB, {total_s:.1f} s")
         if (seeding := self._worker.seeding) is not None:
             lines.append(f"  round times: {seeding.source}, {seeding.seconds:.1f} s")
-        if self._watched.recorder is not None:
+        if self._worker.controller.recorder is not None:
             lines.append(f"  records every decode round to {config.record}")
         logger.info("\n".join(lines))
 
@@ -66,7 +65,7 @@ class Telemetry:
             "startup_steps": controller.startup_tier.num_steps,
             "current_steps": controller.decode_tier.num_steps,
             "current_tier": controller.decode_tier.label,
-            **policy_state(self._watched),
+            **policy_state(controller.policy, controller.meter, controller.newest),
             "seeding": worker.seeding._asdict() if worker.seeding is not None else None,
             "rounds": _by_steps(tiers, lambda tier: counters.num_rounds.get(tier, 0)),
             "num_request_rounds": _by_steps(tiers, counters.num_request_rounds),

@@ -10,7 +10,7 @@ from sglang.srt.runtime_context import get_parallel, get_serving
 
 from sglang_adaptive_spec.host.startup.seeding import Seeding, measured_costs
 from sglang_adaptive_spec.loop.controller import AdaptiveController
-from sglang_adaptive_spec.loop.meter import WatchedPolicy, open_recorder
+from sglang_adaptive_spec.loop.meter import RoundMeter, open_recorder
 from sglang_adaptive_spec.loop.sharing import SharedTimes
 from sglang_adaptive_spec.loop.timing import RoundTimer
 from sglang_adaptive_spec.policy.build import build_policy
@@ -31,11 +31,13 @@ def assemble(worker: Any) -> tuple[AdaptiveController, Seeding | None]:
     is_alone = group.world_size == 1
     policy = build_policy(config, request.initial_steps, builder.ladder, costs, is_alone)
     tiers = [state.tier for state in worker.pool.states]
-    watched = WatchedPolicy(policy, tiers, _recorder(worker))
     # Ranks must choose alike and would time their rounds differently: rank 0's times count.
     clock = RoundTimer(str(worker.device)) if get_parallel().tp_rank == 0 else None
     schedule = None if worker.plain_rounds is None else worker.plain_rounds.schedule
-    controller = AdaptiveController(watched, worker.pool, request.startup_tier, clock, schedule)
+    meter, recorder = RoundMeter(tiers), _recorder(worker)
+    controller = AdaptiveController(
+        policy, worker.pool, request.startup_tier, clock, schedule, meter, recorder
+    )
     if policy.knows_costs and not is_alone:
         controller.shared_times = SharedTimes(
             policy.learn_time, lambda times: group.broadcast_object(times, src=0)

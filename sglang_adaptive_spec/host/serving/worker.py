@@ -39,7 +39,8 @@ from sglang_adaptive_spec.host.startup.build_hooks import (
 from sglang_adaptive_spec.host.startup.capture import CaptureLists, garbage_hold
 from sglang_adaptive_spec.host.startup.seeding import Seeding
 from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
-from sglang_adaptive_spec.loop.controller import AdaptiveController, Launch
+from sglang_adaptive_spec.loop.controller import AdaptiveController
+from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.runtime.pool import RuntimePool, Slot
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Tier
 
@@ -176,9 +177,9 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         if mode.is_extend() or batch.is_extend_in_batch:
             self._before_extend(batch)
         elif not mode.is_idle():
-            launch = self.controller.before_decode(self._decode_batch(batch))
-            if self.plain_rounds is not None and launch.tier == PLAIN_TIER:
-                return self._plain_round(launch, batch, on_publish, *args, **kwargs)
+            launched = self.controller.before_decode(self._decode_batch(batch))
+            if self.plain_rounds is not None and launched.tier == PLAIN_TIER:
+                return self._plain_round(launched, batch, on_publish, *args, **kwargs)
         return super().forward_batch_generation(batch, on_publish, *args, **kwargs)
 
     def on_verify_complete_cpu(
@@ -191,19 +192,18 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
     # -- a zero-step round: the host's, with the steps that plain_round.py replaces --
 
     def _plain_round(
-        self, launch: Launch, batch: Any, on_publish: Any, *args: Any, **kwargs: Any
+        self, launched: Round, batch: Any, on_publish: Any, *args: Any, **kwargs: Any
     ) -> Any:
         plain = self.plain_rounds
         assert plain is not None, "the caller checked this"
-        plain.begin(on_publish, launch.requests, launch.is_catch_up)
+        plain.begin(on_publish, launched.batch.requests, launched.is_catch_up)
         try:
             # Published inside `verify`, before the target runs.
             result = super().forward_batch_generation(batch, None, *args, **kwargs)
         finally:
             plain.end()
-        if plain.first_drafts is not None:
-            self.controller.attach(plain.first_drafts)
-        self._is_target_last_to_read = not launch.is_catch_up
+        launched.first_drafts = plain.first_drafts
+        self._is_target_last_to_read = not launched.is_catch_up
         return result
 
     def run_alone(self, tier: Tier, batch: Any, is_catch_up: bool = False) -> None:

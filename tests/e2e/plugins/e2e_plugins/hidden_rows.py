@@ -48,7 +48,7 @@ def compare_contexts(
     """Keeps what the policy was told beside the lengths on the device."""
     if batch.forward_mode.is_decode() and batch.reqs:  # else start-up measures
         assert batch.seq_lens_cpu is None
-        told = worker.controller.policy.newest.context_tokens
+        told = worker.controller.newest.context_tokens
         in_flight = batch.batch_size() * worker.controller.startup_tier.num_draft_tokens
         contexts.append((told, int(batch.seq_lens.sum()), in_flight))
     return run(worker, batch, *args, **kwargs)

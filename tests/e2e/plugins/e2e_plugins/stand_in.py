@@ -63,7 +63,7 @@ def build_instead(make: Callable[..., StandIn]) -> None:
 
 def stand_in_of(scheduler: Any) -> StandIn:
     """Returns the stand-in of a server that serves."""
-    policy = scheduler.draft_worker.controller.policy.policy
+    policy = scheduler.draft_worker.controller.policy
     assert isinstance(policy, StandIn), policy
     return policy
 

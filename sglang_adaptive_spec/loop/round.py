@@ -1,0 +1,93 @@
+"""A decode round, from the choice of its tier to its period, and the one queue that rounds wait in.
+
+The host hands back accepted drafts and a batch size: in launch order and, under the overlap
+schedule, one round late. A result that fits no round, and a round whose result never comes, cost no
+other round its own; both are counted.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sglang_adaptive_spec.loop.counters import RoundCounters
+from sglang_adaptive_spec.tiers import DecodeBatch, Observation, RoundTime, Tier
+
+# Rounds whose results were not worked through: the overlap schedule has two in flight, and a few
+# results wait. More are not waited for.
+MAX_ROUNDS = 16
+
+
+class FirstDrafts(Protocol):
+    """Whether the drafts that a zero-step round did not propose would have held."""
+
+    def read(self) -> Sequence[bool | None]:
+        """Returns the answer per row, None where it is not known; on the CPU by now."""
+
+
+@dataclass(slots=True)
+class Round:
+    """One decode round; what follows from it is filled in as it becomes known."""
+
+    number: int  # launched before it
+    batch: DecodeBatch
+    tier: Tier  # as it runs
+    is_catch_up: bool = False  # a zero-step round that ends with a catch-up of the draft
+    is_probe: bool = False  # the policy asked for a look at a tier, not what it is on
+    expected: tuple[float, float] | None = None  # tokens and ms, as the policy saw it then
+    first_drafts: FirstDrafts | None = None
+    # Accepted drafts per request, bonus tokens excluded; None until the result is there.
+    num_correct_drafts: Sequence[int] | None = None
+    period: RoundTime | None = None  # known one result later, if it is timed
+
+    def finish(self, num_correct_drafts: Sequence[int]) -> Observation:
+        """Takes the result; returns what a policy is told of the round."""
+        self.num_correct_drafts = num_correct_drafts
+        firsts = self.first_drafts.read() if self.first_drafts is not None else None
+        batch = self.batch
+        return Observation(self.tier, batch.size, batch.requests, num_correct_drafts, firsts)
+
+
+class RoundQueue:
+    """Owns the rounds whose results were not worked through, oldest first."""
+
+    def __init__(self, counters: RoundCounters) -> None:
+        """Takes where results and rounds that do not meet are counted."""
+        self._counters = counters
+        self._rounds: deque[Round] = deque()
+        self._num_launched = 0
+
+    def __len__(self) -> int:
+        return len(self._rounds)
+
+    def launch(
+        self,
+        batch: DecodeBatch,
+        tier: Tier,
+        is_catch_up: bool,
+        is_probe: bool,
+        expected: tuple[float, float] | None,
+    ) -> Round:
+        """Returns a new round at the end of the queue."""
+        launched = Round(self._num_launched, batch, tier, is_catch_up, is_probe, expected)
+        self._num_launched += 1
+        self._rounds.append(launched)
+        return launched
+
+    def take(self, batch_size: int) -> Round | None:
+        """Returns the oldest round of that size, if any; those before it are given up."""
+        sizes = [waiting.batch.size for waiting in self._rounds]
+        if batch_size not in sizes:  # nobody launched such a round
+            self._counters.num_feedback_mismatches += 1
+            return None
+        self._give_up(sizes.index(batch_size))
+        return self._rounds.popleft()
+
+    def keep_newest(self) -> None:
+        """Waits for the newest round alone: so many are in flight that results were lost."""
+        self._give_up(len(self._rounds) - 1)
+
+    def _give_up(self, num_rounds: int) -> None:
+        for _ in range(num_rounds):
+            self._rounds.popleft()
+        self._counters.num_feedback_mismatches += num_rounds
