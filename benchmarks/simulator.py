@@ -36,6 +36,7 @@ from benchmarks.provenance import ROOT, provenance
 from benchmarks.server_costs import ServerCosts, keep_costs
 from benchmarks.tables import table
 from sglang_adaptive_spec.config.schema import load_config
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.simulate.regret import compare
@@ -74,9 +75,22 @@ class Visitor:
         self._start_s = 0.0
 
     @property
+    def ladder(self) -> Ladder:
+        """The policy's."""
+        return self.policy.ladder
+
+    @property
     def results_at_once(self) -> int:
         """How many results the policy takes together next."""
         return self.policy.results_at_once
+
+    def is_probe(self, tier: Tier) -> bool:
+        """Returns what the policy says."""
+        return self.policy.is_probe(tier)
+
+    def expected(self, tier: Tier, batch_size: int) -> tuple[float, float] | None:
+        """Returns what the policy says."""
+        return self.policy.expected(tier, batch_size)
 
     def go_on(self, num_requests: int, duration_s: float) -> None:
         """Ends a replay of so many requests."""

@@ -10,9 +10,10 @@ from sglang_adaptive_spec.config.schema import AdaptiveConfig, load_config
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.ema import EmaPolicy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.protocol import Choices
 from sglang_adaptive_spec.simulate.recorded import RecordedWorkload
-from sglang_adaptive_spec.simulate.regret import WatchedGoodput, WorkloadReport, compare
-from sglang_adaptive_spec.simulate.replay import Chooser, RoundCosts
+from sglang_adaptive_spec.simulate.regret import WorkloadReport, compare
+from sglang_adaptive_spec.simulate.replay import RoundCosts
 from sglang_adaptive_spec.simulate.synthetic import changing_workloads, golden_workloads
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, read_table, seed_table
 from sglang_adaptive_spec.simulate.workload import Workload
@@ -52,7 +53,7 @@ def simulate(request: Request) -> tuple[list[WorkloadReport], str]:
     names = tuple(dict.fromkeys(request.policies or DEFAULT_POLICIES))
     statics = [int(found[1]) for name in names if (found := STATIC.fullmatch(name))]
     config = None if request.config is None else _chains_of(request.config)
-    policies: dict[str, Callable[[], Chooser]] = {}
+    policies: dict[str, Callable[[], Choices]] = {}
     wanted = {*statics}
     for name in (name for name in names if not STATIC.fullmatch(name)):
         if name == "goodput":
@@ -82,7 +83,7 @@ def simulate(request: Request) -> tuple[list[WorkloadReport], str]:
 
 def goodput(
     costs: RoundCosts, config: AdaptiveConfig, cost_noise: float = 0.0, seed: int = 1
-) -> WatchedGoodput:
+) -> GoodputPolicy:
     """Returns the goodput policy as a server starts it, with a cost table seeded from ``costs``.
 
     Args:
@@ -94,7 +95,7 @@ def goodput(
     policy = build_policy(replace(config, policy="goodput"), config.initial_steps(None))
     assert isinstance(policy, GoodputPolicy)
     seed_table(policy.costs, costs, noise=cost_noise, seed=seed)
-    return WatchedGoodput(policy)
+    return policy
 
 
 def _costs(request: Request) -> tuple[RoundCosts, tuple[int, ...], str]:

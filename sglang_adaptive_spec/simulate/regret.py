@@ -12,11 +12,11 @@ import numpy as np
 
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.protocol import LearnsNothing
-from sglang_adaptive_spec.simulate.replay import Chooser, Replay, ReplayResult, RoundCosts
+from sglang_adaptive_spec.policy.protocol import Choices, LearnsNothing
+from sglang_adaptive_spec.simulate.replay import Replay, ReplayResult, RoundCosts
 from sglang_adaptive_spec.simulate.true_costs import NoSpeculation
 from sglang_adaptive_spec.simulate.workload import Workload
-from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, RoundTime, Tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Tier, chain_tier
 
 # Leaving zero steps costs a round: the oracle, too, leaves a tier only for a gain. Any value
 # below the 3 % that a policy may lose does; ties are what it must not chase.
@@ -24,11 +24,11 @@ ORACLE_MIN_GAIN = 0.002
 
 
 class StaticPolicy(LearnsNothing):
-    """One tier for every batch."""
+    """One tier for every batch, of a ladder that may draft: zero steps catch the draft up, too."""
 
     def __init__(self, tier: Tier) -> None:
         self.tier = tier
-        self.ladder = Ladder({1: [tier]})
+        self.ladder = Ladder({1: [PLAIN_TIER, chain_tier(1), tier]})
 
     def choose(self, batch: DecodeBatch) -> Tier:
         """Returns the tier."""
@@ -117,48 +117,6 @@ class Probing:
     loss_share: float  # what the policy books as lost: less, for those rounds serve tokens, too
 
 
-class WatchedGoodput:
-    """A goodput policy whose probes are timed from outside, whatever it says of itself."""
-
-    def __init__(self, policy: GoodputPolicy) -> None:
-        self.policy = policy
-        self._probing_s = 0.0
-        self._first_s: float | None = None
-        self._last_s = 0.0
-        self._is_probe = False
-
-    @property
-    def results_at_once(self) -> int:
-        """How many results the policy takes together next."""
-        return self.policy.results_at_once
-
-    @property
-    def probing(self) -> Probing:
-        """What probes took until the newest choice."""
-        total_s = self._last_s - (self._first_s or 0.0)
-        loss_share = float(self.policy.describe()["probing"]["share_lost"])
-        return Probing(self._probing_s / total_s if total_s else 0.0, loss_share)
-
-    def choose(self, batch: DecodeBatch) -> Tier:
-        """Returns the policy's tier, and books the round before."""
-        if self._first_s is None:
-            self._first_s = batch.now_s
-        elif self._is_probe:
-            self._probing_s += batch.now_s - self._last_s
-        self._last_s = batch.now_s
-        tier = self.policy.choose(batch)
-        self._is_probe = tier != self.policy.home
-        return tier
-
-    def observe(self, observation: Observation) -> None:
-        """Passes it on."""
-        self.policy.observe(observation)
-
-    def observe_time(self, round_time: RoundTime) -> None:
-        """Passes it on."""
-        self.policy.observe_time(round_time)
-
-
 @dataclass(frozen=True, slots=True)
 class ArmReport:
     """One row of the table."""
@@ -190,16 +148,17 @@ def compare(
     workload: Workload,
     costs: RoundCosts,
     tiers: Sequence[Tier],
-    policies: Mapping[str, Callable[[], Chooser]],
+    policies: Mapping[str, Callable[[], Choices]],
 ) -> WorkloadReport:
     """Replays policies by name, every static tier, no speculation and the oracle."""
     results: dict[str, ReplayResult] = {}
     probing: dict[str, Probing] = {}
     for name, make in policies.items():
         policy = make()
-        results[name] = Replay(policy, workload, costs).run()
-        if isinstance(policy, WatchedGoodput):
-            probing[name] = policy.probing
+        result = results[name] = Replay(policy, workload, costs).run()
+        if isinstance(policy, GoodputPolicy):
+            lost = float(policy.prober.describe()["share_lost"])
+            probing[name] = Probing(result.probing_share, lost)
     statics = {f"static-{tier.num_steps}": tier for tier in tiers}
     for name, tier in statics.items():
         results[name] = Replay(StaticPolicy(tier), workload, costs).run()
@@ -214,17 +173,17 @@ def compare(
 
 
 def settled_share(
-    policy: Chooser,
+    policy: Choices,
     workload: Workload,
     costs: RoundCosts,
     tiers: Sequence[Tier],
     since_s: float = 0.0,
-) -> float:
-    """Replays ``policy``; returns its `SettledShare` among ``tiers``."""
+) -> tuple[float, ReplayResult]:
+    """Replays ``policy``; returns its `SettledShare` among ``tiers``, and what it served."""
     share = SettledShare(workload, costs, tiers, since_s)
     share.replay = Replay(policy, workload, costs, recorder=share)
-    share.replay.run()
-    return share.share
+    result = share.replay.run()
+    return share.share, result
 
 
 def replay_oracle(workload: Workload, costs: RoundCosts, tiers: Sequence[Tier]) -> ReplayResult:

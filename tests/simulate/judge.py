@@ -54,7 +54,7 @@ class Asked:
     """The default policy, and whether its newest choice is a probe."""
 
     def __init__(self) -> None:
-        self.policy: GoodputPolicy = goodput(COSTS, load_config(None), COST_NOISE).policy
+        self.policy: GoodputPolicy = goodput(COSTS, load_config(None), COST_NOISE)
         self.probes = False
 
     def __getattr__(self, name: str) -> Any:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from sglang_adaptive_spec.ladder import Ladder
-from sglang_adaptive_spec.policy.protocol import LearnsNothing
-from sglang_adaptive_spec.simulate.replay import Chooser, Replay
+from sglang_adaptive_spec.policy.protocol import Choices, LearnsNothing
+from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.synthetic import SyntheticWorkload
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
 from sglang_adaptive_spec.tiers import DecodeBatch, Tier, chain_tier
@@ -25,7 +25,7 @@ class Alternating(LearnsNothing):
         return self.tiers[self.num_rounds % len(self.tiers)]
 
 
-def recorded(path: Path, policy: Chooser, workload: SyntheticWorkload) -> Trace:
+def recorded(path: Path, policy: Choices, workload: SyntheticWorkload) -> Trace:
     """Returns what is recorded of a workload under ``policy``, read back from ``path``."""
     recorder = TraceRecorder(path, name=workload.name, max_steps=10)
     Replay(policy, workload, ExampleCosts(), recorder=recorder).run()
