@@ -3,8 +3,8 @@
 The loop is the server's: the real `AdaptiveController` chooses, catches the draft up and hands out
 results, around a pool that swaps nothing, a clock of simulated time, and the real round timer.
 Results arrive one round late, as under the overlap schedule, and a prefill comes before the round
-that a request joins. At zero steps, the round after a prefill or a catch-up says for free whether
-the first draft would have held. Left out, alike for every policy: prefill, sampling, rows that
+that a request joins. A zero-step round says for free whether the first draft would have held, where
+the draft was level. Left out, alike for every policy: prefill, sampling, rows that
 finished one round before.
 """
 
@@ -135,8 +135,6 @@ class Replay:
         )
         self._next_request = 0
         self._ran: Tier | None = None
-        # Requests that the draft is level with: caught up by the round before, or just prefilled.
-        self._is_caught_up: tuple[int, ...] = ()
 
     def run(self) -> ReplayResult:
         """Replays until the workload is over.
@@ -152,7 +150,6 @@ class Replay:
             if joined:
                 self._controller.before_extend()
                 self._schedule.forget(joined)
-                self._is_caught_up += joined
             context_tokens = self._workload.context_tokens(self.clock, self.live)
             batch = DecodeBatch(
                 self.live.size, self.live.requests, context_tokens, self.clock.now_s
@@ -188,8 +185,7 @@ class Replay:
         phase = self._workload.phase(self.clock)
         num_correct = self._workload.num_correct_drafts(phase, live, tier.num_steps)
         first = self._first_drafts(phase) if tier == PLAIN_TIER else None
-        if first is not None:
-            launched.first_drafts = KnownFirstDrafts(first)
+        launched.first_drafts = None if first is None else KnownFirstDrafts(first)
         ms = self._ms(launched) * self._workload.slowdown(self.clock, tier.num_steps)
         correct: list[int] = num_correct.tolist()
         if self._recorder is not None:
@@ -197,20 +193,16 @@ class Replay:
             self._recorder.observe(observation, batch.context_tokens, batch.now_s)
         if launched.is_catch_up:
             self._schedule.settle()
-        self._is_caught_up = live.requests if launched.is_catch_up else ()
         self._count(launched, ms, live.advance(num_correct + 1))
         return correct
 
     def _first_drafts(self, phase: int) -> list[bool | None] | None:
-        """Returns which first drafts would hold, for the requests that were just caught up."""
-        if not self._is_caught_up:
+        """Returns which first drafts would hold, for requests that lack none but this round's."""
+        debts = self._schedule.debts(self.live.requests)
+        if 1 not in debts:
             return None
-        caught_up = set(self._is_caught_up)
         correct = self._workload.num_correct_drafts(phase, self.live, 1).tolist()
-        return [
-            bool(one) if request in caught_up else None
-            for request, one in zip(self.live.requests, correct, strict=True)
-        ]
+        return [bool(one) if debt == 1 else None for debt, one in zip(debts, correct, strict=True)]
 
     def _ms(self, launched: Round) -> float:
         batch = launched.batch
