@@ -1,12 +1,12 @@
 """Fakes around a controller: pool, policies, clock, first drafts; and a round of theirs."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.loop.controller import AdaptiveController
-from sglang_adaptive_spec.loop.round import Round
+from sglang_adaptive_spec.loop.round import MAX_ROUNDS, Round
 from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
@@ -102,6 +102,28 @@ class FakeClock:
         self.num_polls += 1
         finished, self._finished = self._finished, None
         return finished
+
+
+class KnownPeriods:
+    """Knows a round's period as soon as the next one starts; there are no extends."""
+
+    def __init__(self, ms: Callable[[Round], float]) -> None:
+        self._ms = ms
+        self._newest: list[Round] = []
+
+    def start(self, launched: Round, num_in_flight: int) -> None:
+        del num_in_flight
+        size, context_tokens = launched.batch.size, launched.batch.context_tokens
+        launched.period = RoundTime(
+            launched.tier, size, context_tokens, self._ms(launched), launched.is_catch_up
+        )
+        self._newest = [*self._newest[1 - MAX_ROUNDS :], launched]
+
+    def interrupt(self) -> None:
+        """There are none."""
+
+    def poll(self, done: Round) -> Round | None:
+        return next((one for one in self._newest if one.number == done.number - 1), None)
 
 
 class PatientPolicy(ScriptedPolicy):

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sglang_adaptive_spec.config.schema import AdaptiveConfig, SlotConfig
+from sglang_adaptive_spec.policy.protocol import SimplePolicy
 from sglang_adaptive_spec.tiers import (
     DecodeBatch,
     Observation,
@@ -108,11 +109,10 @@ class StepSlot:
         return idx
 
 
-class EmaPolicy:
+class EmaPolicy(SimplePolicy):
     """Routes a batch to its slot by its size, as the host does while serving."""
 
     knows_costs = False
-    results_at_once = 1
 
     def __init__(self, config: AdaptiveConfig, initial_steps: int) -> None:
         self.config = config
@@ -136,23 +136,12 @@ class EmaPolicy:
         else:
             self.num_stale += 1
 
-    def observe_time(self, round_time: RoundTime) -> None:
-        """Takes no notice: the host's policy knows no costs."""
-
     def update(self, num_correct_drafts: Sequence[int], batch_size: int) -> bool:
         """Does what the host's ``on_verify_complete`` does; returns whether the tier changed."""
         return self._slot_of(batch_size).update(num_correct_drafts)
 
     def learn_time(self, round_time: RoundTime) -> None:
-        """Takes no notice either."""
-
-    def is_probe(self, _tier: Tier) -> bool:
-        """Returns False: it never looks at a tier that it is not on."""
-        return False
-
-    def expected(self, _tier: Tier, _batch_size: int) -> tuple[float, float]:
-        """Returns zeros: it expects nothing."""
-        return 0.0, 0.0
+        """Takes no notice: the host's policy knows no costs."""
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Returns nothing: there is nothing that it counts."""

@@ -38,8 +38,8 @@ class Choices(Protocol):
         """
 
 
-class LearnsNothing:
-    """What is true of all that choose without learning: a fixed tier, an oracle, a script."""
+class SimplePolicy:
+    """One that neither probes nor expects anything; it learns nothing unless it says how."""
 
     results_at_once = 1
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.protocol import Choices, LearnsNothing
+from sglang_adaptive_spec.policy.protocol import Choices, SimplePolicy
 from sglang_adaptive_spec.simulate.replay import Replay, ReplayResult, RoundCosts
 from sglang_adaptive_spec.simulate.true_costs import NoSpeculation
 from sglang_adaptive_spec.simulate.workload import Workload
@@ -23,7 +23,7 @@ from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Tie
 ORACLE_MIN_GAIN = 0.002
 
 
-class StaticPolicy(LearnsNothing):
+class StaticPolicy(SimplePolicy):
     """One tier for every batch, of a ladder that may draft: zero steps catch the draft up, too."""
 
     def __init__(self, tier: Tier) -> None:
@@ -35,7 +35,7 @@ class StaticPolicy(LearnsNothing):
         return self.tier
 
 
-class OraclePolicy(LearnsNothing):
+class OraclePolicy(SimplePolicy):
     """Looks into the replay that asks it; one replay per oracle."""
 
     def __init__(self, workload: Workload, costs: RoundCosts, tiers: tuple[Tier, ...]) -> None:

@@ -30,7 +30,7 @@ from sglang_adaptive_spec.tiers import (
 )
 from sglang_adaptive_spec.trace.format import read_trace
 from sglang_adaptive_spec.trace.record import TraceRecorder
-from tests.controller_fakes import STARTUP, FakePool
+from tests.controller_fakes import STARTUP, FakePool, KnownPeriods
 
 STEPS = (0, 1, 3)
 TIERS = [chain_tier(steps) for steps in STEPS]
@@ -56,33 +56,14 @@ def goodput() -> GoodputPolicy:
     return policy
 
 
-class KnownPeriods:
-    """Knows a round's period as soon as the next one starts."""
-
-    def __init__(self) -> None:
-        self._rounds: list[Round] = []
-
-    def start(self, launched: Round, num_in_flight: int) -> None:
-        del num_in_flight
-        size, context_tokens = launched.batch.size, launched.batch.context_tokens
-        ms = round_ms(launched.tier)
-        launched.period = RoundTime(launched.tier, size, context_tokens, ms, launched.is_catch_up)
-        self._rounds.append(launched)
-
-    def interrupt(self) -> None:
-        """There are no extends here."""
-
-    def poll(self, done: Round) -> Round | None:
-        return self._rounds[done.number - 1] if done.number else None
-
-
 class Server:
     """Two rounds in flight, as under the overlap schedule; only the first draft holds."""
 
     def __init__(self, policy: Policy, recorder: TraceRecorder | None = None) -> None:
         self.policy, self.meter = policy, RoundMeter(TIERS)
+        clock = KnownPeriods(lambda launched: round_ms(launched.tier))
         self.controller = AdaptiveController(
-            policy, FakePool(), STARTUP, KnownPeriods(), meter=self.meter, recorder=recorder
+            policy, FakePool(), STARTUP, clock, meter=self.meter, recorder=recorder
         )
         self.ran: list[Tier] = []
         self._in_flight: list[Round] = []

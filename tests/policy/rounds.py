@@ -1,7 +1,8 @@
 """A server of rounds for policy tests: known acceptance, known round times, no GPU.
 
-Results reach the policy one round late; leaving zero steps takes a catch-up round first, and one
-zero-step round in `CATCH_UP_ROUNDS` tells whether the draft's first token would have held.
+The loop is the product's own controller: results reach the policy one round late, and leaving zero
+steps takes a catch-up round first. A zero-step round whose draft was level tells whether the
+draft's first token would have held.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,18 +11,14 @@ from itertools import pairwise
 import numpy as np
 
 from sglang_adaptive_spec.ladder import Ladder
+from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
+from sglang_adaptive_spec.loop.controller import AdaptiveController
+from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.tiers import (
-    PLAIN_TIER,
-    DecodeBatch,
-    Observation,
-    RoundTime,
-    Tier,
-    chain_tier,
-)
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, DecodeBatch, RoundTime, Tier, chain_tier
+from tests.controller_fakes import STARTUP, FakePool, KnownFirstDrafts, KnownPeriods
 
-CATCH_UP_ROUNDS = 16
 STEPS = (0, 1, 2, 3, 5, 7)
 MAX_STEPS = max(STEPS)
 TIERS = tuple(chain_tier(steps) for steps in STEPS)
@@ -109,7 +106,7 @@ def draw(rng: np.random.Generator, hazards: np.ndarray, num_steps: int) -> list[
 
 
 class Server:
-    """Runs decode rounds of one policy and keeps what happened."""
+    """Runs decode rounds of one policy through the real controller and keeps what happened."""
 
     def __init__(self, policy: GoodputPolicy, ms: RoundMs = round_ms, seed: int = 0) -> None:
         self.policy = policy
@@ -119,40 +116,40 @@ class Server:
         self.total_ms = 0.0
         self.probing_ms = 0.0  # rounds for which another tier than the one in force was asked
         self.tokens = 0.0  # expected at what was run, so that luck does not blur a comparison
-        self._late: Observation | None = None
-        self._num_plain = 0
+        self._schedule = CatchUpSchedule()
+        clock = KnownPeriods(lambda launched: self._ms(launched))
+        self._controller = AdaptiveController(policy, FakePool(), STARTUP, clock, self._schedule)
+        self._late: list[int] | None = None  # the result of the round in flight
 
     def run(self, num_rounds: int, hazards: np.ndarray, name: str = "r") -> None:
         """Runs rounds of one batch: request i is ``name`` and i, at ``hazards[i]``."""
         requests = tuple(f"{name}{idx}" for idx in range(len(hazards)))
-        size = len(requests)
         for _ in range(num_rounds):
-            tier = self.policy.choose(DecodeBatch(size, requests))
-            is_probe = tier != self.policy.home
+            launched = self._controller.before_decode(DecodeBatch(len(requests), requests))
             if self._late is not None:
-                self.policy.observe(self._late)
-            is_catch_up = self._num_plain > 0 and tier.num_steps > 0
-            tier = PLAIN_TIER if is_catch_up else tier
-            self._late = self._round(tier, requests, hazards, is_catch_up)
-            self.policy.observe_time(RoundTime(tier, size, 0, self.ms(tier.num_steps, size)))
-            self.steps.append(tier.num_steps)
-            self.total_ms += self.ms(tier.num_steps, size)
-            if is_probe:
-                self.probing_ms += self.ms(tier.num_steps, size)
-            self.tokens += true_tokens(hazards, tier.num_steps)
+                self._controller.observe(self._late, len(self._late))
+            self._late = self._run_round(launched, hazards)
+        self._controller.learn()
+        assert self._controller.counters.num_policy_errors == 0
 
-    def _round(
-        self, tier: Tier, requests: tuple[str, ...], hazards: np.ndarray, is_catch_up: bool
-    ) -> Observation:
-        size = len(requests)
+    def _run_round(self, launched: Round, hazards: np.ndarray) -> list[int]:
+        """Returns the accepted drafts per request."""
+        tier, ms = launched.tier, self._ms(launched)
+        self.steps.append(tier.num_steps)
+        self.total_ms += ms
+        self.probing_ms += launched.is_probe * ms
+        self.tokens += true_tokens(hazards, tier.num_steps)
         if tier.num_steps:
-            counts = draw(self.rng, hazards, tier.num_steps)
-            return Observation(tier, size, requests, counts)
-        self._num_plain = 0 if is_catch_up else self._num_plain + 1
-        first = None
-        if self._num_plain % CATCH_UP_ROUNDS == 1:
-            first = [bool(held) for held in self.rng.random(size) < hazards[:, 0]]
-        return Observation(tier, size, requests, [0] * size, first)
+            return draw(self.rng, hazards, tier.num_steps)
+        if max(self._schedule.debts(launched.batch.requests)) == 1:  # the draft was level
+            held = self.rng.random(len(hazards)) < hazards[:, 0]
+            launched.first_drafts = KnownFirstDrafts(*held.tolist())
+        if launched.is_catch_up:
+            self._schedule.settle()
+        return [0] * len(hazards)
+
+    def _ms(self, launched: Round) -> float:
+        return self.ms(launched.tier.num_steps, launched.batch.size)
 
     @property
     def num_switches(self) -> int:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sglang_adaptive_spec.ladder import Ladder
-from sglang_adaptive_spec.policy.protocol import Choices, LearnsNothing
+from sglang_adaptive_spec.policy.protocol import Choices, SimplePolicy
 from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.synthetic import SyntheticWorkload
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
@@ -12,7 +12,7 @@ from sglang_adaptive_spec.trace.format import Trace, read_trace
 from sglang_adaptive_spec.trace.record import TraceRecorder
 
 
-class Alternating(LearnsNothing):
+class Alternating(SimplePolicy):
     """Another tier every round, from the second on, so that every depth is censored somewhere."""
 
     def __init__(self, *steps: int) -> None:

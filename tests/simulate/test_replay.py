@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sglang_adaptive_spec.ladder import Ladder
-from sglang_adaptive_spec.policy.protocol import LearnsNothing
+from sglang_adaptive_spec.policy.protocol import SimplePolicy
 from sglang_adaptive_spec.simulate.regret import StaticPolicy, replay_oracle
 from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
@@ -37,7 +37,7 @@ class LinearCosts:
         return 0.1
 
 
-class Scripted(LearnsNothing):
+class Scripted(SimplePolicy):
     """Chooses by round number and keeps all it is told, in order."""
 
     def __init__(self, tier_of: Callable[[int], Tier]) -> None:
