@@ -16,7 +16,14 @@ from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, DecodeBatch, RoundTime, Tier, chain_tier
+from sglang_adaptive_spec.tiers import (
+    CATCH_UP_ROUNDS,
+    PLAIN_TIER,
+    DecodeBatch,
+    RoundTime,
+    Tier,
+    chain_tier,
+)
 from tests.controller_fakes import STARTUP, FakePool, KnownFirstDrafts, KnownPeriods
 
 STEPS = (0, 1, 2, 3, 5, 7)
@@ -105,8 +112,50 @@ def draw(rng: np.random.Generator, hazards: np.ndarray, num_steps: int) -> list[
     return [int(count) for count in held.cumprod(axis=1).sum(axis=1)]
 
 
+class Loop:
+    """The real controller around one policy; results come one round late."""
+
+    def __init__(self, policy: GoodputPolicy, ms: Callable[[Tier, int], float]) -> None:
+        self.ms = ms
+        self._schedule = CatchUpSchedule()
+        clock = KnownPeriods(lambda launched: ms(launched.tier, launched.batch.size))
+        self._controller = AdaptiveController(policy, FakePool(), STARTUP, clock, self._schedule)
+        self._late: list[int] | None = None  # the result of the round in flight
+
+    def run(
+        self,
+        requests: tuple[str, ...],
+        counts: Callable[[Tier], list[int]],
+        firsts: Callable[[], np.ndarray],
+    ) -> Round:
+        """Runs a round.
+
+        Args:
+            requests: The rows of the batch.
+            counts: Returns what they accept at a tier that drafts.
+            firsts: Returns whether their first drafts would hold.
+        """
+        launched = self._controller.before_decode(DecodeBatch(len(requests), requests))
+        if self._late is not None:
+            self._controller.observe(self._late, len(self._late))
+        assert self._controller.counters.num_policy_errors == 0
+        if launched.tier != PLAIN_TIER:
+            self._late = counts(launched.tier)
+            return launched
+        self._late = [0] * len(requests)
+        if max(self._schedule.debts(requests)) == 1:  # the draft was level
+            launched.first_drafts = KnownFirstDrafts(*firsts().tolist())
+        if launched.is_catch_up:
+            self._schedule.settle()
+        return launched
+
+    def end(self) -> None:
+        """Works through the results that wait."""
+        self._controller.learn()
+
+
 class Server:
-    """Runs decode rounds of one policy through the real controller and keeps what happened."""
+    """Runs decode rounds of one policy and keeps what happened."""
 
     def __init__(self, policy: GoodputPolicy, ms: RoundMs = round_ms, seed: int = 0) -> None:
         self.policy = policy
@@ -116,40 +165,24 @@ class Server:
         self.total_ms = 0.0
         self.probing_ms = 0.0  # rounds for which another tier than the one in force was asked
         self.tokens = 0.0  # expected at what was run, so that luck does not blur a comparison
-        self._schedule = CatchUpSchedule()
-        clock = KnownPeriods(lambda launched: self._ms(launched))
-        self._controller = AdaptiveController(policy, FakePool(), STARTUP, clock, self._schedule)
-        self._late: list[int] | None = None  # the result of the round in flight
+        self._loop = Loop(policy, lambda tier, size: self.ms(tier.num_steps, size))
 
     def run(self, num_rounds: int, hazards: np.ndarray, name: str = "r") -> None:
         """Runs rounds of one batch: request i is ``name`` and i, at ``hazards[i]``."""
         requests = tuple(f"{name}{idx}" for idx in range(len(hazards)))
         for _ in range(num_rounds):
-            launched = self._controller.before_decode(DecodeBatch(len(requests), requests))
-            if self._late is not None:
-                self._controller.observe(self._late, len(self._late))
-            self._late = self._run_round(launched, hazards)
-        self._controller.learn()
-        assert self._controller.counters.num_policy_errors == 0
-
-    def _run_round(self, launched: Round, hazards: np.ndarray) -> list[int]:
-        """Returns the accepted drafts per request."""
-        tier, ms = launched.tier, self._ms(launched)
-        self.steps.append(tier.num_steps)
-        self.total_ms += ms
-        self.probing_ms += launched.is_probe * ms
-        self.tokens += true_tokens(hazards, tier.num_steps)
-        if tier.num_steps:
-            return draw(self.rng, hazards, tier.num_steps)
-        if max(self._schedule.debts(launched.batch.requests)) == 1:  # the draft was level
-            held = self.rng.random(len(hazards)) < hazards[:, 0]
-            launched.first_drafts = KnownFirstDrafts(*held.tolist())
-        if launched.is_catch_up:
-            self._schedule.settle()
-        return [0] * len(hazards)
-
-    def _ms(self, launched: Round) -> float:
-        return self.ms(launched.tier.num_steps, launched.batch.size)
+            launched = self._loop.run(
+                requests,
+                lambda tier: draw(self.rng, hazards, tier.num_steps),
+                lambda: self.rng.random(len(hazards)) < hazards[:, 0],
+            )
+            tier = launched.tier
+            ms = self._loop.ms(tier, len(requests))
+            self.steps.append(tier.num_steps)
+            self.total_ms += ms
+            self.probing_ms += launched.is_probe * ms
+            self.tokens += true_tokens(hazards, tier.num_steps)
+        self._loop.end()
 
     @property
     def num_switches(self) -> int:

@@ -16,15 +16,11 @@ from sglang_adaptive_spec.policy.acceptance.hazards import Floats
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.tiers import (
-    CATCH_UP_ROUNDS,
     PLAIN_TIER,
-    DecodeBatch,
-    Observation,
-    RoundTime,
     Tier,
 )
 from sglang_adaptive_spec.tiers import chain_tier as chain
-from tests.policy.rounds import KnownCosts, draw, true_tokens
+from tests.policy.rounds import KnownCosts, Loop, draw, true_tokens
 
 TREES = (Tier(1, 4, 5), Tier(3, 4, 16), Tier(5, 4, 12), Tier(5, 4, 24))
 LIFTS = {tree: tree_lifts()[tree.label] for tree in TREES}
@@ -80,29 +76,21 @@ class Tour:
         size = len(chances)
         names = tuple(f"r{self.num_requests + row}" for row in range(size))
         self.num_requests += size
-        time_ms, served, window_ms, behind = 0.0, 0.0, 0.0, 0
-        late: Observation | None = None
+        time_ms, served, window_ms = 0.0, 0.0, 0.0
+        loop = Loop(self.policy, lambda tier, size: MS[size][TIERS.index(tier)])
         while time_ms < settle_ms + WINDOW_MS:
-            wanted = self.policy.choose(DecodeBatch(size, names))
-            tier = PLAIN_TIER if behind else wanted  # the last of them catches the draft up
-            behind = (behind + 1) % CATCH_UP_ROUNDS if wanted == PLAIN_TIER else 0
-            if late is not None:
-                self.policy.observe(late)
-            late = self._round(tier, names, chances, tier == PLAIN_TIER and behind == 0)
+            tier = loop.run(
+                names,
+                lambda tier: draw(self.rng, hazards(tier, chances), tier.num_steps),
+                lambda: self.rng.random(size) < chances,
+            ).tier
             ms = MS[size][TIERS.index(tier)]
-            self.policy.observe_time(RoundTime(tier, size, 0, ms))
             time_ms += ms
             if time_ms > settle_ms:
                 served += rate(tier, chances) * ms
                 window_ms += ms
+        loop.end()
         return served / window_ms / max(rate(tier, chances) for tier in TIERS)
-
-    def _round(
-        self, tier: Tier, names: tuple[str, ...], chances: Floats, is_catch_up: bool
-    ) -> Observation:
-        counts = draw(self.rng, hazards(tier, chances), tier.num_steps)
-        looks = (self.rng.random(len(names)) < chances).tolist() if is_catch_up else None
-        return Observation(tier, len(names), names, counts, looks)
 
 
 def tour(seed: int, settle_s: Mapping[int, float]) -> list[float]:
