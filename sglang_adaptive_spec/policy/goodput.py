@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from sglang_adaptive_spec.ladder import Ladder, clip
-from sglang_adaptive_spec.policy.acceptance.hazards import SLOW_MEMORY, Floats
+from sglang_adaptive_spec.policy.acceptance.hazards import SLOW_MEMORY
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
+from sglang_adaptive_spec.policy.choice import choose
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.probe_choice import ProbeChoice
@@ -288,35 +289,21 @@ class GoodputPolicy:
             self._interval = 0
             self.prober.reset()
         round_ms = self.costs.round_ms_all(tiers, batch.size, batch.context_tokens)
-        rates = tokens / round_ms
-        best_idx = int(rates.argmax())
-        reason = self._reason_to_move(tiers, tokens, rates, best_idx)
+        choice = choose(tiers, tokens, round_ms, self.home, self._noise)
+        if choice.tier != self.home:
+            self._move(choice.tier, "gain")
         self._home_ms = float(round_ms[tiers.index(self.home)])
         self.decision = Decision(
-            self._round, batch.size, tiers, tokens, round_ms, tiers[best_idx], self.home, reason
+            self._round,
+            batch.size,
+            tiers,
+            tokens,
+            round_ms,
+            choice.best,
+            self.home,
+            choice.reason,
         )
         self._probe(self.decision)
-
-    def _reason_to_move(
-        self, tiers: tuple[Tier, ...], tokens: Floats, rates: Floats, best_idx: int
-    ) -> str:
-        """Moves towards the best tier as far as is certain; returns why, or why not."""
-        home_idx = tiers.index(self.home)
-        if best_idx == home_idx:
-            return "best"
-        # Downwards only past tiers that are surely worse: a shallower one stops observing them.
-        nearer = range(best_idx, home_idx) if best_idx < home_idx else (best_idx,)
-        gains = 1.0 - rates / rates[best_idx]  # shares of the best tier's tokens
-        if gains[home_idx] <= self._noise(tiers[best_idx], self.home, tokens[best_idx]):
-            return "within noise"
-        target = next(
-            idx
-            for idx in reversed(nearer)
-            if idx == best_idx
-            or gains[idx] <= self._noise(tiers[best_idx], tiers[idx], tokens[best_idx])
-        )
-        self._move(tiers[target], "gain")
-        return "gain beyond noise" if target == best_idx else "deepest within noise"
 
     def _noise(self, best: Tier, other: Tier, tokens: float) -> float:
         """Returns how uncertain the best tier's lead over another is, as a share of ``tokens``."""
