@@ -116,6 +116,9 @@ class Launch:
         ]
 
 
+# Plugins whose own policy chooses in the place of the server's.
+STAND_INS = {"failing", "forced_switch", "hidden_rows", "pinned", "visit_mixed", "visit_zero"}
+
 # The host picks further ports by itself, which others may take before it listens.
 PORT_TAKEN = "EADDRINUSE"
 _ports = itertools.cycle(random.sample(PORTS, len(PORTS)))
@@ -179,6 +182,8 @@ class Server:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{self.launch} is not ready:\n{self.log_text()[-4000:]}")
             time.sleep(0.2)
+        if STAND_INS.intersection(self.launch.plugins):
+            assert "e2e_stand_in" in self.internal_state(), f"{self.launch} has its own policy"
 
     def wait_end(self, timeout_s: float, never: str | None = None) -> int:
         """Waits until the process ends by itself; returns its exit code.

@@ -41,8 +41,13 @@ class StandIn:
         self._policy.observe_time(round_time)
 
 
-def build_instead(make: Callable[..., StandIn]) -> None:
-    """Lets ``make`` build the policy of every server, out of its own and all tiers that it has."""
+def build_instead(
+    make: Callable[..., StandIn], show: Callable[[StandIn], Mapping[str, Any]] = lambda _: {}
+) -> None:
+    """Lets ``make`` build the policy of every server, out of its own and all tiers that it has.
+
+    /server_info then has its name as ``e2e_stand_in``, and what ``show`` says.
+    """
 
     def replace(worker_class: Any, *_args: Any, **_kw: Any) -> Any:
         from sglang_adaptive_spec.host.serving import assemble
@@ -58,7 +63,13 @@ def build_instead(make: Callable[..., StandIn]) -> None:
         assemble.build_policy = build_policy
         return worker_class
 
+    def add(result: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
+        policy = stand_in_of(scheduler)
+        result.internal_state |= {"e2e_stand_in": type(policy).__name__, **show(policy)}
+        return result
+
     HookRegistry.register(CREATE_WORKER, replace, HookType.AFTER)
+    HookRegistry.register(f"{SCHEDULER}.get_internal_state", add, HookType.AFTER)
 
 
 def stand_in_of(scheduler: Any) -> StandIn:
@@ -69,15 +80,9 @@ def stand_in_of(scheduler: Any) -> StandIn:
 
 
 def take_over(make: Callable[..., StandIn], show: Callable[[StandIn], Mapping[str, Any]]) -> None:
-    """Lets the policy that ``make`` returns choose, and adds what ``show`` says to /server_info."""
-
-    def add(result: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
-        result.internal_state |= show(stand_in_of(scheduler))
-        return result
-
+    """Does so, and makes request ids known."""
     note_ids()
-    build_instead(make)
-    HookRegistry.register(f"{SCHEDULER}.get_internal_state", add, HookType.AFTER)
+    build_instead(make, show)
 
 
 def note_ids() -> None:
