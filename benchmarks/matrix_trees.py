@@ -33,7 +33,7 @@ CHAINS = ("none", "static-3", "static-5")
 TREES = ("static-1-4-5", "static-3-4-16", "static-5-4-12")
 WITHOUT, WITH = "goodput", "goodput-trees"
 ARMS = (*CHAINS, *TREES, WITHOUT, WITH)
-# Issue 4: nowhere below the ladder without by more than 1 %, 5 % better where a tree should pay.
+# A choice: nowhere below the ladder without by more than 1 %, 5 % better where a tree should pay.
 LEAST, LEAST_GAIN = 0.99, 1.05
 SHOULD_PAY = ("0.5", "0.7")
 

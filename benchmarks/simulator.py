@@ -57,11 +57,11 @@ SEEDS = (1, 2, 3, 4, 5)  # of luck, of timing noise and of the errors above
 TAIL_S = 0.1  # simulated beyond the last window, so that a whole round ends it
 DIGITS = 4
 RATE_DIGITS = 3
-LEAST_SHARE = 0.97  # of the oracle (issue 3)
+LEAST_SHARE = 0.97  # of the oracle: a choice
 LEAST_AT = {"phases-2s-16": 0.93}
 REPORTED = "phases-0.5s-16"  # has no limit
 STARTS_WITHIN = timedelta(minutes=10)  # a server measures its costs while it starts
-MOST_OFF = 0.05  # of a cell's simulated rate from the measured one (issue 3)
+MOST_OFF = 0.05  # of a cell's simulated rate from the measured one: a choice
 
 Raw = Mapping[str, Any]
 
@@ -125,7 +125,7 @@ class RoundLog:
     def __init__(self) -> None:
         self._started: list[tuple[float, Observation]] = []
 
-    def observe(self, observation: Observation, context_tokens: int, now_s: float) -> None:
+    def record(self, observation: Observation, context_tokens: int, now_s: float) -> None:
         """Takes a round; ``now_s`` is its start, and the end of the one before."""
         self._started.append((now_s, observation))
 

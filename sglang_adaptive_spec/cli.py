@@ -15,7 +15,7 @@ from typing import Any
 
 from sglang_adaptive_spec.contract.check import contract_report
 from sglang_adaptive_spec.contract.versions import SUPPORTED, versions_report
-from sglang_adaptive_spec.simulate.command import Request, simulate
+from sglang_adaptive_spec.simulate.command import Question, simulate
 from sglang_adaptive_spec.simulate.regret import WorkloadReport
 
 TABLE_HEAD = "policy       tokens/s of oracle  switches  probing    lost  rounds by steps"
@@ -85,7 +85,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
-    request = Request(
+    question = Question(
         traces=arguments.trace,
         golden=arguments.golden,
         policies=arguments.policy,
@@ -94,7 +94,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         cost_noise=arguments.cost_noise,
     )
     try:
-        reports, origin = simulate(request)
+        reports, origin = simulate(question)
     except ValueError as error:  # names what is wrong and how to fix it
         print(error, file=sys.stderr)
         return 1

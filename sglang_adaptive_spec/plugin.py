@@ -26,9 +26,9 @@ def register() -> None:
     _registered = True
     from sglang_adaptive_spec.contract.check import contract_report
     from sglang_adaptive_spec.host import registration
-    from sglang_adaptive_spec.host.launch.request import AdaptiveRequest
+    from sglang_adaptive_spec.host.launch.options import AdaptiveOptions
 
-    copyreg.pickle(AdaptiveRequest, reduce_request)
+    copyreg.pickle(AdaptiveOptions, reduce_options)
     report = contract_report()
     if not report.ok:
         logger.error(report.message)
@@ -44,14 +44,14 @@ def register() -> None:
     registration.install_hooks()
 
 
-def reduce_request(request: Any) -> tuple[Any, ...]:
-    """Pickles an `AdaptiveRequest` as a call of `restore`."""
-    return restore, tuple(getattr(request, field.name) for field in fields(request))
+def reduce_options(options: Any) -> tuple[Any, ...]:
+    """Pickles an `AdaptiveOptions` as a call of `restore`."""
+    return restore, tuple(getattr(options, field.name) for field in fields(options))
 
 
 def restore(*values: Any) -> Any:
-    """Unpickles an `AdaptiveRequest`: registers the plugin in the process that it reaches."""
-    from sglang_adaptive_spec.host.launch.request import AdaptiveRequest
+    """Unpickles an `AdaptiveOptions`: registers the plugin in the process that it reaches."""
+    from sglang_adaptive_spec.host.launch.options import AdaptiveOptions
 
     register()
-    return AdaptiveRequest(*values)
+    return AdaptiveOptions(*values)

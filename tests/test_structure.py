@@ -1,6 +1,7 @@
 """The rules of the tree itself: the length of functions, and what the package loads."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,3 +42,14 @@ def test_policy_config_controller_simulator_and_cli_load_neither_torch_nor_sglan
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True
     )
     assert ran.stdout.strip() == "[]"
+
+
+def test_no_text_names_an_issue_by_its_number() -> None:
+    """Whoever reads the repository does not have the tracker."""
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    named = [
+        f"{path.relative_to(ROOT)}: {found[0]}"
+        for path in (*SOURCES, *pages)
+        if (found := re.search(r"\bissues? \d+", path.read_text(), re.IGNORECASE))
+    ]
+    assert named == []

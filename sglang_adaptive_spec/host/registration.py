@@ -7,7 +7,7 @@ from sglang.srt.arg_groups.resolution_hooks import register_resolution_hook
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-from sglang_adaptive_spec.host.launch.request import ALGORITHM, request_of
+from sglang_adaptive_spec.host.launch.options import ALGORITHM, options_of
 
 RESOLVE = "sglang.srt.server_args.ServerArgs.resolve_once"
 # A step of resolution, which the host lets plugins wrap by its last name.
@@ -53,7 +53,7 @@ def _resolve_once(resolve: Callable[..., Any], server_args: Any, *args: Any, **k
 
 
 def _resolve_speculative(server_args: Any, host_step: Callable[[Any], None]) -> None:
-    if request_of(server_args) is None:
+    if options_of(server_args) is None:
         host_step(server_args)
         return
     from sglang_adaptive_spec.host.launch.request_cap import raise_request_cap
@@ -65,8 +65,8 @@ def _create_worker(
     create: Callable[..., Any], algorithm: Any, server_args: Any, *args: Any, **kw: Any
 ) -> Any:
     host_class = create(algorithm, server_args, *args, **kw)
-    request = request_of(server_args)
-    if request is None or request.static_reason is not None:
+    options = options_of(server_args)
+    if options is None or options.static_reason is not None:
         return host_class
     from sglang_adaptive_spec.host.serving.worker import worker_class
 
@@ -74,7 +74,7 @@ def _create_worker(
 
 
 def _internal_state(result: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
-    if request_of(scheduler.server_args) is None:
+    if options_of(scheduler.server_args) is None:
         return result
     from sglang_adaptive_spec.host.reporting.telemetry import add_internal_state
 
@@ -82,7 +82,7 @@ def _internal_state(result: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any
 
 
 def _init_info(info: dict[str, Any], scheduler: Any, *_args: Any, **_kw: Any) -> dict[str, Any]:
-    if request_of(scheduler.server_args) is None:
+    if options_of(scheduler.server_args) is None:
         return info
     from sglang_adaptive_spec.host.launch.ready import add_worker_name
 
@@ -93,8 +93,8 @@ def _launch_schedulers(
     launch: Callable[..., Any], engine: Any, server_args: Any, *args: Any, **kw: Any
 ) -> Any:
     launched = launch(engine, server_args, *args, **kw)
-    request = request_of(server_args)
-    if request is None or request.static_reason is not None:
+    options = options_of(server_args)
+    if options is None or options.static_reason is not None:
         return launched
     from sglang_adaptive_spec.host.launch.ready import require_adaptive_workers
 

@@ -157,7 +157,7 @@ class AdaptiveController:
             self.counters.count_round(done.tier, num_correct_drafts)
             observation = done.finish(num_correct_drafts)
             if self.recorder is not None:
-                self.recorder.observe(observation, done.batch.context_tokens, done.batch.now_s)
+                self.recorder.record(observation, done.batch.context_tokens, done.batch.now_s)
             self.policy.observe(observation)
             if before is not None and self.meter is not None:
                 self.meter.add(before)

@@ -46,7 +46,7 @@ OVERDUE_ROUNDS = RESULTS_AT_ONCE + 1  # a decision waits for a result no longer
 # Standard errors. 0.5 and 1.0 serve within 0.0005 of each other on the golden traces, 1.5 and 2.0
 # up to 0.0013 less (geometric mean; simulate/): waiting for certainty costs more than a tie.
 SWITCH_Z = 1.0
-# Cost noise counts up to this share: less than what issue 3 lets a cell lose (0.03), so that a
+# Cost noise counts up to this share: less than what a cell may lose (0.03), so that a
 # tier not yet observed in service (noise 0.05, policy/costs/table.py) is still tried.
 MAX_COST_NOISE = 0.01
 # Round times of a tier before an unseeded table is believed about it.

@@ -17,7 +17,7 @@ from typing import Any
 
 from sglang_adaptive_spec.tiers import Tier
 
-PROBE_SHARE = 0.01  # of all time: the bound in issue 3
+PROBE_SHARE = 0.01  # of all time: a choice; tests and benchmarks hold it
 # Credit that quiet time may gather: what 30 s earn, enough for the longest probe at most batches.
 # It bounds a burst; a dearer probe waits for a full bucket and is as short as that.
 CREDIT_LIMIT_MS = 300.0

@@ -1,6 +1,6 @@
 """The runtime states of all tiers and the one place that swaps them.
 
-A tier's state is a tuple of references, one per slot: the attributes of the host's worker, draft
+A tier's state is a tuple of references, one per attribute: those of the host's worker, draft
 worker and model runner that a tier owns. Activating a tier assigns them all; a missing tier is
 noticed before anything is assigned.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sglang_adaptive_spec.tiers import Tier
 
 
-class Slot(NamedTuple):
+class Swapped(NamedTuple):
     """An attribute of a host object that changes with the tier."""
 
     owner: object
@@ -24,7 +24,7 @@ class TierState:
     """What one tier owns, and what building it took."""
 
     tier: Tier
-    values: tuple[object, ...]  # aligned with the pool's slots
+    values: tuple[object, ...]  # aligned with what the pool swaps
     graph_batch_sizes: tuple[int, ...]
     build_s: float
     build_gb: float
@@ -33,18 +33,18 @@ class TierState:
 class RuntimePool:
     """Holds one `TierState` per tier and knows the tier in force."""
 
-    def __init__(self, slots: Sequence[Slot], startup: Tier) -> None:
-        self._slots = tuple(slots)
+    def __init__(self, swapped: Sequence[Swapped], startup: Tier) -> None:
+        self._swapped = tuple(swapped)
         self._states: dict[Tier, TierState] = {}
         self.current = startup
 
-    def read_slots(self) -> tuple[object, ...]:
-        """Returns what the host's objects hold now, in slot order."""
-        return tuple(getattr(slot.owner, slot.name) for slot in self._slots)
+    def read_swapped(self) -> tuple[object, ...]:
+        """Returns what the host's objects hold now, in their order."""
+        return tuple(getattr(*each) for each in self._swapped)
 
     def add(self, state: TierState) -> None:
         """Keeps a built tier."""
-        assert len(state.values) == len(self._slots), "a state has one value per slot"
+        assert len(state.values) == len(self._swapped), "a state has one value per attribute"
         self._states[state.tier] = state
 
     @property
@@ -59,6 +59,6 @@ class RuntimePool:
             KeyError: The tier was never built; nothing has been changed.
         """
         values = self._states[tier].values
-        for (owner, name), value in zip(self._slots, values, strict=True):
+        for (owner, name), value in zip(self._swapped, values, strict=True):
             setattr(owner, name, value)
         self.current = tier

@@ -32,7 +32,7 @@ class SimulateError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Question:
     """What the user asked for."""
 
     traces: Sequence[Path] = ()
@@ -43,23 +43,23 @@ class Request:
     cost_noise: float = 0.0  # relative error of the goodput policy's own cost table
 
 
-def simulate(request: Request) -> tuple[list[WorkloadReport], str]:
+def simulate(question: Question) -> tuple[list[WorkloadReport], str]:
     """Returns a report per trace, and where the costs come from.
 
     Raises:
         ValueError: A file or name is wrong; the message says which.
     """
-    costs, steps, origin = _costs(request)
-    names = tuple(dict.fromkeys(request.policies or DEFAULT_POLICIES))
+    costs, steps, origin = _costs(question)
+    names = tuple(dict.fromkeys(question.policies or DEFAULT_POLICIES))
     statics = [int(found[1]) for name in names if (found := STATIC.fullmatch(name))]
-    config = None if request.config is None else _chains_of(request.config)
+    config = None if question.config is None else _chains_of(question.config)
     policies: dict[str, Callable[[], Choices]] = {}
     wanted = {*statics}
     for name in (name for name in names if not STATIC.fullmatch(name)):
         if name == "goodput":
             own = config or _shipped(steps)
             wanted.update(own.candidate_steps)
-            policies[name] = partial(goodput, costs, own, request.cost_noise)
+            policies[name] = partial(goodput, costs, own, question.cost_noise)
         elif name == "ema":
             ema = config or load_config(EMA_PRESET)
             wanted.update(ema.candidate_steps)
@@ -69,14 +69,14 @@ def simulate(request: Request) -> tuple[list[WorkloadReport], str]:
                 f"there is no policy {name!r}; allowed: goodput, ema, static-N; "
                 "fix: name one of them."
             )
-    if request.costs is None:
+    if question.costs is None:
         steps = tuple(sorted(wanted.union(steps)))
     elif not wanted <= set(steps):
         raise SimulateError(
             f"{origin} has no costs of {min(wanted - set(steps))} steps; allowed: "
             f"{', '.join(map(str, steps))}; fix: name other policies, steps or costs."
         )
-    workloads = _workloads(request, steps[-1])
+    workloads = _workloads(question, steps[-1])
     tiers = tuple(map(chain_tier, steps))
     return [compare(workload, costs, tiers, policies) for workload in workloads], origin
 
@@ -98,14 +98,14 @@ def goodput(
     return policy
 
 
-def _costs(request: Request) -> tuple[RoundCosts, tuple[int, ...], str]:
+def _costs(question: Question) -> tuple[RoundCosts, tuple[int, ...], str]:
     """Returns the true costs, the steps to replay with them, and where they come from."""
-    if request.costs is None:
+    if question.costs is None:
         example = ExampleCosts()
         return example, STEPS, example.origin
-    table = read_table(request.costs)
+    table = read_table(question.costs)
     chains = [tier.num_steps for tier in table.tiers if tier.topk == 1]
-    return table, tuple(sorted(chains)), str(request.costs)
+    return table, tuple(sorted(chains)), str(question.costs)
 
 
 def _chains_of(name: str) -> AdaptiveConfig:
@@ -133,9 +133,9 @@ def _shipped(steps: Sequence[int]) -> AdaptiveConfig:
     return config.on(config.ladder.without(missing))
 
 
-def _workloads(request: Request, max_steps: int) -> list[Workload]:
+def _workloads(question: Question, max_steps: int) -> list[Workload]:
     golden = {**golden_workloads(), **changing_workloads()}
-    names = request.golden or ([] if request.traces else [ALL])
+    names = question.golden or ([] if question.traces else [ALL])
     if ALL in names:
         names = list(golden_workloads())
     unknown = [name for name in names if name not in golden]
@@ -145,6 +145,6 @@ def _workloads(request: Request, max_steps: int) -> list[Workload]:
             "fix: name one of them, or a file with --trace."
         )
     workloads: list[Workload] = [
-        RecordedWorkload(read_trace(path), max_steps) for path in request.traces
+        RecordedWorkload(read_trace(path), max_steps) for path in question.traces
     ]
     return [*workloads, *(replace(golden[name], max_steps=max_steps) for name in names)]

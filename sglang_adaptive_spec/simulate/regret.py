@@ -16,7 +16,7 @@ from sglang_adaptive_spec.policy.protocol import Choices, SimplePolicy
 from sglang_adaptive_spec.simulate.replay import Replay, ReplayResult, RoundCosts
 from sglang_adaptive_spec.simulate.true_costs import NoSpeculation
 from sglang_adaptive_spec.simulate.workload import Workload
-from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Tier, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Tier, chain_tier
 
 # Leaving zero steps costs a round: the oracle, too, leaves a tier only for a gain. Any value
 # below the 3 % that a policy may lose does; ties are what it must not chase.
@@ -61,52 +61,6 @@ class OraclePolicy(SimplePolicy):
         if self._best is None or rates[best] > rates[self._best] * (1 + ORACLE_MIN_GAIN):
             self._best = best
         return self._tiers[self._best]
-
-
-class SettledShare:
-    """Adds up what rounds were worth beside the best tier in the same state; a `RoundRecorder`.
-
-    Unlike a replay of the oracle it compares round by round, by expectation: no luck, and no state
-    that one policy reaches earlier than the other. ``replay`` is set by whoever replays.
-    """
-
-    def __init__(
-        self,
-        workload: Workload,
-        costs: RoundCosts,
-        tiers: Sequence[Tier],
-        since_s: float = 0.0,
-        num_rounds: int = 500,
-    ) -> None:
-        """Counts from ``num_rounds`` rounds after second ``since_s`` of the replay."""
-        self.replay: Replay | None = None
-        self._workload, self._costs, self._tiers = workload, costs, tuple(tiers)
-        self._since_s, self._rounds_left = since_s, num_rounds
-        self._served = self._best = 0.0
-
-    @property
-    def share(self) -> float:
-        """What the rounds gave over what the best tier would have given in their time."""
-        return self._served / self._best
-
-    def observe(self, observation: Observation, context_tokens: int, now_s: float) -> None:
-        """Takes a round as it runs."""
-        assert self.replay is not None
-        if now_s < self._since_s:
-            return
-        self._rounds_left -= 1
-        if self._rounds_left >= 0:
-            return
-        live, clock = self.replay.live, self.replay.clock
-        tokens = self._workload.expected_tokens(self._workload.phase(clock), live)
-        ms = {
-            tier: self._costs.round_ms(tier, live.size, context_tokens)
-            * self._workload.slowdown(clock, tier.num_steps)
-            for tier in {*self._tiers, observation.tier}
-        }
-        self._served += tokens[observation.tier.num_steps]
-        best = max(tokens[tier.num_steps] / ms[tier] for tier in self._tiers)
-        self._best += best * ms[observation.tier]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,20 +124,6 @@ def compare(
     return WorkloadReport(
         workload.name, results["oracle"].num_tokens, oracle, best_static, tuple(rows)
     )
-
-
-def settled_share(
-    policy: Choices,
-    workload: Workload,
-    costs: RoundCosts,
-    tiers: Sequence[Tier],
-    since_s: float = 0.0,
-) -> tuple[float, ReplayResult]:
-    """Replays ``policy``; returns its `SettledShare` among ``tiers``, and what it served."""
-    share = SettledShare(workload, costs, tiers, since_s)
-    share.replay = Replay(policy, workload, costs, recorder=share)
-    result = share.replay.run()
-    return share.share, result
 
 
 def replay_oracle(workload: Workload, costs: RoundCosts, tiers: Sequence[Tier]) -> ReplayResult:

@@ -44,7 +44,7 @@ class RoundCosts(Protocol):
 class RoundRecorder(Protocol):
     """Takes finished rounds, as `TraceRecorder` does."""
 
-    def observe(self, observation: Observation, context_tokens: int, now_s: float) -> None:
+    def record(self, observation: Observation, context_tokens: int, now_s: float) -> None:
         """Takes one finished round."""
 
 
@@ -190,7 +190,7 @@ class Replay:
         correct: list[int] = num_correct.tolist()
         if self._recorder is not None:
             observation = Observation(tier, live.size, batch.requests, correct, first)
-            self._recorder.observe(observation, batch.context_tokens, batch.now_s)
+            self._recorder.record(observation, batch.context_tokens, batch.now_s)
         if launched.is_catch_up:
             self._schedule.settle()
         self._count(launched, ms, live.advance(num_correct + 1))

@@ -44,50 +44,6 @@ class NoSpeculation:
         return 0.0
 
 
-class ExpertCosts:
-    """A mixture of experts: the more tokens are verified, the more experts are read.
-
-    A token reads one in `SHARE` of them; the chance that nobody reads an expert falls with every
-    token, so each further draft costs much at a small batch and nothing at a large one.
-    """
-
-    SHARE = 1 / 16
-    ALL_EXPERTS_MS = 6.0  # assumed: as much as the rest of a round of the example
-
-    def __init__(self, costs: RoundCosts) -> None:
-        self._costs = costs
-
-    def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
-        """Returns the period, experts included."""
-        num_tokens = batch_size * tier.num_draft_tokens
-        ms = self._costs.round_ms(tier, batch_size, context_tokens)
-        return ms + self.ALL_EXPERTS_MS * (1 - (1 - self.SHARE) ** num_tokens)
-
-    def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
-        """Returns what catching up adds: the draft has no experts."""
-        return self._costs.plain_extra_ms(batch_size, context_tokens)
-
-
-class OtherMachine:
-    """Costs that are wrong tier by tier, with and without context, by a factor of 2 at most."""
-
-    def __init__(self, costs: RoundCosts, tiers: Sequence[Tier], seed: int) -> None:
-        luck = np.random.default_rng(seed)
-        self._costs = costs
-        self._factors = {tier: 2.0 ** luck.uniform(-1.0, 1.0, 2) for tier in tiers}
-
-    def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
-        """Returns the other machine's period."""
-        base_ms = self._costs.round_ms(tier, batch_size, 0)
-        context_ms = self._costs.round_ms(tier, batch_size, context_tokens) - base_ms
-        base, slope = self._factors[tier]
-        return float(base * base_ms + slope * context_ms)
-
-    def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
-        """Returns what catching up adds, as on the true machine."""
-        return self._costs.plain_extra_ms(batch_size, context_tokens)
-
-
 def seed_table(
     table: CostTable, costs: RoundCosts, *, noise: float = 0.0, seed: int = 1
 ) -> CostTable:

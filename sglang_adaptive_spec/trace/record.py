@@ -1,6 +1,6 @@
 """The recorder: decode rounds of a running server, as a trace that the simulator replays.
 
-`observe` only appends a tuple to a queue; encoding and writing happen on a thread of their own, so
+`record` only appends a tuple to a queue; encoding and writing happen on a thread of their own, so
 that a round never waits for the disk. Request keys become small numbers, nothing else of a request
 is kept. The file stops growing at ``max_bytes``; what comes later is counted and dropped.
 """
@@ -47,7 +47,7 @@ class TraceRecorder:
         self._thread = threading.Thread(target=self._run, name="adaptive-spec-record", daemon=True)
         self._thread.start()
 
-    def observe(self, observation: Observation, context_tokens: int, now_s: float) -> None:
+    def record(self, observation: Observation, context_tokens: int, now_s: float) -> None:
         """Takes one finished round; ``now_s`` is when it was launched."""
         num_waiting = len(self._waiting)
         if self._is_stopped or num_waiting >= MAX_WAITING_ROUNDS:

@@ -8,7 +8,7 @@ import pytest
 from sglang_adaptive_spec.contract.source import HostSource
 from sglang_adaptive_spec.contract.table import CONTRACT, Kind, Symbol
 from sglang_adaptive_spec.contract.versions import TESTED
-from sglang_adaptive_spec.host.launch.request import ATTRIBUTE
+from sglang_adaptive_spec.host.launch.options import ATTRIBUTE
 from tests.contract.test_table import stored_on_self
 from tests.hosts import REPO, host_source
 

@@ -145,7 +145,7 @@ def dots(key: str) -> list[int]:
 
 def keys_of_server_info() -> set[str]:
     """The keys of `adaptive_spec` with their path, from the code that writes them."""
-    state, request, tier = (dict_of(name) for name in ("state", "_request_state", "_tier_state"))
+    state, request, tier = (dict_of(name) for name in ("state", "_options_state", "_tier_state"))
     keys = {*state, *request}
     keys |= {f"tiers[].{key}" for key in tier}
     keys |= {f"switches.{key}" for key in RoundCounters().num_switches}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive_spec.config.schema import ConfigError
-from sglang_adaptive_spec.host.launch.request import AdaptiveRequest, request_of
+from sglang_adaptive_spec.host.launch.options import AdaptiveOptions, options_of
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.tiers import DecodeBatch, Tier, chain_tier
 from tests.hosts import REPO
@@ -43,26 +43,26 @@ def numbers(given: Numbers) -> dict[str, int | None]:
     return dict(zip(TIER_FIELDS, given, strict=True))
 
 
-def resolved(server_args: Any) -> tuple[Any, AdaptiveRequest]:
+def resolved(server_args: Any) -> tuple[Any, AdaptiveOptions]:
     from sglang.srt.arg_groups.overrides import resolved_view
 
     server_args.resolve_once()
-    request = request_of(server_args)
-    assert request is not None
-    return resolved_view(server_args), request
+    options = options_of(server_args)
+    assert options is not None
+    return resolved_view(server_args), options
 
 
 @pytest.mark.parametrize(("draft", "base"), [("eagle", "EAGLE"), ("eagle3", "EAGLE3")])
 def test_the_base_is_found_from_the_draft_and_resolution_runs_at_the_largest_tier(
     models: dict[str, str], draft: str, base: str
 ) -> None:
-    view, request = resolved(arguments(models, draft))
-    assert (view.speculative_algorithm, request.base, request.mode) == (base, base, "adaptive")
+    view, options = resolved(arguments(models, draft))
+    assert (view.speculative_algorithm, options.base, options.mode) == (base, base, "adaptive")
     assert view.speculative_num_steps == 10
     assert view.speculative_num_draft_tokens == 11
     assert view.speculative_eagle_topk == 1
     assert view.speculative_adaptive is False
-    assert request.initial_steps == 3  # the middle of 0, 1, 2, 3, 5, 7, 10
+    assert options.initial_steps == 3  # the middle of 0, 1, 2, 3, 5, 7, 10
 
 
 def test_the_config_key_base_wins_over_the_drafts_architecture(
@@ -71,15 +71,15 @@ def test_the_config_key_base_wins_over_the_drafts_architecture(
     config = tmp_path / "adaptive_spec.json"
     config.write_text(json.dumps({"base": "EAGLE", "1": {"candidate_steps": [0, 2]}}))
     server_args = arguments(models, "eagle3", speculative_adaptive_config=str(config))
-    view, request = resolved(server_args)
+    view, options = resolved(server_args)
     assert view.speculative_algorithm == "EAGLE"
-    assert (view.speculative_num_steps, request.initial_steps) == (2, 2)
+    assert (view.speculative_num_steps, options.initial_steps) == (2, 2)
 
 
 @pytest.mark.parametrize("name", ["adaptive_eagle", "Adaptive_Eagle"])
 def test_the_name_is_case_insensitive_like_the_hosts(models: dict[str, str], name: str) -> None:
-    _, request = resolved(arguments(models, speculative_algorithm=name))
-    assert request.mode == "adaptive"
+    _, options = resolved(arguments(models, speculative_algorithm=name))
+    assert options.mode == "adaptive"
 
 
 def test_zero_steps_alone_still_start_the_host_at_one(
@@ -87,8 +87,8 @@ def test_zero_steps_alone_still_start_the_host_at_one(
 ) -> None:
     config = tmp_path / "plain.json"
     config.write_text('{"1": {"candidate_steps": [0]}}')
-    view, request = resolved(arguments(models, speculative_adaptive_config=str(config)))
-    assert (view.speculative_num_steps, request.initial_steps) == (1, 0)
+    view, options = resolved(arguments(models, speculative_adaptive_config=str(config)))
+    assert (view.speculative_num_steps, options.initial_steps) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_zero_steps_alone_still_start_the_host_at_one(
 def test_the_users_steps_and_draft_tokens_are_the_initial_step(
     models: dict[str, str], given: dict[str, int], initial: int
 ) -> None:
-    view, request = resolved(arguments(models, **given))
-    assert (request.initial_steps, view.speculative_num_steps) == (initial, 10)
-    assert request.config.initial == chain_tier(initial)
+    view, options = resolved(arguments(models, **given))
+    assert (options.initial_steps, view.speculative_num_steps) == (initial, 10)
+    assert options.config.initial == chain_tier(initial)
 
 
 def test_arguments_resolved_before_plugins_are_loaded_end_in_the_hosts_own_words(
@@ -148,14 +148,14 @@ def test_trees_are_switched_and_resolution_runs_at_the_shape_that_holds_all(
 ) -> None:
     config = tmp_path / "trees.json"
     config.write_text(json.dumps(TREES))
-    view, request = resolved(arguments(models, speculative_adaptive_config=str(config)))
-    assert (request.mode, request.static_reason) == ("adaptive", None)
+    view, options = resolved(arguments(models, speculative_adaptive_config=str(config)))
+    assert (options.mode, options.static_reason) == ("adaptive", None)
     shape = (
         view.speculative_num_steps,
         view.speculative_eagle_topk,
         view.speculative_num_draft_tokens,
     )
-    assert shape == (5, 4, 8) == tuple(request.startup_tier)
+    assert shape == (5, 4, 8) == tuple(options.startup_tier)
 
 
 @pytest.mark.parametrize(
@@ -175,9 +175,9 @@ def test_numbers_that_name_a_tier_beside_trees_are_the_tier_to_start_at(
     config = tmp_path / "trees.json"
     config.write_text(json.dumps(TREES))
     server_args = arguments(models, speculative_adaptive_config=str(config), **given)
-    _, request = resolved(server_args)
-    assert request.initial_steps == initial[0]
-    carried = pickle.loads(pickle.dumps(request))
+    _, options = resolved(server_args)
+    assert options.initial_steps == initial[0]
+    carried = pickle.loads(pickle.dumps(options))
     policy = build_policy(carried.config, carried.initial_steps)
     assert policy.choose(DecodeBatch(1, ["a"])) == Tier(*initial)
 
@@ -189,8 +189,8 @@ def test_a_tree_that_the_config_does_not_list_is_served_static(
     config = tmp_path / "trees.json"
     config.write_text(json.dumps(TREES))
     named = {"speculative_adaptive_config": str(config), **numbers(given)}
-    view, request = resolved(arguments(models, **named))
-    assert "fixes one tree" in (request.static_reason or "")
+    view, options = resolved(arguments(models, **named))
+    assert "fixes one tree" in (options.static_reason or "")
     assert tuple(getattr(view, name) for name in TIER_FIELDS) == given
 
 
@@ -263,9 +263,9 @@ def test_an_unsupported_setting_serves_the_users_own_static_steps_with_one_warni
 ) -> None:
     server_args = arguments(models, speculative_num_steps=3, **setting)
     with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
-        view, request = resolved(server_args)
-    assert request.mode == "static"
-    assert reason in (request.static_reason or "")
+        view, options = resolved(server_args)
+    assert options.mode == "static"
+    assert reason in (options.static_reason or "")
     assert view.speculative_num_steps == 3
     warnings = [record for record in caplog.records if "static" in record.getMessage()]
     assert len(warnings) == 1
@@ -292,8 +292,8 @@ FIXED_DEPTH = [LORA, {"draft": "index_share"}]
 def test_a_static_server_is_served_with_what_the_given_numbers_leave_open_filled_in(
     models: dict[str, str], setting: dict[str, Any], given: Numbers, served: Numbers
 ) -> None:
-    view, request = resolved(arguments(models, **setting, **numbers(given)))
-    assert request.mode == "static"
+    view, options = resolved(arguments(models, **setting, **numbers(given)))
+    assert options.mode == "static"
     assert tuple(getattr(view, name) for name in TIER_FIELDS) == served
 
 
@@ -347,9 +347,9 @@ def test_a_setting_known_only_after_resolution_gets_the_users_steps_not_the_larg
     )
     plain.resolve_once()
     user.resolve_once()
-    view, plain_view, request = resolved_view(user), resolved_view(plain), request_of(user)
-    assert request is not None
-    assert "multi" in (request.static_reason or "")
+    view, plain_view, options = resolved_view(user), resolved_view(plain), options_of(user)
+    assert options is not None
+    assert "multi" in (options.static_reason or "")
     assert view.enable_multi_layer_eagle is True
     names = ("speculative_algorithm", "speculative_num_steps", "speculative_num_draft_tokens")
     for name in (*names, "speculative_eagle_topk", "max_running_requests"):
@@ -359,17 +359,17 @@ def test_a_setting_known_only_after_resolution_gets_the_users_steps_not_the_larg
 def test_a_draft_that_shares_indices_across_steps_is_served_static(
     models: dict[str, str],
 ) -> None:
-    _, request = resolved(arguments(models, "index_share"))
-    assert "indices" in (request.static_reason or "")
+    _, options = resolved(arguments(models, "index_share"))
+    assert "indices" in (options.static_reason or "")
 
 
-def test_the_request_survives_pickling_with_the_arguments(models: dict[str, str]) -> None:
+def test_the_options_survive_pickling_with_the_arguments(models: dict[str, str]) -> None:
     server_args = arguments(models)
-    _, request = resolved(server_args)
+    _, options = resolved(server_args)
     carried = pickle.dumps(server_args)
-    assert request_of(pickle.loads(carried)) == request
+    assert options_of(pickle.loads(carried)) == options
     # What unpickles it registers the plugin there: no child serves without it.
-    assert ("sglang_adaptive_spec.plugin", "restore") in named_by(pickle.dumps(request))
+    assert ("sglang_adaptive_spec.plugin", "restore") in named_by(pickle.dumps(options))
 
 
 def named_by(carried: bytes) -> set[tuple[str, str]]:
@@ -402,5 +402,5 @@ def test_another_algorithm_passes_through_untouched(models: dict[str, str]) -> N
     )
     bookkeeping = set(server_args.__dict__)
     server_args.resolve_once()
-    assert request_of(server_args) is None
+    assert options_of(server_args) is None
     assert not any("adaptive" in name for name in set(server_args.__dict__) - bookkeeping)

@@ -49,7 +49,7 @@ def test_what_all_graphs_share_is_not_what_a_block_took(
     """A block that allocates 3 GB, one of them in a buffer for the graphs of every tier."""
     free_gb, shared_gb = 10.0, 0.5
     monkeypatch.setattr(capture, "get_available_gpu_memory", lambda _device, _gpu_id: free_gb)
-    meter = capture.Meter("cuda", 0, lambda: shared_gb)
+    meter = capture.Consumption("cuda", 0, lambda: shared_gb)
     with meter.running():
         free_gb, shared_gb = 7.0, 1.5
     assert meter.gb == 2.0

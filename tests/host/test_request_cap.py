@@ -13,7 +13,7 @@ import pytest
 
 from sglang_adaptive_spec.config.schema import parse_config
 from sglang_adaptive_spec.host.attention.indices import IndexShape
-from sglang_adaptive_spec.host.launch.request import request_of
+from sglang_adaptive_spec.host.launch.options import options_of
 from tests.host.conftest import write_model
 
 H200_MB = 143771.0
@@ -103,9 +103,9 @@ def test_every_process_knows_whose_number_it_is(
 ) -> None:
     """Start-up may take back ours (tier_builder.py:lower_cap)."""
     server_args = arguments(target["8b"], models["eagle3"], **changes)
-    request = pickle.loads(pickle.dumps(request_of(server_args)))
+    request = pickle.loads(pickle.dumps(options_of(server_args)))
     assert request.is_cap_raised == is_raised
-    assert request == request_of(server_args)
+    assert request == options_of(server_args)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_zero_steps_have_graphs_of_larger_batches_unless_the_user_named_sizes(
     changes: dict[str, Any],
     sizes: tuple[int, ...],
 ) -> None:
-    request = request_of(arguments(target[name], models["eagle3"], **changes))
+    request = options_of(arguments(target[name], models["eagle3"], **changes))
     assert request is not None
     assert request.larger_sizes == sizes
 
@@ -274,7 +274,7 @@ def test_larger_graphs_have_the_memory_that_the_index_may_take(
     target: dict[str, str], models: dict[str, str], tmp_path: Path
 ) -> None:
     config = config_file(tmp_path, {"1": [0, 1], "33": [0]}, memory_budget_gb=0.5)
-    found = request_of(
+    found = options_of(
         arguments(target["8b"], models["eagle3"], speculative_adaptive_config=config)
     )
     assert found is not None

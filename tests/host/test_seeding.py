@@ -83,7 +83,7 @@ def worker_of(free: int, row: int, page_size: int = 1, context_len: int = 10**6)
     tiers = [DEEP, chain_tier(1)]
     return SimpleNamespace(
         device="cuda",
-        adaptive_request=SimpleNamespace(startup_tier=DEEP),
+        adaptive_options=SimpleNamespace(startup_tier=DEEP),
         token_to_kv_pool_allocator=allocator,
         target_worker=SimpleNamespace(model_runner=runner),
         draft_worker=SimpleNamespace(draft_runner=SimpleNamespace()),

@@ -19,7 +19,7 @@ class Worker:
     device, gpu_id = "meta", 0
 
     def __init__(self, cap: int, is_raised: bool = True) -> None:
-        self.adaptive_request = SimpleNamespace(is_cap_raised=is_raised)
+        self.adaptive_options = SimpleNamespace(is_cap_raised=is_raised)
         self.runner = SimpleNamespace(max_running_requests=cap)
         self.target_worker = SimpleNamespace(model_runner=self.runner)
         self.prepared_for: list[int] = []

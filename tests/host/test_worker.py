@@ -15,7 +15,7 @@ def worker_of(steps: tuple[int, ...]) -> Any:
     return SimpleNamespace(
         _target_worker=SimpleNamespace(model_runner=SimpleNamespace(max_running_requests=8)),
         _draft_worker=SimpleNamespace(),
-        adaptive_request=SimpleNamespace(config=SimpleNamespace(candidate_steps=steps)),
+        adaptive_options=SimpleNamespace(config=SimpleNamespace(candidate_steps=steps)),
         tier_builder=SimpleNamespace(max_catch_up_size=lambda: 8),
         controller=SimpleNamespace(draft_schedule=None),
         plain_rounds=None,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sglang_adaptive_spec.runtime.pool import RuntimePool, Slot, TierState
+from sglang_adaptive_spec.runtime.pool import RuntimePool, Swapped, TierState
 from sglang_adaptive_spec.tiers import chain_tier
 
 ONE, THREE = chain_tier(1), chain_tier(3)
@@ -15,7 +15,7 @@ class Owner:
 
 
 def pool_of(first: Owner, second: Owner) -> RuntimePool:
-    slots = [Slot(first, "backend"), Slot(first, "num_steps"), Slot(second, "backend")]
+    slots = [Swapped(first, "backend"), Swapped(first, "num_steps"), Swapped(second, "backend")]
     return RuntimePool(slots, THREE)
 
 
@@ -27,7 +27,7 @@ def test_activate_puts_every_value_in_place_by_reference() -> None:
     first, second = Owner(), Owner()
     pool = pool_of(first, second)
     backend = object()
-    pool.add(state(THREE, *pool.read_slots()))
+    pool.add(state(THREE, *pool.read_swapped()))
     pool.add(state(ONE, backend, 1, None))
     pool.activate(ONE)
     assert first.backend is backend
@@ -43,10 +43,10 @@ def test_activate_puts_every_value_in_place_by_reference() -> None:
 def test_a_missing_tier_changes_nothing() -> None:
     first, second = Owner(), Owner()
     pool = pool_of(first, second)
-    before = pool.read_slots()
+    before = pool.read_swapped()
     with pytest.raises(KeyError):
         pool.activate(ONE)
-    assert pool.read_slots() == before
+    assert pool.read_swapped() == before
     assert pool.current == THREE
 
 

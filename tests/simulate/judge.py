@@ -73,7 +73,7 @@ class Rows:
         self._asked = asked
         self.rows: list[Row] = []
 
-    def observe(self, observation: Observation, context_tokens: int, now_s: float) -> None:
+    def record(self, observation: Observation, context_tokens: int, now_s: float) -> None:
         del context_tokens, now_s
         size, label = observation.batch_size, observation.tier.label
         self.rows.append((size, label, self._asked.probes))

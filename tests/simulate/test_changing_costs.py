@@ -6,7 +6,6 @@ import pytest
 
 from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.simulate.command import STEPS, goodput
-from sglang_adaptive_spec.simulate.regret import settled_share
 from sglang_adaptive_spec.simulate.replay import Replay, RoundCosts
 from sglang_adaptive_spec.simulate.synthetic import (
     Phase,
@@ -14,14 +13,15 @@ from sglang_adaptive_spec.simulate.synthetic import (
     changing_workloads,
     golden_workloads,
 )
-from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, ExpertCosts, OtherMachine
+from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
 from sglang_adaptive_spec.tiers import chain_tier
+from tests.simulate.worlds import ExpertCosts, OtherMachine, settled_share
 
 COSTS = ExampleCosts()
 TIERS = tuple(map(chain_tier, STEPS))
 COST_NOISE = 0.02
 LEAST = 0.95  # of the oracle, from 500 rounds after the change on
-MOST_PROBING = 0.01  # of the time (issue 3)
+MOST_PROBING = 0.01  # of the time (policy/probing.py: PROBE_SHARE)
 CHANGING = changing_workloads()
 GOLDEN = golden_workloads()
 KEPT = {0.15: 0.985, 0.3: 0.97}  # by cost noise: of what a golden trace serves at COST_NOISE

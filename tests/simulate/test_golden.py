@@ -14,9 +14,9 @@ COSTS = ExampleCosts()
 COST_NOISE = 0.02  # of every period in the policy's own table
 TIERS = tuple(map(chain_tier, STEPS))
 GOLDEN = golden_workloads()
-LEAST = 0.97  # of the oracle (issue 3)
+LEAST = 0.97  # of the oracle: a choice
 LEAST_AT = {"phases-2s-16": 0.93, "phases-0.5s-16": 0.90}
-MOST_PROBING = 0.01  # of the time (issue 3)
+MOST_PROBING = 0.01  # of the time (policy/probing.py: PROBE_SHARE)
 # Where a single tier beats the clairvoyant policy, which looks one round ahead: see docs.
 BEST_STATIC = {"mixed-32": 3}
 

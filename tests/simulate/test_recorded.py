@@ -26,7 +26,7 @@ class Kept:
     def __init__(self) -> None:
         self.rounds: list[tuple[Observation, int]] = []
 
-    def observe(self, observation: Observation, context_tokens: int, now_s: float) -> None:
+    def record(self, observation: Observation, context_tokens: int, now_s: float) -> None:
         self.rounds.append((observation, context_tokens))
 
 

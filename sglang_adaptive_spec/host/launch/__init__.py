@@ -1,1 +1,1 @@
-"""Before a server has a worker: the request, the arguments, what is refused."""
+"""Before a server has a worker: the options, the arguments, what is refused."""

@@ -15,7 +15,7 @@ from typing import Any
 from sglang_adaptive_spec.config.file import config_error
 from sglang_adaptive_spec.config.schema import ConfigError, load_config, named_flags
 from sglang_adaptive_spec.host.launch import unsupported
-from sglang_adaptive_spec.host.launch.request import ALGORITHM, ATTRIBUTE, AdaptiveRequest
+from sglang_adaptive_spec.host.launch.options import ALGORITHM, ATTRIBUTE, AdaptiveOptions
 from sglang_adaptive_spec.host.shapes import draft_config
 from sglang_adaptive_spec.tiers import chain_tier
 
@@ -37,15 +37,15 @@ def resolve_adaptive(resolve: Callable[[], Any], server_args: Any) -> Any:
     Raises:
         ConfigError: The config file or a flag is wrong.
     """
-    request = read_request(server_args)
-    if request.static_reason is None:
+    options = read_options(server_args)
+    if options.static_reason is None:
         bookkeeping = dict(server_args.__dict__)
         user_values = {name: getattr(server_args, name) for name in SPECULATIVE_FIELDS}
-        _write_tier(server_args, request)
-        result = _resolve_trees(resolve, server_args, request)
+        _write_tier(server_args, options)
+        result = _resolve_trees(resolve, server_args, options)
         reason = unsupported.resolved_reason(server_args)
         if reason is None:
-            _check_trees(server_args, request)
+            _check_trees(server_args, options)
             # Only now: what names no tier does not matter to a server that cannot switch.
             resolved = getattr(server_args, ATTRIBUTE)  # request_cap.py may have added to it
             setattr(server_args, ATTRIBUTE, _with_initial(resolved, user_values))
@@ -56,12 +56,12 @@ def resolve_adaptive(resolve: Callable[[], Any], server_args: Any) -> Any:
         server_args.__dict__.update(bookkeeping)
         for name, value in user_values.items():
             setattr(server_args, name, value)
-        request = replace(request, static_reason=reason)
-    _write_static(server_args, request)
+        options = replace(options, static_reason=reason)
+    _write_static(server_args, options)
     return resolve()
 
 
-def _resolve_trees(resolve: Callable[[], Any], server_args: Any, request: AdaptiveRequest) -> Any:
+def _resolve_trees(resolve: Callable[[], Any], server_args: Any, options: AdaptiveOptions) -> Any:
     """Resolves; the host's refusal of trees is said in the words of the config key.
 
     Raises:
@@ -70,24 +70,24 @@ def _resolve_trees(resolve: Callable[[], Any], server_args: Any, request: Adapti
     try:
         return resolve()
     except (ValueError, AssertionError, NotImplementedError) as error:
-        if request.startup_tier.topk == 1 or "topk" not in str(error):
+        if options.startup_tier.topk == 1 or "topk" not in str(error):
             raise
         raise ConfigError(TREES_REFUSED.format(f"SGLang refuses them here: {error}")) from error
 
 
-def _check_trees(server_args: Any, request: AdaptiveRequest) -> None:
+def _check_trees(server_args: Any, options: AdaptiveOptions) -> None:
     """Refuses trees on a backend that would end the scheduler at its start.
 
     Raises:
         ConfigError: A backend of the resolved arguments drafts chains only.
     """
-    if request.startup_tier.topk > 1:
+    if options.startup_tier.topk > 1:
         refusal = unsupported.tree_refusal(server_args)
         if refusal is not None:
             raise ConfigError(TREES_REFUSED.format(refusal))
 
 
-def read_request(server_args: Any) -> AdaptiveRequest:
+def read_options(server_args: Any) -> AdaptiveOptions:
     """Reads config, base and initial steps from the raw arguments.
 
     Raises:
@@ -102,7 +102,7 @@ def read_request(server_args: Any) -> AdaptiveRequest:
     base = config.base or _infer_base(server_args)
     is_listed = config.has_tier([getattr(server_args, name) for name in TIER_FIELDS])
     reason = unsupported.raw_reason(server_args, is_listed)
-    return AdaptiveRequest(config, base, server_args.speculative_num_steps, reason)
+    return AdaptiveOptions(config, base, server_args.speculative_num_steps, reason)
 
 
 def _infer_base(server_args: Any) -> str:
@@ -113,27 +113,27 @@ def _infer_base(server_args: Any) -> str:
     return "EAGLE3" if any("Eagle3" in name for name in architectures) else "EAGLE"
 
 
-def _with_initial(request: AdaptiveRequest, user_values: Mapping[str, Any]) -> AdaptiveRequest:
+def _with_initial(options: AdaptiveOptions, user_values: Mapping[str, Any]) -> AdaptiveOptions:
     """Adds the tier to start at, which the user's own numbers may name.
 
     Raises:
         ConfigError: They name none of the config's tiers.
     """
-    initial = request.config.starting_tier(*(user_values[name] for name in TIER_FIELDS))
-    config = replace(request.config, initial=initial)
-    return replace(request, config=config, initial_steps=initial.num_steps)
+    initial = options.config.starting_tier(*(user_values[name] for name in TIER_FIELDS))
+    config = replace(options.config, initial=initial)
+    return replace(options, config=config, initial_steps=initial.num_steps)
 
 
-def _write_tier(server_args: Any, request: AdaptiveRequest) -> None:
-    tier = request.startup_tier
-    server_args.speculative_algorithm = request.base
+def _write_tier(server_args: Any, options: AdaptiveOptions) -> None:
+    tier = options.startup_tier
+    server_args.speculative_algorithm = options.base
     server_args.speculative_num_steps = tier.num_steps
     server_args.speculative_eagle_topk = tier.topk
     server_args.speculative_num_draft_tokens = tier.num_draft_tokens
-    setattr(server_args, ATTRIBUTE, request)
+    setattr(server_args, ATTRIBUTE, options)
 
 
-def _write_static(server_args: Any, request: AdaptiveRequest) -> None:
+def _write_static(server_args: Any, options: AdaptiveOptions) -> None:
     """Writes the user's numbers, or none: then the host picks its own default.
 
     Raises:
@@ -143,20 +143,20 @@ def _write_static(server_args: Any, request: AdaptiveRequest) -> None:
     allowed = _static_limit(*given)
     if allowed is not None:
         raise config_error(
-            f"static {request.base} ({request.static_reason})",
+            f"static {options.base} ({options.static_reason})",
             f"cannot be served with {named_flags(given)}",
             allowed,
             "pass such numbers, or drop these flags for SGLang's own default",
         )
-    server_args.speculative_algorithm = request.base
+    server_args.speculative_algorithm = options.base
     for name, value in zip(TIER_FIELDS, _all_or_none(*given), strict=True):
         setattr(server_args, name, value)
-    setattr(server_args, ATTRIBUTE, request)
+    setattr(server_args, ATTRIBUTE, options)
     logger.warning(
         "ADAPTIVE_EAGLE serves static %s with %s: %s. The text is the same, the depth stays fixed.",
-        request.base,
+        options.base,
         _steps_text(server_args),
-        request.static_reason,
+        options.static_reason,
     )
 
 

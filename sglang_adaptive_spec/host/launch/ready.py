@@ -1,13 +1,13 @@
 """The server is ready only if its schedulers show our worker.
 
 A scheduler tells the launching process that it is ready; its message also names the worker class.
-Unpickling the request registers the plugin in every child (`request.py`), so a missing name means
+Unpickling the options registers the plugin in every child (`options.py`), so a missing name means
 that the hooks were not applied there: such a server would serve static EAGLE in silence.
 """
 
 from typing import Any
 
-from sglang_adaptive_spec.host.launch.request import request_of
+from sglang_adaptive_spec.host.launch.options import options_of
 
 INFO_KEY = "adaptive_spec_worker"
 
@@ -21,7 +21,7 @@ def require_adaptive_workers(launched: Any, server_args: Any) -> Any:
     """Makes ``wait_for_ready`` of freshly launched schedulers fail without our worker.
 
     A data-parallel controller reports for its schedulers in words of its own, so with more than
-    one replica the request's own check in each child is what holds.
+    one replica the options' own check in each child is what holds.
     """
     result, processes = launched
     if server_args.dp_size > 1:
@@ -34,12 +34,12 @@ def require_adaptive_workers(launched: Any, server_args: Any) -> Any:
         if any(worker != "AdaptiveEagleWorker" for worker in workers):
             for process in processes or ():
                 process.terminate()
-            request = request_of(server_args)
+            options = options_of(server_args)
             raise RuntimeError(
                 f"ADAPTIVE_EAGLE was asked for, and the schedulers run {workers} instead of "
                 "AdaptiveEagleWorker: sglang_adaptive_spec is not active in the scheduler process. "
                 "Install it in the scheduler's environment and look for plugin errors in its log, "
-                f"or serve with --speculative-algorithm {request.base if request else 'EAGLE'}."
+                f"or serve with --speculative-algorithm {options.base if options else 'EAGLE'}."
             )
 
     result.wait_for_ready = wait_for_adaptive_workers

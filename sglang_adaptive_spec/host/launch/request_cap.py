@@ -24,7 +24,7 @@ from sglang.srt.model_executor.cuda_graph_config import Backend
 
 from sglang_adaptive_spec.config.schema import AdaptiveConfig
 from sglang_adaptive_spec.host.attention.indices import KNOWN, Extent, IndexShape
-from sglang_adaptive_spec.host.launch.request import ATTRIBUTE, request_of
+from sglang_adaptive_spec.host.launch.options import ATTRIBUTE, options_of
 from sglang_adaptive_spec.host.launch.unsupported import resolved_reason
 from sglang_adaptive_spec.host.shapes import (
     GRAPH_REQUESTS,
@@ -55,23 +55,23 @@ def raise_request_cap(server_args: Any, handle_speculative: Callable[[Any], None
     before = resolving_view(server_args).max_running_requests
     handle_speculative(server_args)
     cap = resolving_view(server_args).max_running_requests
-    request = request_of(server_args)
-    if cap is None or request is None or request.static_reason is not None:
+    options = options_of(server_args)
+    if cap is None or options is None or options.static_reason is not None:
         return
     if resolved_reason(server_args) is not None:  # static, once all is resolved
         return
     why = _why_kept(server_args)
     raised: int | None = cap
     if not why and _has_graphs(server_args):
-        room = _Room.of(server_args, request.config)
-        request = replace(request, larger_sizes=_larger_sizes(server_args, room))
-        setattr(server_args, ATTRIBUTE, request)
+        room = _Room.of(server_args, options.config)
+        options = replace(options, larger_sizes=_larger_sizes(server_args, room))
+        setattr(server_args, ATTRIBUTE, options)
         raised = _raised(server_args, room, cap)
     if before is not None:
         return
     if raised != cap:
         declare_resolution(server_args, __name__, max_running_requests=raised)
-        setattr(server_args, ATTRIBUTE, replace(request, is_cap_raised=True))
+        setattr(server_args, ATTRIBUTE, replace(options, is_cap_raised=True))
         logger.warning(
             "ADAPTIVE_EAGLE serves %s instead of SGLang's %d for EAGLE. --max-running-requests "
             "sets another number.",

@@ -7,7 +7,7 @@ from sglang.srt.runtime_context import get_observability, get_parallel, get_serv
 
 from sglang_adaptive_spec import __version__
 from sglang_adaptive_spec.contract.versions import versions_report
-from sglang_adaptive_spec.host.launch.request import ALGORITHM, AdaptiveRequest, request_of
+from sglang_adaptive_spec.host.launch.options import ALGORITHM, AdaptiveOptions, options_of
 from sglang_adaptive_spec.host.reporting.metrics import MetricsExporter
 from sglang_adaptive_spec.loop.meter import policy_state
 from sglang_adaptive_spec.runtime.pool import TierState
@@ -34,13 +34,13 @@ class Telemetry:
         """Writes the one INFO block of the start, on rank 0."""
         if get_parallel().tp_rank != 0:
             return
-        request, pool = self._worker.adaptive_request, self._worker.pool
+        options, pool = self._worker.adaptive_options, self._worker.pool
         versions = ", ".join(f"{name} {version}" for name, version in versions_report().items())
         lines = [f"ADAPTIVE_EAGLE is on: {versions}; host contract ok."]
-        config, startup = request.config, request.startup_tier
-        initial = config.initial_tier(request.initial_steps)
+        config, startup = options.config, options.startup_tier
+        initial = config.initial_tier(options.initial_steps)
         lines.append(
-            f"  base {request.base}, policy {config.policy}, config {config.source}, "
+            f"  base {options.base}, policy {config.policy}, config {config.source}, "
             f"initial step {initial.label}, start-up tier {startup.label}"
         )
         lines += [f"  {_tier_line(state)}" for state in pool.states]
@@ -60,7 +60,7 @@ class Telemetry:
         controller.learn()
         tiers = self._tiers()
         return {
-            **_request_state(worker.adaptive_request),
+            **_options_state(worker.adaptive_options),
             "tiers": [_tier_state(state) for state in worker.pool.states],
             "startup_steps": controller.startup_tier.num_steps,
             "current_steps": controller.decode_tier.num_steps,
@@ -89,10 +89,10 @@ class Telemetry:
 
 def add_internal_state(result: Any, scheduler: Any) -> Any:
     """Adds ``adaptive_spec`` and the tier in force to the host's answer (AFTER hook)."""
-    request = request_of(scheduler.server_args)
-    assert request is not None, "the hook checked this"
-    if request.static_reason is not None:
-        result.internal_state["adaptive_spec"] = _request_state(request)
+    options = options_of(scheduler.server_args)
+    assert options is not None, "the hook checked this"
+    if options.static_reason is not None:
+        result.internal_state["adaptive_spec"] = _options_state(options)
         return result
     telemetry: Telemetry = scheduler.draft_worker.telemetry
     try:
@@ -107,15 +107,15 @@ def add_internal_state(result: Any, scheduler: Any) -> Any:
     return result
 
 
-def _request_state(request: AdaptiveRequest) -> dict[str, Any]:
+def _options_state(options: AdaptiveOptions) -> dict[str, Any]:
     return {
         "version": __version__,
         "requested_algorithm": ALGORITHM,
-        "base": request.base,
-        "policy": request.config.policy,
-        "config": request.config.source,
-        "mode": request.mode,
-        "reason": request.static_reason,
+        "base": options.base,
+        "policy": options.config.policy,
+        "config": options.config.source,
+        "mode": options.mode,
+        "reason": options.static_reason,
     }
 
 

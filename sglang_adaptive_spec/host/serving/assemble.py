@@ -23,20 +23,20 @@ def assemble(worker: Any) -> tuple[AdaptiveController, Seeding | None]:
     Raises:
         ConfigError: The file to record to cannot be written.
     """
-    request, builder = worker.adaptive_request, worker.tier_builder
-    config, costs, seeding = request.config, None, None
+    options, builder = worker.adaptive_options, worker.tier_builder
+    config, costs, seeding = options.config, None, None
     if config.policy == "goodput":
         costs, seeding = measured_costs(worker, config.tiers, builder.max_listed_size())
     group = get_parallel().tp_group
     is_alone = group.world_size == 1
-    policy = build_policy(config, request.initial_steps, builder.ladder, costs, is_alone)
+    policy = build_policy(config, options.initial_steps, builder.ladder, costs, is_alone)
     tiers = [state.tier for state in worker.pool.states]
     # Ranks must choose alike and would time their rounds differently: rank 0's times count.
     clock = RoundTimer(str(worker.device)) if get_parallel().tp_rank == 0 else None
     schedule = None if worker.plain_rounds is None else worker.plain_rounds.schedule
     meter, recorder = RoundMeter(tiers), _recorder(worker)
     controller = AdaptiveController(
-        policy, worker.pool, request.startup_tier, clock, schedule, meter, recorder
+        policy, worker.pool, options.startup_tier, clock, schedule, meter, recorder
     )
     if policy.knows_costs and not is_alone:
         controller.shared_times = SharedTimes(
@@ -55,7 +55,7 @@ def _recorder(worker: Any) -> TraceRecorder | None:
         return None
     replica = worker.gpu_id if worker.server_args.dp_size > 1 else None
     name = get_serving().served_model_name
-    recorder = open_recorder(worker.adaptive_request.config, name, replica)
+    recorder = open_recorder(worker.adaptive_options.config, name, replica)
     if recorder is not None:
         atexit.register(recorder.close)
     return recorder

@@ -22,7 +22,7 @@ from sglang_adaptive_spec.host.attention.extend_graphs import (
     capture_missing_extends,
 )
 from sglang_adaptive_spec.host.attention.shared_index import shared_index
-from sglang_adaptive_spec.host.launch.request import AdaptiveRequest, request_of
+from sglang_adaptive_spec.host.launch.options import AdaptiveOptions, options_of
 from sglang_adaptive_spec.host.reporting.telemetry import Telemetry
 from sglang_adaptive_spec.host.serving.assemble import assemble
 from sglang_adaptive_spec.host.serving.plain_round import (
@@ -41,7 +41,7 @@ from sglang_adaptive_spec.host.startup.seeding import Seeding
 from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.round import Round
-from sglang_adaptive_spec.runtime.pool import RuntimePool, Slot
+from sglang_adaptive_spec.runtime.pool import RuntimePool, Swapped
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Tier
 
 logger = logging.getLogger(__name__)
@@ -115,18 +115,18 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         super().__init__(*args, **kwargs)
         if self.device != "cpu":
             install_gpu_hooks(self.server_args)
-        request = request_of(self.server_args)
-        assert isinstance(request, AdaptiveRequest), "create_worker checked this"
-        assert request.initial_steps is not None, "resolution set it"
-        self.adaptive_request = request
-        startup = request.startup_tier
+        options = options_of(self.server_args)
+        assert isinstance(options, AdaptiveOptions), "create_worker checked this"
+        assert options.initial_steps is not None, "resolution set it"
+        self.adaptive_options = options
+        startup = options.startup_tier
         for name in CHAIN_BUFFERS:  # the host makes them for chains only
             setattr(self._draft_worker, name, getattr(self._draft_worker, name, None))
-        self.pool = RuntimePool(self._slots(), startup)
+        self.pool = RuntimePool(self._swapped(), startup)
         target_runner = self._target_worker.model_runner
-        config = request.config
+        config = options.config
         captures = CaptureLists(
-            target_runner, config.ladder, config.policy == "goodput", request.larger_sizes
+            target_runner, config.ladder, config.policy == "goodput", options.larger_sizes
         )
         self.tier_builder = TierBuilder(self, captures, self.pool, startup)
         setattr(target_runner, CAPTURES_ATTRIBUTE, self.tier_builder)
@@ -267,7 +267,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
     def prepare_plain_rounds(self) -> None:
         """Makes what zero-step rounds keep for the draft, for as many requests as may run."""
         target_runner = self._target_worker.model_runner
-        if 0 not in self.adaptive_request.config.candidate_steps:
+        if 0 not in self.adaptive_options.config.candidate_steps:
             return
         reason = plain_round_unsupported_reason(target_runner)
         if reason is not None:
@@ -325,7 +325,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         with super()._override_worker_state(*args, **kwargs):
             try:
                 yield
-                self._built_values = self.pool.read_slots()
+                self._built_values = self.pool.read_swapped()
             finally:
                 self._put_topk(topk)
 
@@ -334,7 +334,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self.topk = self._draft_worker.topk = topk
         get_context().override("adaptive_spec.capture_override", speculative_eagle_topk=topk)
 
-    def _slots(self) -> list[Slot]:
+    def _swapped(self) -> list[Swapped]:
         """Every attribute that changes with the tier; the target's two come last."""
         draft, runner = self._draft_worker, self._draft_worker.draft_runner
         shape = ("speculative_num_steps", "topk", "speculative_num_draft_tokens")
@@ -346,8 +346,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             *CHAIN_BUFFERS,
         )
         return [
-            *(Slot(self, name) for name in shape),
-            *(Slot(draft, name) for name in shape + stages),
-            *(Slot(runner, name) for name in ("draft_attn_backend", "attn_backend")),
-            *(Slot(self._target_worker.model_runner, name) for name in TARGET_SLOTS),
+            *(Swapped(self, name) for name in shape),
+            *(Swapped(draft, name) for name in shape + stages),
+            *(Swapped(runner, name) for name in ("draft_attn_backend", "attn_backend")),
+            *(Swapped(self._target_worker.model_runner, name) for name in TARGET_SLOTS),
         ]

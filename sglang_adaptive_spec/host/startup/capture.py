@@ -92,7 +92,7 @@ class CaptureLists:
             decode.bs, decode.backend = before
 
 
-class Meter:
+class Consumption:
     """Adds up the seconds and GB that its blocks took on this rank, apart from what tiers share."""
 
     def __init__(self, device: str, gpu_id: int, shared_gb: Callable[[], float]) -> None:

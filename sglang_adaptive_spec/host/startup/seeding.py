@@ -156,7 +156,7 @@ class Seeder:
         self._worker = worker
         self._is_cpu = worker.device == "cpu"
         self._max_batch_size = max_batch_size
-        self._startup = worker.adaptive_request.startup_tier
+        self._startup = worker.adaptive_options.startup_tier
         self.num_points = 0
         self.warm_up_s = 0.0
         self.limit_s = max(LIMIT_S, TIER_LIMIT_S * len(worker.pool.states))

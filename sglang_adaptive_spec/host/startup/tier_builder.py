@@ -26,7 +26,7 @@ from sglang_adaptive_spec.host.shapes import (
     plan_bytes,
     plan_heads,
 )
-from sglang_adaptive_spec.host.startup.capture import CaptureLists, Meter, OutOfMemoryGuard
+from sglang_adaptive_spec.host.startup.capture import CaptureLists, Consumption, OutOfMemoryGuard
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.runtime.builder import build_tiers
 from sglang_adaptive_spec.runtime.memory import MemoryModel
@@ -46,8 +46,8 @@ class TierBuilder:
     def __init__(self, worker: Any, captures: CaptureLists, pool: RuntimePool, startup: Tier):
         self._worker, self._captures, self._pool = worker, captures, pool
         self._startup = startup
-        self.backends = Meter(worker.device, worker.gpu_id, self._shared_gb)
-        self.graphs = Meter(worker.device, worker.gpu_id, self._shared_gb)
+        self.backends = Consumption(worker.device, worker.gpu_id, self._shared_gb)
+        self.graphs = Consumption(worker.device, worker.gpu_id, self._shared_gb)
         self.left_out: dict[Tier, str] = {}
 
     def provide_workspace(self) -> None:
@@ -105,7 +105,7 @@ class TierBuilder:
         sizes = self._captures.sizes(self._startup)
         seconds = self.backends.seconds + self.graphs.seconds
         used_gb = self.backends.gb + self.graphs.gb
-        values = self._pool.read_slots()
+        values = self._pool.read_swapped()
         self._pool.add(TierState(self._startup, values, sizes, seconds, used_gb))
 
     def init_states(self, cuda_graph_bs: Any = None) -> None:
@@ -114,7 +114,7 @@ class TierBuilder:
         memory = MemoryModel(BACKENDS_PER_TIER * self.backends.gb)
         sizes = self._pool.states[0].graph_batch_sizes
         memory.learn(self._startup, sizes, memory.fixed_gb + self.graphs.gb)
-        config = self._worker.adaptive_request.config
+        config = self._worker.adaptive_options.config
         budget_gb = config.memory_budget_gb if config.policy == "goodput" else math.inf
         build_tiers(self._pool, self, memory, budget_gb)
 
@@ -152,13 +152,13 @@ class TierBuilder:
         More of them may run out of memory, as without speculation. Where a user named the
         number of requests, nothing is kept for them.
         """
-        is_ours = self._worker.adaptive_request.is_cap_raised
+        is_ours = self._worker.adaptive_options.is_cap_raised
         return self.max_listed_size() if is_ours else 0
 
     def lower_cap_size(self) -> int | None:
         """Returns the largest of the host's list, where the plugin let more run; else None."""
         largest = self.max_listed_size()
-        is_ours = self._worker.adaptive_request.is_cap_raised
+        is_ours = self._worker.adaptive_options.is_cap_raised
         can_go = is_ours and largest < self.max_batch_size
         return largest if can_go else None
 

@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 FAST_MEMORY = 32.0
 SLOW_MEMORY = 1000.0
 # Hazard before any evidence; optimistic, so that the first rounds speculate and find out. It is
-# the per-position acceptance of a good EAGLE-3 draft on code (issue 3 benchmarks 0.3 to 0.95).
+# the per-position acceptance of a good EAGLE-3 draft on code (the benchmark matrix: 0.3 to 0.95).
 PRIOR_HAZARD = 0.8
 # Request-rounds that the guess for a position counts as: that for the first one is only a prior, a
 # deeper one's is its neighbour's hazard, which it usually resembles.

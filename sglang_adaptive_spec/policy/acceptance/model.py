@@ -25,7 +25,7 @@ from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 BLOCK_ROUNDS = 16
 FIRST = chain_tier(1)  # what a zero-step round tells is what one step would have been
 # Hazard of censored positions in the most favourable case worth a probe: the highest acceptance
-# of the benchmark matrix (issue 3). Between chain and tree: so many standard errors of their
+# of the benchmark matrix. Between chain and tree: so many standard errors of their
 # difference beyond its estimate.
 OPTIMISTIC_HAZARD = 0.95
 OPTIMISTIC_Z = 2.0

@@ -16,8 +16,8 @@ ATTRIBUTE = "_adaptive_spec"  # on ServerArgs: an underscore attribute is bookke
 
 
 @dataclass(frozen=True)
-class AdaptiveRequest:
-    """The resolved request: adaptive, or static with the reason why."""
+class AdaptiveOptions:
+    """What was asked for, resolved: adaptive, or static with the reason why."""
 
     config: AdaptiveConfig
     base: str  # EAGLE or EAGLE3
@@ -37,6 +37,6 @@ class AdaptiveRequest:
         return self.config.largest_tier
 
 
-def request_of(server_args: Any) -> AdaptiveRequest | None:
-    """Returns the request that ``server_args`` carries, or None when not asked for."""
+def options_of(server_args: Any) -> AdaptiveOptions | None:
+    """Returns what ``server_args`` carries, or None when not asked for."""
     return getattr(server_args, ATTRIBUTE, None)
