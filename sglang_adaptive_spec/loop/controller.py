@@ -114,7 +114,7 @@ class AdaptiveController:
         tier, is_catch_up = self._with_draft_caught_up(chosen, requests)
         if tier != self.decode_tier:
             self._count_switch(tier, batch.size)
-        self.newest = batch._replace(requests=requests)
+        self.newest = DecodeBatch(batch.size, requests, batch.context_tokens, batch.now_s)
         if tier != self.pool.current:
             self.pool.activate(tier)
         num_in_flight = len(self.rounds) - len(self._results)

@@ -76,12 +76,12 @@ class RoundQueue:
 
     def take(self, batch_size: int) -> Round | None:
         """Returns the oldest round of that size, if any; those before it are given up."""
-        sizes = [waiting.batch.size for waiting in self._rounds]
-        if batch_size not in sizes:  # nobody launched such a round
-            self._counters.num_feedback_mismatches += 1
-            return None
-        self._give_up(sizes.index(batch_size))
-        return self._rounds.popleft()
+        for num_older, waiting in enumerate(self._rounds):
+            if waiting.batch.size == batch_size:
+                self._give_up(num_older)
+                return self._rounds.popleft()
+        self._counters.num_feedback_mismatches += 1  # nobody launched such a round
+        return None
 
     def keep_newest(self) -> None:
         """Waits for the newest round alone: so many are in flight that results were lost."""
