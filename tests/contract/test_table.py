@@ -58,7 +58,6 @@ IMPLIED = {
 }
 # Redefined, but not functions.
 PROPERTIES = {"sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.last_shared_read_runner"}
-CHANGES = (Kind.HOOK, Kind.OVERRIDE, Kind.WRITE)
 
 LEAVES = {symbol.name.rpartition(".")[2] for symbol in CONTRACT}
 PATHS = {symbol.path for symbol in CONTRACT}
@@ -208,13 +207,6 @@ def test_nothing_listed_is_unused() -> None:
         if symbol.path not in used and symbol.name.rpartition(".")[2] not in used
     }
     assert unused <= IMPLIED
-
-
-def test_every_change_to_the_host_stands_in_the_ledger() -> None:
-    ledger = (REPO / "patches" / "README.md").read_text()
-    changed = [symbol for symbol in CONTRACT if symbol.kind in CHANGES]
-    missing = [symbol.path for symbol in changed if f"`{symbol.name}`" not in ledger]
-    assert not missing
 
 
 def test_the_checkers_need_no_host() -> None:
