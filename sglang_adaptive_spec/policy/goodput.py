@@ -175,27 +175,7 @@ class GoodputPolicy:
 
     def state(self, newest: DecodeBatch) -> dict[str, Any]:
         """Returns slots, decisions, acceptance and costs for /server_info."""
-        described = self.describe()
         return {
-            "slots": described["slots"],
-            "num_stale": None,
-            "decisions": {
-                "round": described["rounds"],
-                "home": self.home.label,
-                "newest": described["decision"],
-                "moves": dict(self.num_switches),
-                "probing": described["probing"],
-            },
-            "acceptance": described["acceptance"],
-            "costs": self.costs.describe(newest.size, newest.context_tokens),
-        }
-
-    def describe(self) -> dict[str, Any]:
-        """Returns slots, last decision, acceptance, costs and probing for /server_info."""
-        return {
-            "num_steps": self.home.num_steps,
-            "rounds": self._round,
-            "num_switches": dict(self.num_switches),
             "slots": {
                 str(bound): {
                     "candidate_tiers": [tier.label for tier in tiers],
@@ -203,11 +183,16 @@ class GoodputPolicy:
                 }
                 for bound, tiers in self.ladder.ranges.items()
             },
-            "decision": None if self.decision is None else self.decision.describe(),
+            "num_stale": None,
+            "decisions": {
+                "round": self._round,
+                "home": self.home.label,
+                "newest": None if self.decision is None else self.decision.describe(),
+                "moves": dict(self.num_switches),
+                "probing": self.prober.describe(),
+            },
             "acceptance": self.acceptance.describe(),
-            "cost_drift": self.costs.drift,
-            "are_costs_seeded": self.costs.is_seeded,
-            "probing": self.prober.describe(),
+            "costs": self.costs.describe(newest.size, newest.context_tokens),
         }
 
     def _note_change(self, requests: tuple[Hashable, ...]) -> None:

@@ -7,6 +7,7 @@ draft's first token would have held.
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -71,6 +72,9 @@ class KnownCosts:
 
     def observe(self, round_time: RoundTime) -> None:
         """Knows already."""
+
+    def describe(self, batch_size: int, context_tokens: int) -> dict[str, Any]:
+        return {}
 
 
 def goodput(

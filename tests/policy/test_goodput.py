@@ -254,7 +254,7 @@ def test_the_same_calls_give_the_same_choices() -> None:
         server = Server(goodput(), seed=3)
         for size, hazard in ((8, 0.3), (40, 0.9), (8, 0.6)):
             server.run(150, constant(hazard, size))
-        runs.append((server.steps, server.policy.describe()))
+        runs.append((server.steps, server.policy.state(DecodeBatch(8, ()))))
     assert runs[0] == runs[1]
 
 
@@ -330,12 +330,13 @@ def test_a_single_tier_is_run_without_further_ado() -> None:
 
 def test_the_description_says_what_was_decided_and_why() -> None:
     server = Server(goodput(slots={1: STEPS, 64: (0, 1)}))
-    assert server.policy.describe()["decision"] is None
+    batch = DecodeBatch(16, ())
+    assert server.policy.state(batch)["decisions"]["newest"] is None
     hazards = constant(0.7, 16)
     server.run(300, hazards)
-    described = server.policy.describe()
+    described = server.policy.state(batch)
     assert json.loads(json.dumps(described)) == described
-    decision = described["decision"]
+    decision = described["decisions"]["newest"]
     steps = [int(name) for name in decision["tokens_per_ms"]]
     order = sorted(steps, key=lambda step: -decision["tokens_per_ms"][str(step)])
     assert (decision["best"], decision["runner_up"]) == (str(order[0]), str(order[1]))

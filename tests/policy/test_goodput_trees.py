@@ -12,7 +12,7 @@ import pytest
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Tier
 from sglang_adaptive_spec.tiers import chain_tier as chain
 from tests.policy.rounds import KnownCosts, Loop, constant, draw, true_tokens
 
@@ -221,11 +221,12 @@ def test_looks_at_a_width_that_does_not_pay_stay_within_their_budget() -> None:
 def test_the_state_names_trees() -> None:
     server = TreeServer(0.55, 0.9, 0.05)
     server.run(3000)
-    described = server.policy.describe()
+    described = server.policy.state(DecodeBatch(8, server.requests))
+    decision = described["decisions"]["newest"]
     assert json.loads(json.dumps(described["acceptance"]))["tree_lifts"].keys() == {
         "3-2-6",
         "3-4-12",
     }
     assert described["slots"]["1"]["candidate_tiers"] == ["0", "1", "3", "3-2-6", "3-4-12", "5"]
-    assert described["decision"]["tier"] == "3-4-12"
-    assert set(described["decision"]["round_ms"]) == {"0", "1", "3", "3-2-6", "3-4-12", "5"}
+    assert decision["tier"] == "3-4-12"
+    assert set(decision["round_ms"]) == {"0", "1", "3", "3-2-6", "3-4-12", "5"}
