@@ -1,0 +1,27 @@
+"""The README is for people who skim: short, and what a user types stands on its first screen."""
+
+from tests.docs.pages import code_blocks
+from tests.hosts import REPO
+
+README = (REPO / "README.md").read_text()
+MAX_WORDS, MAX_LINES, MAX_COLUMNS = 800, 150, 120
+SCREEN_LINES = 25
+
+
+def test_it_is_short() -> None:
+    assert len(README.split()) <= MAX_WORDS
+    assert len(README.splitlines()) <= MAX_LINES
+
+
+def test_lines_wrap_outside_tables() -> None:
+    long = [line for line in README.splitlines() if len(line) > MAX_COLUMNS]
+    assert [line for line in long if not line.startswith("|")] == []
+
+
+def test_the_first_screen_installs_launches_and_shows_what_one_sees() -> None:
+    screen = "\n".join(README.splitlines()[:SCREEN_LINES])
+    typed, seen = code_blocks(screen, "bash"), code_blocks(screen, "json")
+    assert "pip install" in typed[0]
+    assert "--speculative-algorithm ADAPTIVE_EAGLE" in typed[0]
+    assert "/server_info" in typed[0]
+    assert '"mode"' in seen[0]
