@@ -20,7 +20,6 @@ On an H100 the starts alone: `run --arms ours,none --repeats 0`, merged likewise
 """
 
 import argparse
-import contextlib
 import itertools
 import math
 import os
@@ -171,9 +170,10 @@ def serve_turn(
     def take_seat(seat: Seat) -> None:
         try:
             serve(seat, args, folder / seat.arm, record, path, together)
-        except (RuntimeError, OSError):  # the other arms are still worth running
-            together.abort()
+        except (RuntimeError, OSError):  # later turns are still worth running
             traceback.print_exc(file=sys.stdout)
+        finally:
+            together.abort()  # passes of an arm left alone would not be those of a pair
 
     with ThreadPoolExecutor(len(turn)) as threads:
         list(threads.map(take_seat, turn))
@@ -202,8 +202,7 @@ def serve(
             for number, (peak, chance) in enumerate(itertools.product(args.peaks, CHANCES)):
                 sent = arrivals(args.seconds, LOW, peak, repeat, args.longest, (chance,))
                 seed = PROMPTS_APART * (repeat * len(LOADS) + number)
-                with contextlib.suppress(threading.BrokenBarrierError):  # then it is alone
-                    together.wait()
+                together.wait()
                 start_ns, answer = send_arrivals(server, sent, seed)
                 made = as_pass(sent, start_ns, answer["requests"], answer["rounds"])
                 load = {"arm": arm.name, "peak": peak, "acceptance": chance, "repeat": repeat}

@@ -41,6 +41,10 @@ class ForcedPolicy:
             return cycle[next(self._turn) % len(cycle)]
         return next(tier for tier in tiers if tier.num_steps == self._num_steps)
 
+    def is_probe(self, _tier: Any) -> bool:
+        """Returns False: what is forced is no look of the policy's."""
+        return False
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
 

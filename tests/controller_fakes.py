@@ -84,8 +84,7 @@ class FakeClock:
         self.calls: list[tuple[Any, ...]] = []
         self.num_in_flight: list[int] = []
         self.num_polls = 0
-        self._newest: Round | None = None
-        self._finished: Round | None = None
+        self._rounds: dict[int, Round] = {}
 
     def start(self, launched: Round, num_in_flight: int) -> None:
         tier, batch, is_catch_up = launched.tier, launched.batch, launched.is_catch_up
@@ -93,15 +92,14 @@ class FakeClock:
         self.num_in_flight.append(num_in_flight)
         ms = float(len(self.calls))
         launched.period = RoundTime(tier, batch.size, batch.context_tokens, ms, is_catch_up)
-        self._finished, self._newest = self._newest, launched
+        self._rounds[launched.number] = launched
 
     def interrupt(self) -> None:
         self.calls.append(("interrupt",))
 
     def poll(self, done: Round) -> Round | None:
         self.num_polls += 1
-        finished, self._finished = self._finished, None
-        return finished
+        return self._rounds.get(done.number - 1)
 
 
 class KnownPeriods:

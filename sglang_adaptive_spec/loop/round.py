@@ -29,7 +29,7 @@ class FirstDrafts(Protocol):
 class Round:
     """One decode round; what follows from it is filled in as it becomes known."""
 
-    number: int  # launched before it
+    number: int  # rounds launched before it, without gaps
     batch: DecodeBatch
     tier: Tier  # as it runs
     is_catch_up: bool = False  # a zero-step round that ends with a catch-up of the draft
@@ -44,6 +44,7 @@ class Round:
         """Takes the result; returns what a policy is told of the round."""
         self.num_correct_drafts = num_correct_drafts
         firsts = self.first_drafts.read() if self.first_drafts is not None else None
+        self.first_drafts = None  # pinned memory; the round may stay known for a while
         batch = self.batch
         return Observation(self.tier, batch.size, batch.requests, num_correct_drafts, firsts)
 

@@ -2,13 +2,11 @@
 
     rate(t) = expected_tokens(t) / round_ms(t, batch_size, context_tokens)
 
-Tokens come from `policy/acceptance/`, round times from `policy/costs/`. Against the tier in force
-h, the best tier b gains g = expected_tokens[b] - expected_tokens[h] * ms(b) / ms(h) tokens a round.
-The common prefix of both depths cancels, so g is as uncertain as the survival between them and the
-two round times: h is left when g > SWITCH_Z * that noise. Deeper than the tier in force nothing is
-observed: going down stops at the deepest tier that is not surely worse, and `policy/probing.py`
-looks at others now and then. Decisions are made every few rounds or when the batch changed; no
-clock, no randomness.
+Tokens come from `policy/acceptance/`, round times from `policy/costs/`, and `policy/choice.py` says
+when a tier is left for another. The common prefix of two depths cancels, so their difference is as
+uncertain as the survival between them and the two round times: that is the noise. Deeper than the
+tier in force nothing is observed, so `policy/probing.py` looks at others now and then. Decisions
+are made every few rounds or when the batch changed; no clock, no randomness.
 """
 
 import math

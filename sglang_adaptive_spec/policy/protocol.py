@@ -70,4 +70,7 @@ class Policy(Choices, Protocol):
         """Returns what the policy counts, by name and label; all of it only grows."""
 
     def state(self, newest: DecodeBatch) -> dict[str, Any]:
-        """Returns what the policy knows, for /server_info; plain builtins only."""
+        """Returns what the policy knows, for /server_info; plain builtins only.
+
+        Works through rounds that wait to be learned from: for the thread that runs the rounds.
+        """

@@ -72,7 +72,7 @@ class TierHost(Protocol):
         """Returns rank 0's verdict on every rank."""
 
     def build(self, tier: Tier) -> tuple[object, ...]:
-        """Builds backends and graphs of ``tier``; returns the values for the pool's slots."""
+        """Builds backends and graphs of ``tier``; returns the values for the pool's places."""
 
     def leave_out(self, tier: Tier) -> None:
         """Makes sure that ``tier`` is never chosen."""

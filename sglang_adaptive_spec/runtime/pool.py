@@ -1,6 +1,6 @@
 """The runtime states of all tiers and the one place that swaps them.
 
-A tier's state is a tuple of references, one per attribute: those of the host's worker, draft
+A tier's state is a tuple of references, one per place: the attributes of the host's worker, draft
 worker and model runner that a tier owns. Activating a tier assigns them all; a missing tier is
 noticed before anything is assigned.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sglang_adaptive_spec.tiers import Tier
 
 
-class Swapped(NamedTuple):
+class Place(NamedTuple):
     """An attribute of a host object that changes with the tier."""
 
     owner: object
@@ -24,7 +24,7 @@ class TierState:
     """What one tier owns, and what building it took."""
 
     tier: Tier
-    values: tuple[object, ...]  # aligned with what the pool swaps
+    values: tuple[object, ...]  # aligned with the pool's places
     graph_batch_sizes: tuple[int, ...]
     build_s: float
     build_gb: float
@@ -33,18 +33,18 @@ class TierState:
 class RuntimePool:
     """Holds one `TierState` per tier and knows the tier in force."""
 
-    def __init__(self, swapped: Sequence[Swapped], startup: Tier) -> None:
-        self._swapped = tuple(swapped)
+    def __init__(self, places: Sequence[Place], startup: Tier) -> None:
+        self._places = tuple(places)
         self._states: dict[Tier, TierState] = {}
         self.current = startup
 
-    def read_swapped(self) -> tuple[object, ...]:
+    def read_places(self) -> tuple[object, ...]:
         """Returns what the host's objects hold now, in their order."""
-        return tuple(getattr(*each) for each in self._swapped)
+        return tuple(getattr(*each) for each in self._places)
 
     def add(self, state: TierState) -> None:
         """Keeps a built tier."""
-        assert len(state.values) == len(self._swapped), "a state has one value per attribute"
+        assert len(state.values) == len(self._places), "a state has one value per place"
         self._states[state.tier] = state
 
     @property
@@ -59,6 +59,6 @@ class RuntimePool:
             KeyError: The tier was never built; nothing has been changed.
         """
         values = self._states[tier].values
-        for (owner, name), value in zip(self._swapped, values, strict=True):
+        for (owner, name), value in zip(self._places, values, strict=True):
             setattr(owner, name, value)
         self.current = tier

@@ -3,9 +3,9 @@
 The loop is the server's: the real `AdaptiveController` chooses, catches the draft up and hands out
 results, around a pool that swaps nothing, a clock of simulated time, and the real round timer.
 Results arrive one round late, as under the overlap schedule, and a prefill comes before the round
-that a request joins. A zero-step round says for free whether the first draft would have held, where
-the draft was level. Left out, alike for every policy: prefill, sampling, rows that
-finished one round before.
+that a request joins. Where the draft was level, a zero-step round says for free whether its first
+draft would have held. Left out, alike for every policy: prefill, sampling, rows that finished one
+round before.
 """
 
 from collections.abc import Sequence
@@ -134,7 +134,6 @@ class Replay:
             policy, SimulatedPool(startup_tier), startup_tier, timer, self._schedule
         )
         self._next_request = 0
-        self._ran: Tier | None = None
 
     def run(self) -> ReplayResult:
         """Replays until the workload is over.
@@ -144,12 +143,11 @@ class Replay:
         """
         unseen: list[int] | None = None  # the result of the round in flight
         while not self._workload.is_over(self.clock):
-            joined = self._admit()
+            has_joined = self._admit()
             if not self.live.size:
                 break
-            if joined:
+            if has_joined:
                 self._controller.before_extend()
-                self._schedule.forget(joined)
             context_tokens = self._workload.context_tokens(self.clock, self.live)
             batch = DecodeBatch(
                 self.live.size, self.live.requests, context_tokens, self.clock.now_s
@@ -158,9 +156,9 @@ class Replay:
             if unseen is not None:
                 self._controller.observe(unseen, len(unseen))
             unseen = self._run_round(launched)
-            counters = self._controller.counters
-            if counters.num_policy_errors or counters.num_feedback_mismatches:
+            if self._controller.counters.num_policy_errors:
                 raise RuntimeError(f"the policy failed in round {launched.number} of a replay")
+        self.result.num_switches = sum(self._controller.counters.num_switches.values())
         return self.result
 
     @property
@@ -168,8 +166,8 @@ class Replay:
         """How far the replay is."""
         return Clock(self.result.time_s, self.result.num_tokens)
 
-    def _admit(self) -> tuple[int, ...]:
-        """Lets requests in up to the concurrency; returns those that joined."""
+    def _admit(self) -> bool:
+        """Lets requests in up to the concurrency; returns whether any joined."""
         first = self._next_request
         while self.live.size < self._workload.concurrency(self.clock):
             request = self._workload.request(self._next_request)
@@ -177,7 +175,7 @@ class Replay:
                 break
             self.live.join(self._next_request, request)
             self._next_request += 1
-        return tuple(range(first, self._next_request))
+        return self._next_request > first
 
     def _run_round(self, launched: Round) -> list[int]:
         """Runs a round; returns the accepted drafts per request."""
@@ -213,11 +211,8 @@ class Replay:
         return ms
 
     def _count(self, launched: Round, ms: float, num_tokens: int) -> None:
-        result, tier = self.result, launched.tier
-        steps = tier.num_steps
+        result, steps = self.result, launched.tier.num_steps
         result.num_rounds += 1
-        result.num_switches += self._ran is not None and tier != self._ran
-        self._ran = tier
         result.num_tokens += num_tokens
         result.time_s += ms / 1e3
         result.probing_s += launched.is_probe * ms / 1e3

@@ -108,7 +108,14 @@ def _attributes(path: Path) -> Iterator[str]:
 
 
 def _named_attributes(call: ast.Call) -> Iterator[str]:
-    position = {"getattr": 1, "setattr": 1, "hasattr": 1, "delattr": 1, "Swapped": 1, "read": 0}
+    position = {
+        "getattr": 1,
+        "setattr": 1,
+        "hasattr": 1,
+        "delattr": 1,
+        "Place": 1,
+        "read": 0,
+    }
     index = position.get(ast.unparse(call.func))
     if index is not None and len(call.args) > index:
         name = _identifier(call.args[index])

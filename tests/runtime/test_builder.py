@@ -9,7 +9,7 @@ from sglang_adaptive_spec.config.schema import parse_config
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.runtime.builder import MIN_RESERVED_GB, build_tiers, reserved_gb
 from sglang_adaptive_spec.runtime.memory import MemoryModel
-from sglang_adaptive_spec.runtime.pool import RuntimePool, Swapped, TierState
+from sglang_adaptive_spec.runtime.pool import Place, RuntimePool, TierState
 from sglang_adaptive_spec.tiers import Tier, chain_tier
 from tests.runtime.fake_host import CAPTURED, VOCAB, FakeHost
 
@@ -23,7 +23,7 @@ def ladder_of(slots: str) -> Ladder:
 
 
 def run(host: FakeHost) -> RuntimePool:
-    pool = RuntimePool([Swapped(host, "slot")], SEVEN)
+    pool = RuntimePool([Place(host, "slot")], SEVEN)
     sizes = host.graph_batch_sizes(SEVEN)
     pool.add(TierState(SEVEN, (7,), sizes, 1.0, 1.0))
     memory = MemoryModel(fixed_gb=0.2)
@@ -35,7 +35,7 @@ def run(host: FakeHost) -> RuntimePool:
 def run_from_no_tier(host: FakeHost, budget_gb: float = math.inf) -> RuntimePool:
     """The start-up shape holds every tree and chain, is none of them and captured nothing."""
     startup = Tier(7, 4, 24)
-    pool = RuntimePool([Swapped(host, "slot")], startup)
+    pool = RuntimePool([Place(host, "slot")], startup)
     pool.add(TierState(startup, (7,), (), 1.0, 0.0))
     build_tiers(pool, host, MemoryModel(fixed_gb=0.0), budget_gb)
     return pool
@@ -69,7 +69,7 @@ def test_the_start_stops_where_no_tier_fits() -> None:
 def test_a_tier_whose_build_raises_stops_the_start_with_the_error() -> None:
     """No tier is left out behind the user's back, and none is offered half built."""
     host = BreaksAtThree(free_gb=40, cost_gb=1)
-    pool = RuntimePool([Swapped(host, "slot")], SEVEN)
+    pool = RuntimePool([Place(host, "slot")], SEVEN)
     pool.add(TierState(SEVEN, (7,), (1, 2, 4, 8), 1.0, 1.0))
     memory = MemoryModel(fixed_gb=0.2)
     memory.learn(SEVEN, (1, 2, 4, 8), 1.0)

@@ -11,7 +11,7 @@ from sglang_adaptive_spec.host.attention.indices import Extent, IndexShape
 from sglang_adaptive_spec.runtime.builder import build_tiers, reserved_gb
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, thinned
 from sglang_adaptive_spec.runtime.memory import MemoryModel
-from sglang_adaptive_spec.runtime.pool import RuntimePool, Swapped, TierState
+from sglang_adaptive_spec.runtime.pool import Place, RuntimePool, TierState
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier, chain_tier
 from tests.runtime.fake_host import VOCAB, FakeHost
 
@@ -48,7 +48,7 @@ def index_gb(host: DefaultLadder, context_length: int) -> float:
 
 def build(host: DefaultLadder, budget_gb: float = math.inf) -> set[Tier]:
     """Builds from 10 steps on, which took 0.25 GB up to batch 8 (matrix-trees-h200.json)."""
-    pool, sizes = RuntimePool([Swapped(host, "slot")], TEN), host.graph_batch_sizes(TEN)
+    pool, sizes = RuntimePool([Place(host, "slot")], TEN), host.graph_batch_sizes(TEN)
     assert sizes == (1, 2, 3, 4, 6, 8)
     pool.add(TierState(TEN, (10,), sizes, 1.0, 0.25))
     memory = MemoryModel(0.1)
@@ -115,7 +115,7 @@ def test_a_tier_of_large_batches_alone_goes_with_them() -> None:
     vocab_size = 8 * VOCAB
     free_gb = 3.5 + reserved_gb(256, 256, vocab_size)
     host = FakeHost(free_gb, 0.1, 1e9, config.ladder, [64, 128, 256], 2048, True, vocab_size)
-    pool = RuntimePool([Swapped(host, "slot")], TEN)
+    pool = RuntimePool([Place(host, "slot")], TEN)
     pool.add(TierState(TEN, (10,), (256,), 1.0, 0.25))  # what the server started at is no tier
     build_tiers(pool, host, MemoryModel(1.5, unit_gb=0.01))
     assert host.built == [PLAIN_TIER]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sglang_adaptive_spec.runtime.pool import RuntimePool, Swapped, TierState
+from sglang_adaptive_spec.runtime.pool import Place, RuntimePool, TierState
 from sglang_adaptive_spec.tiers import chain_tier
 
 ONE, THREE = chain_tier(1), chain_tier(3)
@@ -15,7 +15,11 @@ class Owner:
 
 
 def pool_of(first: Owner, second: Owner) -> RuntimePool:
-    slots = [Swapped(first, "backend"), Swapped(first, "num_steps"), Swapped(second, "backend")]
+    slots = [
+        Place(first, "backend"),
+        Place(first, "num_steps"),
+        Place(second, "backend"),
+    ]
     return RuntimePool(slots, THREE)
 
 
@@ -27,7 +31,7 @@ def test_activate_puts_every_value_in_place_by_reference() -> None:
     first, second = Owner(), Owner()
     pool = pool_of(first, second)
     backend = object()
-    pool.add(state(THREE, *pool.read_swapped()))
+    pool.add(state(THREE, *pool.read_places()))
     pool.add(state(ONE, backend, 1, None))
     pool.activate(ONE)
     assert first.backend is backend
@@ -43,10 +47,10 @@ def test_activate_puts_every_value_in_place_by_reference() -> None:
 def test_a_missing_tier_changes_nothing() -> None:
     first, second = Owner(), Owner()
     pool = pool_of(first, second)
-    before = pool.read_swapped()
+    before = pool.read_places()
     with pytest.raises(KeyError):
         pool.activate(ONE)
-    assert pool.read_swapped() == before
+    assert pool.read_places() == before
     assert pool.current == THREE
 
 

@@ -40,12 +40,12 @@ class PhasesOfRequests(SyntheticWorkload):
 class EmptyingReplay(Replay):
     """Admits no request of the next phase before this one is over."""
 
-    def _admit(self) -> tuple[int, ...]:
+    def _admit(self) -> bool:
         workload = self._workload
         assert isinstance(workload, PhasesOfRequests)
         phase = self._next_request // (workload.slots * WAVES)
         if self.live.size and self.clock.num_tokens < phase * workload.tokens_per_phase:
-            return ()
+            return False
         return super()._admit()
 
 

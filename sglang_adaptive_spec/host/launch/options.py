@@ -38,5 +38,5 @@ class AdaptiveOptions:
 
 
 def options_of(server_args: Any) -> AdaptiveOptions | None:
-    """Returns what ``server_args`` carries, or None when not asked for."""
+    """Returns the options that ``server_args`` carries, or None when not asked for."""
     return getattr(server_args, ATTRIBUTE, None)

@@ -11,7 +11,7 @@ from sglang_adaptive_spec.host.launch.options import ALGORITHM, AdaptiveOptions,
 from sglang_adaptive_spec.host.reporting.metrics import MetricsExporter
 from sglang_adaptive_spec.loop.meter import policy_state
 from sglang_adaptive_spec.runtime.pool import TierState
-from sglang_adaptive_spec.tiers import Tier
+from sglang_adaptive_spec.tiers import DecodeBatch, Tier
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,7 @@ class Telemetry:
         worker = self._worker
         controller, counters = worker.controller, worker.controller.counters
         controller.learn()
+        newest = controller.newest if controller.newest.size else DecodeBatch(1, ())
         tiers = self._tiers()
         return {
             **_options_state(worker.adaptive_options),
@@ -65,7 +66,7 @@ class Telemetry:
             "startup_steps": controller.startup_tier.num_steps,
             "current_steps": controller.decode_tier.num_steps,
             "current_tier": controller.decode_tier.label,
-            **policy_state(controller.policy, controller.meter, controller.newest),
+            **policy_state(controller.policy, controller.meter, newest),
             "seeding": worker.seeding._asdict() if worker.seeding is not None else None,
             "rounds": _by_steps(tiers, lambda tier: counters.num_rounds.get(tier, 0)),
             "num_request_rounds": _by_steps(tiers, counters.num_request_rounds),

@@ -41,12 +41,12 @@ from sglang_adaptive_spec.host.startup.seeding import Seeding
 from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.round import Round
-from sglang_adaptive_spec.runtime.pool import RuntimePool, Swapped
+from sglang_adaptive_spec.runtime.pool import Place, RuntimePool
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Tier
 
 logger = logging.getLogger(__name__)
 
-TARGET_SLOTS = ("attn_backend", "decode_cuda_graph_runner")
+TARGET_PLACES = ("attn_backend", "decode_cuda_graph_runner")
 CHAIN_BUFFERS = ("_topk1_parents_prealloc", "_topk1_score_indices_prealloc")
 
 
@@ -122,7 +122,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         startup = options.startup_tier
         for name in CHAIN_BUFFERS:  # the host makes them for chains only
             setattr(self._draft_worker, name, getattr(self._draft_worker, name, None))
-        self.pool = RuntimePool(self._swapped(), startup)
+        self.pool = RuntimePool(self._places(), startup)
         target_runner = self._target_worker.model_runner
         config = options.config
         captures = CaptureLists(
@@ -286,13 +286,13 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
     # -- building a tier through the host --
 
     def build_tier(self, tier: Tier) -> tuple[object, ...]:
-        """Lets the host build ``tier``; returns the values of the pool's slots."""
+        """Lets the host build ``tier``; returns the values of the pool's places."""
         self._built_topk = tier.topk
         if tier == PLAIN_TIER and self.plain_rounds is not None:
             return self._build_plain_tier()
         state = self.build_adaptive_runtime_state(tier.num_steps, tier.num_draft_tokens)
         target = (state.target_attn_backend, state.target_graph_runner)
-        return self._built_values[: -len(TARGET_SLOTS)] + target
+        return self._built_values[: -len(TARGET_PLACES)] + target
 
     def _build_plain_tier(self) -> tuple[object, ...]:
         """Builds decode graphs for the target and a draft-extend as wide as a catch-up."""
@@ -315,17 +315,17 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
                         speculative_num_steps=0,
                         speculative_num_draft_tokens=1,
                     )
-        return (*self._built_values[: -len(TARGET_SLOTS)], backend, graphs)
+        return (*self._built_values[: -len(TARGET_PLACES)], backend, graphs)
 
     @contextlib.contextmanager
     def _override_worker_state(self, *args: Any, **kwargs: Any) -> Iterator[None]:
-        """Adds the tier's topk to what the host puts in place; remembers what the slots hold."""
+        """Adds the tier's topk to what the host puts in place; remembers what the places hold."""
         topk = self.topk
         self._put_topk(self._built_topk)  # before and after the host remakes its chain buffers
         with super()._override_worker_state(*args, **kwargs):
             try:
                 yield
-                self._built_values = self.pool.read_swapped()
+                self._built_values = self.pool.read_places()
             finally:
                 self._put_topk(topk)
 
@@ -334,7 +334,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self.topk = self._draft_worker.topk = topk
         get_context().override("adaptive_spec.capture_override", speculative_eagle_topk=topk)
 
-    def _swapped(self) -> list[Swapped]:
+    def _places(self) -> list[Place]:
         """Every attribute that changes with the tier; the target's two come last."""
         draft, runner = self._draft_worker, self._draft_worker.draft_runner
         shape = ("speculative_num_steps", "topk", "speculative_num_draft_tokens")
@@ -346,8 +346,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             *CHAIN_BUFFERS,
         )
         return [
-            *(Swapped(self, name) for name in shape),
-            *(Swapped(draft, name) for name in shape + stages),
-            *(Swapped(runner, name) for name in ("draft_attn_backend", "attn_backend")),
-            *(Swapped(self._target_worker.model_runner, name) for name in TARGET_SLOTS),
+            *(Place(self, name) for name in shape),
+            *(Place(draft, name) for name in shape + stages),
+            *(Place(runner, name) for name in ("draft_attn_backend", "attn_backend")),
+            *(Place(self._target_worker.model_runner, name) for name in TARGET_PLACES),
         ]

@@ -105,7 +105,7 @@ class TierBuilder:
         sizes = self._captures.sizes(self._startup)
         seconds = self.backends.seconds + self.graphs.seconds
         used_gb = self.backends.gb + self.graphs.gb
-        values = self._pool.read_swapped()
+        values = self._pool.read_places()
         self._pool.add(TierState(self._startup, values, sizes, seconds, used_gb))
 
     def init_states(self, cuda_graph_bs: Any = None) -> None:

@@ -20,14 +20,6 @@ ROUND = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.forward_batch_gene
 contexts: list[tuple[int, int, int]] = []
 
 
-class TellingWalk(WalkAllTiers):
-    """Keeps what it was asked last."""
-
-    def choose(self, batch: Any) -> Any:
-        self.newest = batch
-        return super().choose(batch)
-
-
 def with_one_rid(
     run: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any
 ) -> Any:
@@ -54,12 +46,12 @@ def compare_contexts(
     return run(worker, batch, *args, **kwargs)
 
 
-def show(walk: TellingWalk) -> dict[str, Any]:
+def show(walk: WalkAllTiers) -> dict[str, Any]:
     return {**shown(walk), "e2e_contexts": contexts}
 
 
 def register() -> None:
-    take_over(TellingWalk, show)
+    take_over(WalkAllTiers, show)
     HookRegistry.register(NEEDS_LENGTHS, lambda *_: False, HookType.REPLACE)
     HookRegistry.register(ROUND, compare_contexts, HookType.AROUND)
     HookRegistry.register(f"{SCHEDULER}.run_batch", with_one_rid, HookType.AROUND)
