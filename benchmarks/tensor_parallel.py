@@ -55,7 +55,7 @@ from benchmarks.settings import NO_MULTICAST, add_fleet_flags, fleet_plan
 from benchmarks.tables import table
 
 NUM_RANKS = 2
-NUM_ROUNDS = 10_000  # a choice: a rank that parted would show within hundreds
+NUM_ROUNDS = 10_000  # a choice
 ARM = "goodput"
 # Requests at once and how they accept, in turn: batches grow, shrink and change their kind.
 LOOPS = ((1, "0.7"), (8, "0.3"), (32, "mixed"), (4, "0.95"), (64, "0.5"), (2, "mixed"))

@@ -77,37 +77,12 @@ class ScriptedPolicy:
             raise ZeroDivisionError("scripted")
 
 
-class FakeClock:
-    """Knows the period of a round, its number in ms, as soon as the next one starts."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self.num_in_flight: list[int] = []
-        self.num_polls = 0
-        self._rounds: dict[int, Round] = {}
-
-    def start(self, launched: Round, num_in_flight: int) -> None:
-        tier, batch, is_catch_up = launched.tier, launched.batch, launched.is_catch_up
-        self.calls.append((tier.num_steps, batch.size, batch.context_tokens, is_catch_up))
-        self.num_in_flight.append(num_in_flight)
-        ms = float(len(self.calls))
-        launched.period = RoundTime(tier, batch.size, batch.context_tokens, ms, is_catch_up)
-        self._rounds[launched.number] = launched
-
-    def interrupt(self) -> None:
-        self.calls.append(("interrupt",))
-
-    def poll(self, done: Round) -> Round | None:
-        self.num_polls += 1
-        return self._rounds.get(done.number - 1)
-
-
 class KnownPeriods:
-    """Knows a round's period as soon as the next one starts; there are no extends."""
+    """Knows a round's period as soon as the next one starts."""
 
     def __init__(self, ms: Callable[[Round], float]) -> None:
         self._ms = ms
-        self._newest: list[Round] = []
+        self._rounds: dict[int, Round] = {}
 
     def start(self, launched: Round, num_in_flight: int) -> None:
         del num_in_flight
@@ -115,13 +90,38 @@ class KnownPeriods:
         launched.period = RoundTime(
             launched.tier, size, context_tokens, self._ms(launched), launched.is_catch_up
         )
-        self._newest = [*self._newest[1 - MAX_ROUNDS :], launched]
+        self._rounds[launched.number] = launched
+        self._rounds.pop(launched.number - MAX_ROUNDS - 1, None)
 
     def interrupt(self) -> None:
-        """There are none."""
+        """Takes no notice: the periods are known."""
 
     def poll(self, done: Round) -> Round | None:
-        return next((one for one in self._newest if one.number == done.number - 1), None)
+        return self._rounds.get(done.number - 1)
+
+
+class FakeClock(KnownPeriods):
+    """Remembers every call; the period of a round is the number of the calls in ms."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: float(len(self.calls)))
+        self.calls: list[tuple[Any, ...]] = []
+        self.num_in_flight: list[int] = []
+        self.num_polls = 0
+
+    def start(self, launched: Round, num_in_flight: int) -> None:
+        batch = launched.batch
+        shape = (launched.tier.num_steps, batch.size, batch.context_tokens, launched.is_catch_up)
+        self.calls.append(shape)
+        self.num_in_flight.append(num_in_flight)
+        super().start(launched, num_in_flight)
+
+    def interrupt(self) -> None:
+        self.calls.append(("interrupt",))
+
+    def poll(self, done: Round) -> Round | None:
+        self.num_polls += 1
+        return super().poll(done)
 
 
 class PatientPolicy(ScriptedPolicy):
