@@ -1,8 +1,9 @@
 """The arms of a comparison: what each adds to the arguments that all of them share."""
 
+import argparse
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.models import ModelPair
@@ -12,6 +13,7 @@ from sglang_adaptive_spec.tiers import Tier, chain_tier
 SAME_CONFIG = "host-default"
 ALL_TIERS = {"1": {"candidate_steps": [0, 1, 3, 5, 7]}}
 PLAIN_ONLY = {"1": {"candidate_steps": [0]}}
+EARLIER = "at-"  # begins the name of an arm that an earlier commit serves
 # Arms that never change their depth: candidates for the best static setting.
 STATIC_ARMS = ("none", "static-1", "static-3", "static-5", "static-7")
 
@@ -102,6 +104,41 @@ ARMS = {
         *(static(Tier(*shape)) for shape in TREES),
     )
 }
+
+
+def add_before(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag that names an earlier commit, whose ADAPTIVE_EAGLE serves beside ours."""
+    parser.add_argument("--before", metavar="COMMIT=FOLDER", help="serves what lies there, too")
+
+
+def earlier(arm: Arm, before: str | None) -> list[Arm]:
+    """Returns the arm as an earlier commit serves it, plugins of benchmarks included; or nothing.
+
+    Args:
+        arm: ours.
+        before: COMMIT=FOLDER, where the folder holds what that commit has of the package and of
+            benchmarks/ (git archive COMMIT sglang_adaptive_spec benchmarks/*.py). None: no arm.
+
+    Raises:
+        ValueError: The folder does not hold them.
+    """
+    if before is None:
+        return []
+    commit, _, folder = before.partition("=")
+    root = Path(folder).resolve()
+    if not commit or not all(
+        (root / name).is_dir() for name in ("sglang_adaptive_spec", "benchmarks")
+    ):
+        raise ValueError(f"--before is {before!r}; allowed: COMMIT=FOLDER, both packages in it.")
+    # The second, because `python -m` would find this checkout first, in the current folder.
+    paths = {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}
+    environment = {**(arm.environment or {}), **paths}
+    return [replace(arm, name=f"{EARLIER}{commit}", environment=environment)]
+
+
+def is_earlier(arm: str) -> bool:
+    """Whether an earlier commit serves the arm of this name."""
+    return arm.startswith(EARLIER)
 
 
 def simulated_accept_length(acceptance: str) -> float | None:

@@ -36,7 +36,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.arms import OURS, Arm, static
+from benchmarks.arms import OURS, Arm, add_before, earlier, is_earlier, static
 from benchmarks.differences import Gap, keys
 from benchmarks.figures import HEADER, Figure, exact
 from benchmarks.fleet import Engine, keep_logs, serving_fleet
@@ -232,6 +232,7 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--new-tokens", type=int, default=128, help="of a text [128]")
     run_.add_argument("--many", type=int, default=0, help="prompts of several requests at once")
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
+    add_before(run_)
     run_.set_defaults(context_length=2048, prompt_tokens=24)
     add_merge(commands)
     return top
@@ -253,11 +254,17 @@ def run(args: argparse.Namespace) -> int:
                 print(f"{name}: {error}")
                 compared = {"name": name, "texts": {}, "widths": {}, "servers": []}
             record["cases"].append(compared)
-            keep_logs(case.arms(), folder, path.with_suffix(".log"))
+            keep_logs(arms_of(case, args.before), folder, path.with_suffix(".log"))
             write_run(record, path)
     result = build_result(record["provenance"], record["cases"])
     print(figure_table(result))
     return 0 if all(case["texts"] for case in record["cases"]) else 1
+
+
+def arms_of(case: Case, before: str | None) -> list[Arm]:
+    """Returns the arms of a case, with ours of an earlier commit, where one is named."""
+    arms = case.arms()
+    return [*arms, *earlier(arms[-1], before)]
 
 
 def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -> dict[str, Any]:
@@ -274,11 +281,12 @@ def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -
         return answers(engine, by_concurrency, args.new_tokens)
 
     at_once = not args.dry_cpu
-    with serving_fleet(case.arms(), plan, deadline, at_once, ours_too=True) as engines:
+    arms = arms_of(case, args.before)
+    with serving_fleet(arms, plan, deadline, at_once, ours_too=True) as engines:
         by_arm = {each["arm"]: each for each in in_parallel(engines, answered)}
     return {
         "name": case.name,
-        "texts": agreed_texts(by_arm) if len(by_arm) == len(case.arms()) else {},
+        "texts": agreed_texts(by_arm) if len(by_arm) == len(arms) else {},
         "widths": {arm: each["widths"] for arm, each in by_arm.items()},
         "correct_drafts": {arm: each["correct_drafts"] for arm, each in by_arm.items()},
         "num_sampled": {arm: each["num_sampled"] for arm, each in by_arm.items()},
@@ -401,14 +409,13 @@ def figures(result: Raw) -> list[Figure]:
         if not case["texts"]:
             claims.append(Figure(f"{case['name']}: served", exact(0.0), 1.0))
             continue
-        rival = like_ours(case)
-        mine, other = (same_texts(case["texts"][arm]) for arm in ("ours", rival))
-        pairs = list(zip(mine, other, strict=True))
-        claim = f"{case['name']}: texts as under none, ours over {rival}, {len(pairs)} requests"
-        if PLANTED in case["name"]:  # which the comparison must see
-            claims.append(Figure(claim, paired_ratio(pairs), MOST_PLANTED, is_upper=True))
-            continue
-        claims.append(Figure(claim, paired_ratio(pairs), 1.0))
+        is_planted = PLANTED in case["name"]  # which the comparison must see
+        limit = MOST_PLANTED if is_planted else 1.0
+        for rival in (like_ours(case), *filter(is_earlier, case["texts"])):
+            mine, other = (same_texts(case["texts"][arm]) for arm in ("ours", rival))
+            pairs = list(zip(mine, other, strict=True))
+            claim = f"{case['name']}: texts as under none, ours over {rival}, {len(pairs)} requests"
+            claims.append(Figure(claim, paired_ratio(pairs), limit, is_planted))
     return claims
 
 

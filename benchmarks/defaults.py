@@ -16,15 +16,14 @@ command after the other; each takes about 540 s:
     python3 -m benchmarks.defaults merge runs/defaults-*.json \\
         --result benchmarks/results/defaults-h200.json
 
-On an H100 the starts alone: `run --arms ours,none --repeats 0`, merged likewise.
+On an H100 the starts alone: `run --arms ours,none --repeats 0`, merged likewise; with
+--before COMMIT=FOLDER (benchmarks/arms.py) an earlier commit's, too, whose graphs must be ours.
 """
 
 import argparse
 import itertools
-import math
 import os
 import resource
-import statistics
 import sys
 import tempfile
 import threading
@@ -36,9 +35,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.arms import ARMS, OURS, Arm
+from benchmarks.arms import ARMS, OURS, Arm, add_before, earlier
 from benchmarks.differences import differences, keys, measured_on
-from benchmarks.figures import HEADER, Figure, Ratio, exact
+from benchmarks.figures import HEADER, Figure, Ratio, ratio_of_pairs
 from benchmarks.fleet import PORT_STEP, keep_logs
 from benchmarks.models import CONTEXT_LENGTH
 from benchmarks.ramp import arrivals, send_arrivals, send_ramp
@@ -94,6 +93,7 @@ def parser() -> argparse.ArgumentParser:
         "--beside", action="store_true", help="an arm on each of CUDA_VISIBLE_DEVICES, then swapped"
     )
     add_fleet_flags(run_, max_total_tokens=0)
+    add_before(run_)
     run_.set_defaults(context_length=0, repeats=3)
     add_merge(commands)
     return top
@@ -102,7 +102,7 @@ def parser() -> argparse.ArgumentParser:
 class Seat(NamedTuple):
     """Where one of several arms is served, and which passes it serves there."""
 
-    arm: str
+    arm: Arm
     number: int  # among those that are served at once
     gpu: str | None = None  # None: the machine's own choice
     cores: frozenset[int] | None = None
@@ -115,11 +115,12 @@ def turns(args: argparse.Namespace) -> list[list[Seat]]:
     Raises:
         ValueError: There is not one GPU an arm.
     """
+    arms = [*(ARM_OF[name] for name in args.arms), *earlier(ARM_OF["ours"], args.before)]
     if not args.beside:
-        return [[Seat(arm, 0, first_repeat=args.first_repeat)] for arm in args.arms]
+        return [[Seat(arm, 0, first_repeat=args.first_repeat)] for arm in arms]
     gpus = words(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-    if len(gpus) != len(args.arms):
-        raise ValueError(f"CUDA_VISIBLE_DEVICES names {gpus}; {args.arms} need one GPU each.")
+    if len(gpus) != len(arms):
+        raise ValueError(f"CUDA_VISIBLE_DEVICES names {gpus}; {len(arms)} arms need one GPU each.")
     cores = sorted(os.sched_getaffinity(0))
     share = len(cores) // len(gpus)
     places = [
@@ -129,7 +130,7 @@ def turns(args: argparse.Namespace) -> list[list[Seat]]:
         [
             Seat(arm, number, *place, args.first_repeat + turn * args.repeats)
             for number, (arm, place) in enumerate(
-                zip(args.arms, places[turn:] + places[:turn], strict=True)
+                zip(arms, places[turn:] + places[:turn], strict=True)
             )
         ]
         for turn in range(len(gpus))
@@ -146,11 +147,11 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="defaults-bench-") as scratch:
         for number, turn in enumerate(seats):
             if time.monotonic() > deadline:
-                print(f"{', '.join(seat.arm for seat in turn)}: left out at the deadline")
+                print(f"{', '.join(seat.arm.name for seat in turn)}: left out at the deadline")
                 continue
             folder = Path(scratch) / str(number)
             serve_turn(turn, args, folder, record, path)
-            keep_logs([ARM_OF[seat.arm] for seat in turn], folder, path.with_suffix(".log"))
+            keep_logs([seat.arm for seat in turn], folder, path.with_suffix(".log"))
             write_run(record, path)
     print(pass_table(record["passes"]))
     wanted = sum(map(len, seats)) * args.repeats * len(args.peaks) * len(CHANCES)
@@ -169,7 +170,7 @@ def serve_turn(
 
     def take_seat(seat: Seat) -> None:
         try:
-            serve(seat, args, folder / seat.arm, record, path, together)
+            serve(seat, args, folder / seat.arm.name, record, path, together)
         except (RuntimeError, OSError):  # later turns are still worth running
             traceback.print_exc(file=sys.stdout)
         finally:
@@ -188,7 +189,7 @@ def serve(
     together: threading.Barrier,
 ) -> None:
     """Starts an arm's server once, sends it every load as often as asked, notes what came."""
-    arm = ARM_OF[seat.arm]
+    arm = seat.arm
     plan = plan_with(args, folder, CPU_COMMON if args.dry_cpu else GPU_FORCED)
     environment = {**plan.environment, **PYTHON_TREE}
     if seat.gpu is not None:
@@ -243,14 +244,19 @@ def time_spent(rounds: Sequence[Sequence[Any]]) -> dict[str, list[float]]:
 
 def build_result(origin: Raw, starts: Sequence[Raw], passes: Sequence[Raw]) -> dict[str, Any]:
     """Returns the result file."""
-    order = {arm: number for number, arm in enumerate(DEFAULT_ARMS)}
     key = ("peak", "acceptance", "repeat")
-    ordered = sorted(passes, key=lambda each: (*(each[k] for k in key), order[each["arm"]]))
+    ordered = sorted(passes, key=lambda each: (*(each[k] for k in key), place_of(each)))
     return {
         "provenance": dict(origin),
-        "starts": [as_start(each) for each in sorted(starts, key=lambda one: order[one["arm"]])],
+        "starts": [as_start(each) for each in sorted(starts, key=place_of)],
         "passes": [with_figures(each) for each in ordered],
     }
+
+
+def place_of(one: Raw) -> int:
+    """Returns where the arm of a pass or start comes; an earlier commit's last."""
+    names = (*DEFAULT_ARMS, one["arm"])
+    return names.index(one["arm"])
 
 
 def as_start(measured: Raw) -> dict[str, Any]:
@@ -261,15 +267,6 @@ def as_start(measured: Raw) -> dict[str, Any]:
         "tiers": plugin.get("tiers", []),
         "skipped_tiers": plugin.get("skipped_tiers", {}),
     }
-
-
-def ratio_of_passes(mine: Sequence[float], others: Sequence[float]) -> Ratio:
-    """Returns the geometric mean of the passes' ratios; passes of the same arrivals are pairs."""
-    logs = [math.log(one / other) for one, other in zip(mine, others, strict=True)]
-    value = math.exp(statistics.fmean(logs))
-    if len(logs) < 2:
-        return exact(value)
-    return Ratio(value, statistics.stdev(logs) / math.sqrt(len(logs)), len(logs) - 1)
 
 
 def figures(result: Raw) -> list[Figure]:
@@ -293,10 +290,10 @@ def figures_of_load(load: str, peak: int, ours: Sequence[Raw], none: Sequence[Ra
     """Returns the claims of one load; a round of none's is its median time per token."""
 
     def over_none(name: str) -> Ratio:
-        return ratio_of_passes(*([each[name] for each in arm] for arm in (ours, none)))
+        return ratio_of_pairs(*([each[name] for each in arm] for arm in (ours, none)))
 
     most = [MOST_FIRST * each["first_token_ms_p50"] + each["ms_per_token_p50"] for each in none]
-    first = ratio_of_passes([each["first_token_ms_p50"] for each in ours], most)
+    first = ratio_of_pairs([each["first_token_ms_p50"] for each in ours], most)
     name = f"{load}: first token over {MOST_FIRST:g} x none's and a round"
     least, per_token = LEAST_TOKENS[peak], MOST_PER_TOKEN.get(peak)
     return [
@@ -362,8 +359,22 @@ def check_starts(result: Raw) -> list[str]:
             problems += [f"{where}: no tier {tier}" for tier in each["skipped_tiers"]]
             if max(sizes, default=0) < LEAST_GRAPHS:
                 problems.append(f"{where}: graphs up to {max(sizes, default=0)} requests")
+    graphs = {each["arm"]: graphs_of(each) for each in result["starts"] if each["tiers"]}
+    problems += [
+        f"{arm}: other graphs than ours: {there}"
+        for arm, there in graphs.items()
+        if there != graphs.get("ours")
+    ]
     absent = set(COMPARED) - {each["arm"] for each in result["starts"]}
     return problems + [f"starts: none of {arm}" for arm in sorted(absent)]
+
+
+def graphs_of(start: Raw) -> list[tuple[Any, ...]]:
+    """Returns the shape of every tier with the batch sizes that decode with its graphs."""
+    return [
+        (*(tier.get(name) for name in ("num_steps", "topk")), tuple(tier["graph_batch_sizes"]))
+        for tier in start["tiers"]
+    ]
 
 
 def cap_without_speculation(pool_tokens: int) -> int:

@@ -6,6 +6,7 @@ A wide interval is no verdict: measure longer.
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -96,6 +97,15 @@ def geometric_mean(ratios: Sequence[Ratio]) -> Ratio:
         return Ratio(value, None, 1)
     stderr = math.sqrt(sum(error**2 for error in known)) / number
     return Ratio(value, stderr, sum(ratio.freedom for ratio in ratios))
+
+
+def ratio_of_pairs(mine: Sequence[float], others: Sequence[float]) -> Ratio:
+    """Returns the geometric mean of the ratios of pairs; how they scatter is its error."""
+    logs = [math.log(one / other) for one, other in zip(mine, others, strict=True)]
+    value = math.exp(statistics.fmean(logs))
+    if len(logs) < 2:
+        return exact(value)
+    return Ratio(value, statistics.stdev(logs) / math.sqrt(len(logs)), len(logs) - 1)
 
 
 def lowest(claim: str, ratios: Sequence[tuple[str, Ratio]], limit: float) -> Figure:

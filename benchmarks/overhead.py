@@ -8,6 +8,9 @@ On the machine with the H200, from the project's root (about 150 s):
 
 The calls are timed on the controller's instance, in windows of their own, with injected acceptance
 so that there is something to choose; what reading the clock took in the same place is taken off.
+
+With --before COMMIT=FOLDER an earlier commit serves beside, its windows by turns with ours: what a
+change of the code costs a round, in pairs (overhead-before-h200.json).
 """
 
 import argparse
@@ -19,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arms import ARMS
+from benchmarks.arms import ARMS, add_before, earlier, is_earlier
 from benchmarks.differences import at_least, differences, keys, measured_on
-from benchmarks.figures import HEADER, Figure, Ratio
+from benchmarks.figures import HEADER, Figure, Ratio, exact, ratio_of_pairs
 from benchmarks.fleet import Visit, keep_logs, new_token_limit, serving_fleet, visit
 from benchmarks.load import Window
 from benchmarks.matrix import MAX_TOTAL_TOKENS, PROMPT_SEED
@@ -37,6 +40,7 @@ REPORTED = "goodput"
 BATCH_SIZES = {"1", "32", "128"}
 MIN_REPEATS = 3
 MAX_SHARE = 0.01
+MAX_OVER_EARLIER = 1.03  # of a commit before
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--window-s", type=float, default=0.5)
     run_.add_argument("--settle-s", type=float, default=0.6)
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
+    add_before(run_)
     run_.set_defaults(repeats=3)
     add_merge(commands)
     return top
@@ -60,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     deadline = time.monotonic() + args.deadline
     record, path = begin_run(args, "overhead")
     record["windows"] = windows = []
-    arms = [ARMS[name] for name in args.arms]
+    arms = [*(ARMS[name] for name in args.arms), *earlier(ARMS[REPORTED], args.before)]
     prompts = prompt_ids(max(args.batches), args.prompt_tokens, PROMPT_SEED)
     with tempfile.TemporaryDirectory(prefix="overhead-bench-") as scratch:
         plan = fleet_plan(args, Path(scratch))
@@ -162,7 +167,32 @@ def figure_table(result: Raw) -> str:
         share = Ratio(_mean(values), relative_stderr(values), max(len(values) - 1, 1))
         claim = f"share of the round at {size}: {result['us_per_round'][size]} us"
         rows.append(Figure(claim, share, MAX_SHARE, is_upper=True).row())
+    rows += [figure.row() for figure in over_earlier(result["raw"])]
     return table(HEADER, rows)
+
+
+def over_earlier(windows: Sequence[Raw]) -> list[Figure]:
+    """Returns what a round costs over an earlier commit's, in pairs of windows, where one ran."""
+
+    def us_of(arm: str) -> dict[tuple[Any, ...], float]:
+        cell = ("batch_size", "acceptance", "repeat")
+        return {
+            tuple(each[name] for name in cell): sum(each["took_us"].values())
+            for each in windows
+            if each["arm"] == arm
+        }
+
+    mine, found = us_of(REPORTED), []
+    for arm in sorted(filter(is_earlier, {each["arm"] for each in windows})):
+        pairs = [(mine[cell], us) for cell, us in us_of(arm).items() if cell in mine]
+        ratio = ratio_of_pairs(*zip(*pairs, strict=True))
+        found += [
+            Figure(
+                f"us a round over those {arm}, {len(pairs)} pairs", ratio, MAX_OVER_EARLIER, True
+            ),
+            Figure("its upper bound", exact(ratio.interval[1]), MAX_OVER_EARLIER, True),
+        ]
+    return found
 
 
 def window_table(windows: Sequence[Raw]) -> str:

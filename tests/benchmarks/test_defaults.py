@@ -2,13 +2,13 @@
 
 import itertools
 import json
-import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from benchmarks.defaults import (
+    ARM_OF,
     CHANCES,
     DEFAULT_ARMS,
     FIGURES,
@@ -25,12 +25,10 @@ from benchmarks.defaults import (
     figures,
     figures_of_load,
     parser,
-    ratio_of_passes,
     time_spent,
     turns,
     with_figures,
 )
-from benchmarks.figures import Ratio, exact
 from tests.benchmarks.records import PROVENANCE
 
 # Arrived, first token, last token in ms; output tokens. Waits of 10, 30, 60 ms and 10, 20, 40 ms
@@ -113,25 +111,20 @@ def test_arms_beside_each_other_swap_their_gpus_and_go_on_with_other_arrivals(
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     command = ["run", "--out", "out", "--arms", "ours,none"]
+    ours, none = ARM_OF["ours"], ARM_OF["none"]
     found = turns(parser().parse_args([*command, "--beside"]))
     low, high = frozenset(range(8)), frozenset(range(8, 16))
     assert found == [
-        [Seat("ours", 0, "2", low, 1), Seat("none", 1, "3", high, 1)],
-        [Seat("ours", 0, "3", high, 4), Seat("none", 1, "2", low, 4)],
+        [Seat(ours, 0, "2", low, 1), Seat(none, 1, "3", high, 1)],
+        [Seat(ours, 0, "3", high, 4), Seat(none, 1, "2", low, 4)],
     ]
-    assert turns(parser().parse_args(command)) == [[Seat("ours", 0)], [Seat("none", 0)]]
+    assert turns(parser().parse_args(command)) == [[Seat(ours, 0)], [Seat(none, 0)]]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
     with pytest.raises(ValueError, match="need one GPU each"):
         turns(parser().parse_args([*command, "--beside"]))
 
 
 # -- what is claimed --
-
-
-def test_passes_of_the_same_arrivals_are_pairs_whose_scatter_is_the_error() -> None:
-    assert ratio_of_passes([3.0], [2.0]) == pytest.approx(exact(1.5))
-    three = ratio_of_passes([2.0, 24.0, 4.0], [1.0, 3.0, 1.0])  # 2, 8 and 4 times
-    assert three == pytest.approx(Ratio(4.0, math.log(2) / math.sqrt(3), 2))
 
 
 def arm_of(tokens: float, first: float, per_token: float) -> list[dict[str, float]]:
@@ -231,6 +224,16 @@ def without(result: Any, **fields: Any) -> None:
         (
             lambda result: result["starts"][2]["skipped_tiers"].update({"5": "memory"}),
             "starts.2: no tier 5",
+        ),
+        (
+            lambda result: result["starts"].append(
+                {
+                    **result["starts"][2],
+                    "arm": "at-15bedd4",
+                    "tiers": result["starts"][2]["tiers"][1:],
+                }
+            ),
+            "at-15bedd4: other graphs than ours: [(1, None, (1, 256)), ",
         ),
         (lambda result: result["starts"][0].pop("ready_s"), "starts.0: keys"),
         (lambda result: result.update(notes=""), "file: keys"),

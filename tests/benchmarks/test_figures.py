@@ -5,7 +5,16 @@ import statistics
 
 import pytest
 
-from benchmarks.figures import NORMAL_95, Figure, Ratio, exact, geometric_mean, lowest, quantile
+from benchmarks.figures import (
+    NORMAL_95,
+    Figure,
+    Ratio,
+    exact,
+    geometric_mean,
+    lowest,
+    quantile,
+    ratio_of_pairs,
+)
 
 
 def test_the_quantiles_fall_from_few_repeats_to_the_normal_one() -> None:
@@ -63,3 +72,9 @@ def test_the_lowest_is_a_certain_miss_before_an_uncertain_one() -> None:
     ratios = [("noisy", Ratio(0.94, 0.05, 4)), ("sure", Ratio(0.96, 0.001, 4))]
     assert lowest("worst", ratios, 0.97).claim == "worst (sure)"
     assert lowest("worst", ratios, 0.9).claim == "worst (noisy)"
+
+
+def test_pairs_have_the_scatter_of_their_ratios_as_error() -> None:
+    assert ratio_of_pairs([3.0], [2.0]) == pytest.approx(exact(1.5))
+    three = ratio_of_pairs([2.0, 24.0, 4.0], [1.0, 3.0, 1.0])  # 2, 8 and 4 times
+    assert three == pytest.approx(Ratio(4.0, math.log(2) / math.sqrt(3), 2))

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.fleet import Visit
 from benchmarks.load import Window
-from benchmarks.overhead import as_record, build_result, check_overhead, figure_table
+from benchmarks.overhead import as_record, build_result, check_overhead, figure_table, over_earlier
 from tests.benchmarks.records import PROVENANCE
 
 
@@ -55,6 +55,24 @@ def test_the_figures_are_those_of_our_policy(result: Any) -> None:
     assert result["us_per_round"] == {"1": 32.0, "32": 32.0, "128": 32.0}
     assert result["share_of_round"]["128"] == 0.0032
     assert "met" in figure_table(result)
+
+
+@pytest.mark.parametrize(("extra_us", "verdicts"), [(0.5, ["met", "met"]), (2.0, ["MISSED"] * 2)])
+def test_an_earlier_commit_is_compared_in_pairs(
+    result: Any, extra_us: float, verdicts: list[str]
+) -> None:
+    """31 to 33 us a round then."""
+    assert over_earlier(result["raw"]) == []
+    earlier = [
+        {**copy.deepcopy(each), "arm": "at-15bedd4"}
+        for each in result["raw"]
+        if each["arm"] == "goodput"
+    ]
+    for each in result["raw"]:
+        each["took_us"]["observe"] += extra_us
+    found = over_earlier([*result["raw"], *earlier])
+    assert [figure.verdict for figure in found] == verdicts
+    assert found[0].claim == "us a round over those at-15bedd4, 9 pairs"
 
 
 def test_a_share_above_one_percent_is_printed_as_missed(result: Any) -> None:
