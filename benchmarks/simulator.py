@@ -38,6 +38,7 @@ from benchmarks.tables import table
 from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.build import build_policy
+from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.simulate.regret import compare
 from sglang_adaptive_spec.simulate.replay import Replay, RoundCosts
@@ -88,9 +89,10 @@ class Visitor:
         """Returns what the policy says."""
         return self.policy.is_probe(tier)
 
-    def expected(self, tier: Tier, batch_size: int) -> tuple[float, float] | None:
-        """Returns what the policy says."""
-        return self.policy.expected(tier, batch_size)
+    @property
+    def decision(self) -> Decision | None:
+        """The policy's newest."""
+        return self.policy.decision
 
     def go_on(self, num_requests: int, duration_s: float) -> None:
         """Ends a replay of so many requests."""

@@ -45,7 +45,7 @@ class DecodeBatch(NamedTuple):
     """The decode batch that is about to launch."""
 
     size: int  # live requests
-    requests: Sequence[Hashable]  # one opaque key per row
+    requests: tuple[Hashable, ...]  # one opaque key per row
     context_tokens: int = 0  # summed over the requests; 0 if the host does not know it
     now_s: float = 0.0  # a monotonic clock, an argument so that policies stay deterministic
 

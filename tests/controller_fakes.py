@@ -7,6 +7,7 @@ from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.round import MAX_ROUNDS, Round
+from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
@@ -58,8 +59,9 @@ class ScriptedPolicy:
     def is_probe(self, tier: Tier) -> bool:
         return False
 
-    def expected(self, tier: Tier, batch_size: int) -> tuple[float, float] | None:
-        self._fail_in("expected")
+    @property
+    def decision(self) -> Decision | None:
+        self._fail_in("decision")
         return None
 
     @property
@@ -153,7 +155,7 @@ def decode(
     controller: AdaptiveController, requests: Sequence[Hashable] = ("a",), context_tokens: int = 0
 ) -> Round:
     """Launches a round; settles the schedule after a catch-up, as the worker does."""
-    batch = DecodeBatch(len(requests), requests, context_tokens)
+    batch = DecodeBatch(len(requests), tuple(requests), context_tokens)
     launch = controller.before_decode(batch)
     schedule = controller.draft_schedule
     if launch.is_catch_up:

@@ -116,9 +116,9 @@ def test_the_clock_is_told_of_every_round_whose_result_came() -> None:
     clock, policy = FakeClock(), ScriptedPolicy(3)
     controller = AdaptiveController(policy, FakePool(), STARTUP, clock=clock)
     policy.failing = "observe"
-    controller.before_decode(DecodeBatch(1, ["a"]))
+    controller.before_decode(DecodeBatch(1, ("a",)))
     controller.observe([1], 1)
     assert clock.num_polls == 1  # the policy failed, the result was processed all the same
-    controller.before_decode(DecodeBatch(1, ["a"]))
+    controller.before_decode(DecodeBatch(1, ("a",)))
     controller.observe([1, 1], 2)  # of no round in flight
     assert clock.num_polls == 1

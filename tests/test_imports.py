@@ -20,6 +20,7 @@ FLOORS = (
     "config",
     "contract",
     "trace",
+    "policy.decision",
     "policy.protocol",
     "policy.acceptance",
     "policy.costs",

@@ -22,6 +22,7 @@ from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.loop.meter import RoundMeter
 from sglang_adaptive_spec.loop.round import MAX_ROUNDS, Round, RoundQueue
 from sglang_adaptive_spec.loop.sharing import SharedTimes
+from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.protocol import Choices
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Tier
 from sglang_adaptive_spec.trace.record import TraceRecorder
@@ -104,22 +105,20 @@ class AdaptiveController:
         """Chooses and activates the tier of the decode round that is about to launch."""
         if self.shared_times is not None:  # before all that a policy has a part in
             self._learn_shared(self.shared_times)
-        requests = tuple(batch.requests)
-        has_changed = requests != self.newest.requests
+        has_changed = batch.requests != self.newest.requests
         if has_changed:
             self.learn()
-        chosen, is_probe = self._choose(batch)
+        chosen, is_probe, decision = self._choose(batch)
         if has_changed:
             self._results_at_once = self.policy.results_at_once
-        tier, is_catch_up = self._with_draft_caught_up(chosen, requests)
+        tier, is_catch_up = self._with_draft_caught_up(chosen, batch.requests)
         if tier != self.decode_tier:
             self._count_switch(tier, batch.size)
-        self.newest = DecodeBatch(batch.size, requests, batch.context_tokens, batch.now_s)
+        self.newest = batch
         if tier != self.pool.current:
             self.pool.activate(tier)
         num_in_flight = len(self.rounds) - len(self._results)
-        expected = self._expected(tier, batch.size)
-        launched = self.rounds.launch(self.newest, tier, is_catch_up, is_probe, expected)
+        launched = self.rounds.launch(batch, tier, is_catch_up, is_probe, decision)
         if self.clock is not None:
             self.clock.start(launched, num_in_flight)
         if len(self.rounds) > MAX_ROUNDS:
@@ -185,21 +184,15 @@ class AdaptiveController:
             return PLAIN_TIER, schedule.add_round(requests, is_last=True)
         return tier, False
 
-    def _choose(self, batch: DecodeBatch) -> tuple[Tier, bool]:
-        """Returns the policy's choice and whether it is a look at a tier."""
+    def _choose(self, batch: DecodeBatch) -> tuple[Tier, bool, Decision | None]:
+        """Returns the policy's choice, whether it is a look at a tier, and its newest decision."""
+        policy = self.policy
         try:
-            tier = self.policy.choose(batch)
-            return tier, self.policy.is_probe(tier)
+            tier = policy.choose(batch)
+            return tier, policy.is_probe(tier), policy.decision
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("choose")
-            return self.decode_tier, False
-
-    def _expected(self, tier: Tier, batch_size: int) -> tuple[float, float] | None:
-        try:
-            return self.policy.expected(tier, batch_size)
-        except Exception:  # noqa: BLE001 - any policy must leave serving alive
-            self._count_policy_error("expected")
-            return None
+            return self.decode_tier, False, None
 
     def _count_switch(self, tier: Tier, batch_size: int) -> None:
         if self.newest.size:  # else it is the first choice, which switches from nothing

@@ -42,7 +42,9 @@ class TimedRounds:
 class RoundMeter:
     """Owns the sums."""
 
-    def __init__(self, tiers: Iterable[Tier]) -> None:
+    def __init__(self, tiers: Iterable[Tier], has_decisions: bool = True) -> None:
+        """Takes the tiers of the server and whether its policy weighs them against each other."""
+        self._has_decisions = has_decisions
         self.by_tier = {tier: TimedRounds() for tier in tiers}
         self.num_catch_ups = 0  # timed zero-step rounds that caught the draft up
         self.catch_up_ms = 0.0
@@ -50,24 +52,32 @@ class RoundMeter:
         self.probe_ms = 0.0
 
     def add(self, done: Round) -> None:
-        """Books a round whose period is known, if the policy expected anything of it."""
+        """Books a round whose period is known, unless nobody had weighed such a round."""
         period, timed = done.period, self.by_tier.get(done.tier)
-        if period is None or timed is None or done.expected is None:
-            return
-        if done.num_correct_drafts is None:  # its result was lost
+        if period is None or timed is None or done.num_correct_drafts is None:
+            return  # or its result was lost
+        expected = self._expected(done)
+        if expected is None:
             return
         num_rounds = period.num_rounds
         timed.num_rounds += num_rounds
         timed.tokens += num_rounds * (done.batch.size + sum(done.num_correct_drafts))
         timed.ms += num_rounds * period.ms
-        timed.expected_tokens += num_rounds * done.expected[0]
-        timed.expected_ms += num_rounds * done.expected[1]
+        timed.expected_tokens += num_rounds * expected[0]
+        timed.expected_ms += num_rounds * expected[1]
         if done.is_catch_up:
             self.num_catch_ups += num_rounds
             self.catch_up_ms += num_rounds * period.ms
         if done.is_probe:
             self.num_probe_rounds += num_rounds
             self.probe_ms += num_rounds * period.ms
+
+    def _expected(self, done: Round) -> tuple[float, float] | None:
+        """Returns the tokens and ms that the policy saw in such a round when it chose it."""
+        if not self._has_decisions:
+            return 0.0, 0.0
+        decision = done.decision
+        return None if decision is None else decision.expected(done.tier, done.batch.size)
 
 
 def open_recorder(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
+from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.tiers import DecodeBatch, Observation, RoundTime, Tier
 
 # Rounds whose results were not worked through: the overlap schedule has two in flight, and a few
@@ -34,7 +35,7 @@ class Round:
     tier: Tier  # as it runs
     is_catch_up: bool = False  # a zero-step round that ends with a catch-up of the draft
     is_probe: bool = False  # the policy asked for a look at a tier, not what it is on
-    expected: tuple[float, float] | None = None  # tokens and ms, as the policy saw it then
+    decision: Decision | None = None  # the policy's newest when it chose
     first_drafts: FirstDrafts | None = None
     # Accepted drafts per request, bonus tokens excluded; None until the result is there.
     num_correct_drafts: Sequence[int] | None = None
@@ -67,10 +68,10 @@ class RoundQueue:
         tier: Tier,
         is_catch_up: bool,
         is_probe: bool,
-        expected: tuple[float, float] | None,
+        decision: Decision | None,
     ) -> Round:
         """Returns a new round at the end of the queue."""
-        launched = Round(self._num_launched, batch, tier, is_catch_up, is_probe, expected)
+        launched = Round(self._num_launched, batch, tier, is_catch_up, is_probe, decision)
         self._num_launched += 1
         self._rounds.append(launched)
         return launched

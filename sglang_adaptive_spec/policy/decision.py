@@ -4,7 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_adaptive_spec.policy.acceptance.hazards import Floats
+import numpy as np
+from numpy.typing import NDArray
+
 from sglang_adaptive_spec.tiers import Tier
 
 
@@ -15,11 +17,18 @@ class Decision:
     round_idx: int
     batch_size: int
     tiers: tuple[Tier, ...]
-    tokens: Floats  # [tiers] expected per round
-    round_ms: Floats  # [tiers]
+    tokens: NDArray[np.float64]  # [tiers] expected per round
+    round_ms: NDArray[np.float64]  # [tiers]
     best: Tier
     home: Tier  # in force after the decision
     reason: str
+
+    def expected(self, tier: Tier, batch_size: int) -> tuple[float, float] | None:
+        """Returns the tokens and ms of a round; None if such a one was not weighed."""
+        if batch_size != self.batch_size or tier not in self.tiers:
+            return None
+        idx = self.tiers.index(tier)
+        return float(self.tokens[idx]), float(self.round_ms[idx])
 
     def rates(self) -> list[float]:
         """Returns the expected tokens per ms of every tier."""

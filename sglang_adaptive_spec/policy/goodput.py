@@ -105,8 +105,6 @@ class GoodputPolicy:
         self._num_changes = acceptance.num_changes
         self._last_probed = initial
         self._last_look: Tier | None = None  # whose rounds were not timed
-        self._expectations: dict[Tier, tuple[float, float]] = {}  # tokens and ms, as decided last
-        self._expected_by: Decision | None = None  # whose these are
         self._has_first = False  # zero-step rounds tell about position 1
         self._home_ms = 0.0
 
@@ -115,10 +113,9 @@ class GoodputPolicy:
         self._round += 1
         self._due -= 1
         self._batch = batch
-        requests = tuple(batch.requests)
-        has_batch_changed = requests != self._requests
+        has_batch_changed = batch.requests != self._requests
         if has_batch_changed:
-            self._note_change(requests)
+            self._note_change(batch.requests)
         # Else `observe` decides: there the GPU has a round to run, here it may wait for the next.
         if self._due <= (0 if has_batch_changed else -OVERDUE_ROUNDS):
             self._decide(batch)
@@ -154,17 +151,6 @@ class GoodputPolicy:
     def is_probe(self, tier: Tier) -> bool:
         """Returns whether ``tier`` is another than the one in force."""
         return tier != self.home
-
-    def expected(self, tier: Tier, batch_size: int) -> tuple[float, float] | None:
-        """Returns the tokens and ms that the newest decision expected of such a round."""
-        decision = self.decision
-        if decision is None or decision.batch_size != batch_size:
-            return None
-        if decision is not self._expected_by:
-            self._expected_by = decision
-            pairs = zip(decision.tokens.tolist(), decision.round_ms.tolist(), strict=True)
-            self._expectations = dict(zip(decision.tiers, pairs, strict=True))
-        return self._expectations.get(tier)
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Returns the probes, those that paid, and the moves by reason."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from sglang_adaptive_spec.ladder import Ladder
+from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.tiers import DecodeBatch, Observation, RoundTime, Tier
 
 
@@ -30,18 +31,16 @@ class Choices(Protocol):
     def is_probe(self, tier: Tier) -> bool:
         """Returns whether a choice of ``tier`` now is a look at it, not what the policy is on."""
 
-    def expected(self, tier: Tier, batch_size: int) -> tuple[float, float] | None:
-        """Returns the tokens and ms that the newest decision expected of such a round.
-
-        Zeros from one that never expects any. None if nobody decided on the tier, or for a batch of
-        another size: such rounds are not compared with what they gave.
-        """
+    @property
+    def decision(self) -> Decision | None:
+        """The newest, to compare rounds with; None while there is none."""
 
 
 class SimplePolicy:
-    """One that neither probes nor expects anything; it learns nothing unless it says how."""
+    """One that neither probes nor weighs tiers; it learns nothing unless it says how."""
 
     results_at_once = 1
+    decision: Decision | None = None
 
     def observe(self, observation: Observation) -> None:
         """Takes no notice."""
@@ -52,10 +51,6 @@ class SimplePolicy:
     def is_probe(self, _tier: Tier) -> bool:
         """Returns False."""
         return False
-
-    def expected(self, _tier: Tier, _batch_size: int) -> tuple[float, float]:
-        """Returns zeros."""
-        return 0.0, 0.0
 
 
 class Policy(Choices, Protocol):

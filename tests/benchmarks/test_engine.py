@@ -16,7 +16,7 @@ TIERS = tuple(chain_tier(steps) for steps in (0, 1, 3))
 
 def batch_of(size: int) -> DecodeBatch:
     """A batch of that size."""
-    return DecodeBatch(size, list(range(size)))
+    return DecodeBatch(size, tuple(range(size)))
 
 
 class SmallPolicy:

@@ -27,15 +27,6 @@ from tests.controller_fakes import (
 )
 
 
-def test_the_requests_of_a_launch_do_not_change_with_the_schedulers_list() -> None:
-    controller, policy, _ = make(3)
-    requests = ["a", "b"]
-    decode(controller, requests)
-    requests.pop()
-    controller.observe([1, 1], 2)
-    assert policy.observed[0].requests == ("a", "b")
-
-
 def test_extend_runs_on_the_startup_tier_and_decode_returns_to_the_chosen_one() -> None:
     controller, _, pool = make(1)
     decode(controller)
@@ -167,15 +158,23 @@ def test_times_reach_the_policy_when_they_are_known() -> None:
     assert policy.times == [RoundTime(chain_tier(3), 2, 20, 1.0)]
 
 
-@pytest.mark.parametrize("call", ["choose", "expected", "observe", "observe_time"])
+@pytest.mark.parametrize(
+    ("part", "call"),
+    [
+        ("choose", "choose"),
+        ("decision", "choose"),
+        ("observe", "observe"),
+        ("observe_time", "observe"),
+    ],
+)
 def test_a_failing_policy_keeps_the_last_tier_is_counted_and_logged_once(
-    call: str, caplog: pytest.LogCaptureFixture
+    part: str, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     controller, policy, pool = make(3)
     controller.clock = FakeClock()
     decode(controller)
     controller.observe([1], 1)
-    policy.failing = call
+    policy.failing = part
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             decode(controller)
@@ -183,7 +182,7 @@ def test_a_failing_policy_keeps_the_last_tier_is_counted_and_logged_once(
     assert pool.current == chain_tier(3)
     assert controller.counters.num_policy_errors == 3
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert f"{call.removesuffix('_time')}()" in caplog.text
+    assert f"{call}()" in caplog.text
 
 
 # -- times that several ranks learn together --

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sglang_adaptive_spec.cli import main
@@ -18,6 +19,7 @@ from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.meter import RoundMeter, open_recorder, policy_state
 from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.policy.build import build_policy
+from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.protocol import Policy
 from sglang_adaptive_spec.tiers import (
@@ -36,6 +38,9 @@ STEPS = (0, 1, 3)
 TIERS = [chain_tier(steps) for steps in STEPS]
 REQUESTS = ("a", "b")
 LONG = 3000  # rounds: some probes
+DECISION = Decision(
+    7, 2, tuple(TIERS[:2]), np.array([2.0, 3.0]), np.array([9.0, 10.0]), TIERS[1], TIERS[1], "best"
+)  # about two of the three tiers
 
 
 def round_ms(tier: Tier) -> float:
@@ -70,7 +75,7 @@ class Server:
 
     def run(self, num_rounds: int) -> None:
         for _ in range(num_rounds):
-            batch = DecodeBatch(2, list(REQUESTS), 200, 0.01 * len(self.ran))
+            batch = DecodeBatch(2, REQUESTS, 200, 0.01 * len(self.ran))
             launched = self.controller.before_decode(batch)
             self.ran.append(launched.tier)
             self._in_flight.append(launched)
@@ -86,8 +91,8 @@ class Server:
 def a_round(tier: Tier, ms: float | None, **known: Any) -> Round:
     """A round of two requests of which each accepted a draft, and what is known of it."""
     period = None if ms is None else RoundTime(tier, 2, 200, ms)
-    made = {"num_correct_drafts": [1, 1], "expected": (3.0, 10.0), "period": period, **known}
-    return Round(0, DecodeBatch(2, REQUESTS, 200), tier, **made)
+    made = {"num_correct_drafts": [1, 1], "decision": DECISION, "period": period, **known}
+    return Round(0, made.pop("batch", DecodeBatch(2, REQUESTS, 200)), tier, **made)
 
 
 def test_a_time_meets_the_tokens_of_its_own_round() -> None:
@@ -122,7 +127,9 @@ def test_a_round_is_booked_once_all_of_it_is_known() -> None:
     meter, one = RoundMeter(TIERS), chain_tier(1)
     meter.add(a_round(one, None))  # its period was not measured
     meter.add(a_round(one, 11.0, num_correct_drafts=None))  # its result was lost
-    meter.add(a_round(one, 11.0, expected=None))  # nobody had decided on it
+    meter.add(a_round(one, 11.0, decision=None))  # nobody had decided yet
+    meter.add(a_round(one, 11.0, batch=DecodeBatch(3, (*REQUESTS, "c"))))  # of another batch
+    meter.add(a_round(chain_tier(3), 12.0))  # which was not weighed
     meter.add(a_round(chain_tier(7), 11.0))  # no tier of this server
     assert [timed.num_rounds for timed in meter.by_tier.values()] == [0, 0, 0]
     meter.add(a_round(one, 11.0))
@@ -226,8 +233,8 @@ def test_a_round_whose_result_was_lost_is_not_taken_for_the_next(
     recorder: TraceRecorder, tmp_path: Path
 ) -> None:
     controller = Server(goodput(), recorder).controller
-    controller.before_decode(DecodeBatch(1, ["gone"], 50, 1.0))
-    controller.before_decode(DecodeBatch(2, list(REQUESTS), 200, 2.0))
+    controller.before_decode(DecodeBatch(1, ("gone",), 50, 1.0))
+    controller.before_decode(DecodeBatch(2, REQUESTS, 200, 2.0))
     controller.observe([1, 0], 2)
     controller.observe([1], 1)  # of a round that nobody launched
     controller.learn()

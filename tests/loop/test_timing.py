@@ -68,7 +68,7 @@ def launched(
     context_tokens: int = 0,
     is_catch_up: bool = False,
 ) -> Round:
-    batch = DecodeBatch(batch_size, range(batch_size), context_tokens)
+    batch = DecodeBatch(batch_size, tuple(range(batch_size)), context_tokens)
     return Round(number, batch, tier, is_catch_up)
 
 

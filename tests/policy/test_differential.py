@@ -72,7 +72,7 @@ def _replay(version: str, folder: Path) -> list[Trace]:
 def our_trace(module: Any, case: Case, config: Any) -> Iterator[list[Any]]:
     policy = module.EmaPolicy(config, case["initial_steps"])
     for batch_size, drafts in case["rounds"]:
-        batch = DecodeBatch(batch_size, range(batch_size))
+        batch = DecodeBatch(batch_size, tuple(range(batch_size)))
         steps = policy.choose(batch).num_steps
         changed = policy.update(drafts, batch_size)
         answer = policy.choose(batch).num_steps if changed else None

@@ -42,7 +42,7 @@ def policy_with(initial_steps: int = 3, **slot) -> EmaPolicy:
 
 def observe(policy: EmaPolicy, accepted: list[int], tier: Tier | None = None) -> None:
     size = len(accepted)
-    tier = tier or policy.choose(DecodeBatch(size, range(size)))
+    tier = tier or policy.choose(DecodeBatch(size, tuple(range(size))))
     policy.observe(Observation(tier, size, range(size), accepted))
 
 

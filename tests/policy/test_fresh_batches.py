@@ -9,7 +9,7 @@ def run_batch(policy: GoodputPolicy, requests: list[str], num_rounds: int, hold:
     """Runs rounds in which every draft holds, or none; returns the steps that ran."""
     ran = []
     for _ in range(num_rounds):
-        tier = policy.choose(DecodeBatch(len(requests), requests))
+        tier = policy.choose(DecodeBatch(len(requests), tuple(requests)))
         ran.append(tier.num_steps)
         correct = [tier.num_steps if hold else 0] * len(requests)
         policy.observe(Observation(tier, len(requests), requests, correct))
@@ -55,7 +55,7 @@ def test_the_more_requests_the_sooner_a_fresh_batch_is_decided_about() -> None:
         run_batch(policy, [f"a{row}" for row in range(size)], 100, hold=True)
         assert policy.results_at_once == RESULTS_AT_ONCE
         requests = [f"b{row}" for row in range(size)]
-        policy.choose(DecodeBatch(size, requests))
+        policy.choose(DecodeBatch(size, tuple(requests)))
         assert policy.results_at_once == 1
         ran = run_batch(policy, requests, 20, hold=False)
         assert policy.results_at_once == RESULTS_AT_ONCE

@@ -221,7 +221,7 @@ def test_looks_at_a_width_that_does_not_pay_stay_within_their_budget() -> None:
 def test_the_state_names_trees() -> None:
     server = TreeServer(0.55, 0.9, 0.05)
     server.run(3000)
-    described = server.policy.state(DecodeBatch(8, server.requests))
+    described = server.policy.state(DecodeBatch(8, tuple(server.requests)))
     decision = described["decisions"]["newest"]
     assert json.loads(json.dumps(described["acceptance"]))["tree_lifts"].keys() == {
         "3-2-6",

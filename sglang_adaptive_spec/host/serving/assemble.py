@@ -34,7 +34,7 @@ def assemble(worker: Any) -> tuple[AdaptiveController, Seeding | None]:
     # Ranks must choose alike and would time their rounds differently: rank 0's times count.
     clock = RoundTimer(str(worker.device)) if get_parallel().tp_rank == 0 else None
     schedule = None if worker.plain_rounds is None else worker.plain_rounds.schedule
-    meter, recorder = RoundMeter(tiers), _recorder(worker)
+    meter, recorder = RoundMeter(tiers, policy.knows_costs), _recorder(worker)
     controller = AdaptiveController(
         policy, worker.pool, options.startup_tier, clock, schedule, meter, recorder
     )
