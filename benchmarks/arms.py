@@ -126,8 +126,10 @@ def earlier(arm: Arm, before: str | None) -> list[Arm]:
         return []
     commit, _, folder = before.partition("=")
     root = Path(folder).resolve()
-    if not commit or not all(
-        (root / name).is_dir() for name in ("sglang_adaptive_spec", "benchmarks")
+    if (
+        not commit
+        or not folder
+        or not all((root / name).is_dir() for name in ("sglang_adaptive_spec", "benchmarks"))
     ):
         raise ValueError(f"--before is {before!r}; allowed: COMMIT=FOLDER, both packages in it.")
     # The second, because `python -m` would find this checkout first, in the current folder.
