@@ -207,7 +207,7 @@ def serve(
                 start_ns, answer = send_arrivals(server, sent, seed)
                 made = as_pass(sent, start_ns, answer["requests"], answer["rounds"])
                 load = {"arm": arm.name, "peak": peak, "acceptance": chance, "repeat": repeat}
-                spent = {"spent": time_spent(answer["rounds"])}
+                spent = {"spent": time_spent(answer["rounds"]) | answer["phases"]}
                 record["passes"].append(with_figures(load | made | spent))
                 if not seat.number:
                     write_run(record, path)
@@ -231,7 +231,8 @@ def with_figures(one: Raw) -> dict[str, Any]:
 def time_spent(rounds: Sequence[Sequence[Any]]) -> dict[str, list[float]]:
     """Returns by kind of batch how many there were and how many ms they took, one after the other.
 
-    A kind is a prefill, or a decode by its drafts per request and with a graph or without.
+    A kind is a prefill, or a decode by its drafts per request and with a graph or without. Beside
+    these a pass has what its scheduler took on the CPU (measure_plugin.py:Phases).
     """
     found: dict[str, list[float]] = {}
     for before, (now_ns, size, _, width, _, has_graph) in itertools.pairwise(rounds):
@@ -244,13 +245,23 @@ def time_spent(rounds: Sequence[Sequence[Any]]) -> dict[str, list[float]]:
 
 def build_result(origin: Raw, starts: Sequence[Raw], passes: Sequence[Raw]) -> dict[str, Any]:
     """Returns the result file."""
-    key = ("peak", "acceptance", "repeat")
-    ordered = sorted(passes, key=lambda each: (*(each[k] for k in key), place_of(each)))
+    ordered = sorted(with_partner(passes), key=lambda each: (*load_of(each), place_of(each)))
     return {
         "provenance": dict(origin),
         "starts": [as_start(each) for each in sorted(starts, key=place_of)],
         "passes": [with_figures(each) for each in ordered],
     }
+
+
+def with_partner(passes: Sequence[Raw]) -> list[Raw]:
+    """Returns the passes without those that one of the compared arms did not come to serve."""
+    served = {(each["arm"], *load_of(each)) for each in passes}
+    return [each for each in passes if all((arm, *load_of(each)) in served for arm in COMPARED)]
+
+
+def load_of(one: Raw) -> tuple[Any, ...]:
+    """Returns what a pass was sent: peak, acceptance, and which arrivals."""
+    return one["peak"], one["acceptance"], one["repeat"]
 
 
 def place_of(one: Raw) -> int:
@@ -319,7 +330,7 @@ def check_passes(result: Raw, arms: Sequence[str] = DEFAULT_ARMS) -> list[str]:
     for number, each in enumerate(result["passes"]):
         problems += keys(f"passes.{number}", each, PASS_KEYS)
         if not problems:
-            which = each["peak"], each["acceptance"], each["repeat"]
+            which = load_of(each)
             of_load = sent.setdefault(which, {})
             if each["arm"] in of_load or which[:2] not in LOADS:
                 problems.append(f"passes.{number}: one too many of {each['arm']}, {which}")

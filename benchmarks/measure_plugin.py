@@ -112,6 +112,37 @@ class RequestLog:
                 self.finished.append((req.rid, first_ns, time_ns, len(req.output_ids)))
 
 
+class Phases:
+    """How long the scheduler takes to pick, to launch and to process a batch, by kind of batch.
+
+    Picking and launching are the CPU's alone, unless it waits for the GPU where it should not;
+    processing waits for the result.
+    """
+
+    def __init__(self) -> None:
+        self.took: dict[str, list[float]] = {}  # number and ms
+
+    def around(self, phase: str, batch_of: Callable[[Any, Sequence[Any]], Any]) -> Any:
+        """Returns a hook around a method of the scheduler.
+
+        Args:
+            phase: What the method does.
+            batch_of: Returns the batch that a call was about, from its result and arguments.
+        """
+
+        def hook(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            start_ns = time.perf_counter_ns()
+            result = method(*args, **kwargs)
+            if (batch := batch_of(result, args)) is not None:
+                kind = "decode" if batch.forward_mode.is_decode() else "prefill"
+                took = self.took.setdefault(f"{phase} {kind}", [0, 0.0])
+                took[0] += 1
+                took[1] = round(took[1] + (time.perf_counter_ns() - start_ns) / 1e6, 3)
+            return result
+
+        return hook
+
+
 class Probe:
     """What one scheduler process has measured."""
 
@@ -122,6 +153,7 @@ class Probe:
         self._command_id = 0
         self._engine: Engine | None = None
         self.build = Build()
+        self.phases = Phases()
         self.num_captures = {"before_ready": 0, "after_ready": 0}
         self._ready = False
         self._rounds: list[tuple[Any, ...]] = []
@@ -173,6 +205,7 @@ class Probe:
             wanted = command["watch"]
             self._watch = None if wanted is None else Watch(wanted)
         rounds, self._rounds = self._rounds, []
+        phases, self.phases.took = self.phases.took, {}
         return {
             "command_id": self._command_id,
             "build_s": self.build.seconds,
@@ -183,6 +216,7 @@ class Probe:
             "max_total_tokens": scheduler.max_total_num_tokens,
             "max_running_requests": scheduler.max_running_requests,
             "rounds": rounds,
+            "phases": phases,
             **done,
         }
 
@@ -202,6 +236,10 @@ def register() -> None:
     def after(target: str, hook: Callable[..., Any]) -> None:
         HookRegistry.register(target, hook, HookType.AFTER)
 
+    def around(name: str, phase: str, batch_of: Callable[[Any, Sequence[Any]], Any]) -> None:
+        hook = probe.phases.around(phase, batch_of)
+        HookRegistry.register(f"{SCHEDULER}.{name}", hook, HookType.AROUND)
+
     def report(output: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
         output.internal_state[ANSWER_KEY] = probe.answer(scheduler)
         return output
@@ -212,4 +250,7 @@ def register() -> None:
     before("torch.cuda.CUDAGraph.capture_begin", probe.count_capture)
     before(f"{SCHEDULER}.get_init_info", probe.mark_ready)
     after(f"{SCHEDULER}.process_batch_result", lambda _none, _self, *args: probe.record(*args))
+    around("get_next_batch_to_run", "pick", lambda plan, _args: plan.batch_to_run)
+    around("run_batch", "launch", lambda _result, args: args[1])
+    around("process_batch_result", "process", lambda _none, args: args[1])
     after(f"{SCHEDULER}.get_internal_state", report)
