@@ -39,10 +39,12 @@ from benchmarks.arms import ARMS, OURS, Arm, add_before, earlier
 from benchmarks.differences import differences, keys, measured_on
 from benchmarks.figures import HEADER, Figure, Ratio, ratio_of_pairs
 from benchmarks.fleet import PORT_STEP, keep_logs
+from benchmarks.measure_plugin import RANGES_ENV
 from benchmarks.models import CONTEXT_LENGTH
 from benchmarks.ramp import arrivals, send_arrivals, send_ramp
 from benchmarks.ramp_summary import as_pass, quantile, tokens_per_s
 from benchmarks.run_files import add_merge, begin_run, merge_lists, run_command, write_run
+from benchmarks.server import Server
 from benchmarks.session import serving_arm
 from benchmarks.settings import (
     CPU_COMMON,
@@ -52,6 +54,7 @@ from benchmarks.settings import (
     plan_with,
     words,
 )
+from benchmarks.stalls import stalls, trace_of
 from benchmarks.tables import table
 
 GPU_FORCED = ("--skip-tokenizer-init", "--random-seed", "1")
@@ -89,6 +92,9 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--peaks", type=numbers, default=PEAKS, help="requests a second [40,120]")
     run_.add_argument("--seconds", type=float, default=10.0, help="of arrivals [10]")
     run_.add_argument("--longest", type=float, default=1.0, help="scales the lengths [1]")
+    run_.add_argument(
+        "--trace-s", type=float, default=0.0, help="then so long a trace at the first peak [0]"
+    )
     run_.add_argument(
         "--beside", action="store_true", help="an arm on each of CUDA_VISIBLE_DEVICES, then swapped"
     )
@@ -142,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
     deadline = time.monotonic() + args.deadline
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     record, path = begin_run(args, "defaults")
-    record |= {"passes": [], "starts": []}
+    record |= {"passes": [], "starts": [], "stalls": {}}
     seats = turns(args)
     with tempfile.TemporaryDirectory(prefix="defaults-bench-") as scratch:
         for number, turn in enumerate(seats):
@@ -154,6 +160,8 @@ def run(args: argparse.Namespace) -> int:
             keep_logs([seat.arm for seat in turn], folder, path.with_suffix(".log"))
             write_run(record, path)
     print(pass_table(record["passes"]))
+    for arm, rows in record["stalls"].items():
+        print(table((f"{arm}, traced", "phase", "call", "operation", "times", "ms"), rows[:12]))
     wanted = sum(map(len, seats)) * args.repeats * len(args.peaks) * len(CHANCES)
     return 1 if len(record["passes"]) < wanted else 0
 
@@ -192,6 +200,8 @@ def serve(
     arm = seat.arm
     plan = plan_with(args, folder, CPU_COMMON if args.dry_cpu else GPU_FORCED)
     environment = {**plan.environment, **PYTHON_TREE}
+    if args.trace_s:
+        environment[RANGES_ENV] = "1"
     if seat.gpu is not None:
         environment["CUDA_VISIBLE_DEVICES"] = seat.gpu
     if seat.cores is not None:
@@ -211,7 +221,21 @@ def serve(
                 record["passes"].append(with_figures(load | made | spent))
                 if not seat.number:
                     write_run(record, path)
+        if args.trace_s:
+            record["stalls"][arm.name] = stalls_under_load(server, args, folder / "trace")
     record["starts"].append(measured)
+
+
+def stalls_under_load(server: Server, args: argparse.Namespace, folder: Path) -> list[list[Any]]:
+    """Returns where the CPU or the GPU waited, at steady arrivals of requests that often hold."""
+    rate, before_s = args.peaks[0], args.seconds / 2
+    sent = arrivals(before_s + args.trace_s, rate, rate, 0, args.longest, CHANCES[-1:])
+    with ThreadPoolExecutor(1) as client:
+        answered = client.submit(send_arrivals, server, sent, PROMPTS_APART - 1)
+        time.sleep(before_s)
+        events = trace_of(server.url, folder, args.trace_s)
+        answered.result()
+    return stalls(events)
 
 
 def with_figures(one: Raw) -> dict[str, Any]:

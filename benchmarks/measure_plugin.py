@@ -8,6 +8,7 @@ and `/server_info`: every new command in the file is carried out, and answered, 
 for long enough, a marker file says so, without a question that would disturb the rounds.
 """
 
+import contextlib
 import json
 import os
 import time
@@ -16,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engine import Engine
+from benchmarks.stalls import RANGE
 
 CONTROL_ENV = "SLICE_BENCH_CONTROL"  # names the control file
+RANGES_ENV = "SLICE_BENCH_RANGES"  # set: phases are named in traces (benchmarks/stalls.py)
 ANSWER_KEY = "slice_bench"  # in internal_states[0]
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
@@ -112,6 +115,13 @@ class RequestLog:
                 self.finished.append((req.rid, first_ns, time_ns, len(req.output_ids)))
 
 
+def named_range(name: str) -> Any:
+    """Returns a context that a trace shows."""
+    import torch
+
+    return torch.profiler.record_function(name)
+
+
 class Phases:
     """How long the scheduler takes to pick, to launch and to process a batch, by kind of batch.
 
@@ -119,28 +129,37 @@ class Phases:
     processing waits for the result.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, named: Callable[[str], Any] | None = None) -> None:
+        """Takes what names a range in a trace, if traces are wanted."""
         self.took: dict[str, list[float]] = {}  # number and ms
+        self._named = named or (lambda _name: contextlib.nullcontext())
 
-    def around(self, phase: str, batch_of: Callable[[Any, Sequence[Any]], Any]) -> Any:
+    def around(self, phase: str, is_given: bool) -> Any:
         """Returns a hook around a method of the scheduler.
 
         Args:
             phase: What the method does.
-            batch_of: Returns the batch that a call was about, from its result and arguments.
+            is_given: The batch is its argument; else it is in the plan that it returns.
         """
 
         def hook(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            known = f"{phase} {kind_of(args[1])}" if is_given else phase
             start_ns = time.perf_counter_ns()
-            result = method(*args, **kwargs)
-            if (batch := batch_of(result, args)) is not None:
-                kind = "decode" if batch.forward_mode.is_decode() else "prefill"
-                took = self.took.setdefault(f"{phase} {kind}", [0, 0.0])
+            with self._named(f"{RANGE}{known}"):
+                result = method(*args, **kwargs)
+            batch = args[1] if is_given else result.batch_to_run
+            if batch is not None:
+                took = self.took.setdefault(f"{phase} {kind_of(batch)}", [0, 0.0])
                 took[0] += 1
                 took[1] = round(took[1] + (time.perf_counter_ns() - start_ns) / 1e6, 3)
             return result
 
         return hook
+
+
+def kind_of(batch: Any) -> str:
+    """Returns what is told apart of a batch."""
+    return "decode" if batch.forward_mode.is_decode() else "prefill"
 
 
 class Probe:
@@ -153,7 +172,7 @@ class Probe:
         self._command_id = 0
         self._engine: Engine | None = None
         self.build = Build()
-        self.phases = Phases()
+        self.phases = Phases(named_range if RANGES_ENV in os.environ else None)
         self.num_captures = {"before_ready": 0, "after_ready": 0}
         self._ready = False
         self._rounds: list[tuple[Any, ...]] = []
@@ -236,8 +255,8 @@ def register() -> None:
     def after(target: str, hook: Callable[..., Any]) -> None:
         HookRegistry.register(target, hook, HookType.AFTER)
 
-    def around(name: str, phase: str, batch_of: Callable[[Any, Sequence[Any]], Any]) -> None:
-        hook = probe.phases.around(phase, batch_of)
+    def around(name: str, phase: str, is_given: bool = True) -> None:
+        hook = probe.phases.around(phase, is_given)
         HookRegistry.register(f"{SCHEDULER}.{name}", hook, HookType.AROUND)
 
     def report(output: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
@@ -250,7 +269,7 @@ def register() -> None:
     before("torch.cuda.CUDAGraph.capture_begin", probe.count_capture)
     before(f"{SCHEDULER}.get_init_info", probe.mark_ready)
     after(f"{SCHEDULER}.process_batch_result", lambda _none, _self, *args: probe.record(*args))
-    around("get_next_batch_to_run", "pick", lambda plan, _args: plan.batch_to_run)
-    around("run_batch", "launch", lambda _result, args: args[1])
-    around("process_batch_result", "process", lambda _none, args: args[1])
+    around("get_next_batch_to_run", "pick", is_given=False)
+    around("run_batch", "launch")
+    around("process_batch_result", "process")
     after(f"{SCHEDULER}.get_internal_state", report)

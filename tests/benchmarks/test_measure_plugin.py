@@ -18,7 +18,7 @@ def test_a_phase_is_counted_by_the_kind_of_its_batch(monkeypatch: pytest.MonkeyP
     now = iter(range(0, 100_000_000, 2_000_000))  # every reading 2 ms after the last
     monkeypatch.setattr(time, "perf_counter_ns", lambda: next(now))
     phases = Phases()
-    launch = phases.around("launch", lambda _result, args: args[1])
+    launch = phases.around("launch", is_given=True)
     scheduler = object()
     for is_decode in (True, False, True):
         assert launch(lambda _self, _batch: "launched", scheduler, batch(is_decode)) == "launched"
@@ -27,6 +27,6 @@ def test_a_phase_is_counted_by_the_kind_of_its_batch(monkeypatch: pytest.MonkeyP
 
 def test_nothing_to_run_is_no_phase() -> None:
     phases = Phases()
-    pick = phases.around("pick", lambda plan, _args: plan.batch_to_run)
+    pick = phases.around("pick", is_given=False)
     pick(lambda _self: SimpleNamespace(batch_to_run=None), object())
     assert phases.took == {}
