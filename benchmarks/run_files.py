@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.matrix_summary import check_same_code
 from benchmarks.provenance import provenance
+from benchmarks.server import end_servers
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -64,4 +66,5 @@ def merge_lists(
 def run_command(parser: argparse.ArgumentParser, run: Command, merge: Command) -> int:
     """Runs the command that was asked for."""
     args = parser.parse_args()
+    signal.signal(signal.SIGINT, end_servers)
     return merge(args) if args.command == "merge" else run(args)

@@ -177,6 +177,23 @@ def _members(group: int) -> list[int]:
     return members
 
 
+_running: list[Server] = []  # of this process
+
+
+def end_servers(*_: Any) -> None:
+    """Ends every server, so that no thread waits for one any longer; handles SIGINT.
+
+    A server has a session of its own, and would outlive a benchmark that is killed because its
+    threads still wait.
+
+    Raises:
+        KeyboardInterrupt: Always.
+    """
+    for server in list(_running):
+        server.stop()
+    raise KeyboardInterrupt
+
+
 def write_whole(path: Path, text: str) -> None:
     """Replaces ``path`` so that a reader sees the old text or the new one."""
     scratch = path.with_suffix(".new")
@@ -199,6 +216,7 @@ def serving(
             launch, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
     server = Server(process, f"http://127.0.0.1:{port}", control, log)
+    _running.append(server)
     try:
         server.wait_ready(started, timeout_s)
         yield server
@@ -206,3 +224,4 @@ def serving(
         raise RuntimeError(f"{error!r}; the server's log ends:\n{server.log_tail()}") from error
     finally:
         server.stop()
+        _running.remove(server)

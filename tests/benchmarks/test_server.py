@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 from benchmarks.arms import ARMS, simulated_accept_length
 from benchmarks.models import ModelPair, prompt_ids, write_dummy_pair
 from benchmarks.server import GROUP, OURS, PLUGINS, Server, announce_plugins, server_environment
+from tests.hosts import REPO
 
 
 def test_an_announced_plugin_is_found_as_an_installed_one_would_be(tmp_path: Path) -> None:
@@ -112,3 +114,30 @@ def test_the_dummy_pair_is_a_target_and_an_eagle3_head_of_its_width(tmp_path: Pa
     assert draft["architectures"] == ["LlamaForCausalLMEagle3"]
     assert draft["hidden_size"] == target["hidden_size"]
     assert (target["num_hidden_layers"], draft["num_hidden_layers"]) == (32, 1)
+
+
+def test_an_interrupt_ends_servers_that_a_thread_waits_for(tmp_path: Path) -> None:
+    """A benchmark whose client thread would wait for ever on its server."""
+    script = """
+import signal, subprocess, threading
+from pathlib import Path
+from benchmarks import server
+signal.signal(signal.SIGINT, server.end_servers)
+process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+one = server.Server(process, "http://127.0.0.1:9", Path("control"), Path("log"))
+server._running.append(one)
+client = threading.Thread(target=process.wait)
+client.start()
+print(process.pid, flush=True)
+try:
+    client.join()
+finally:
+    client.join()
+"""
+    benchmark = subprocess.Popen([sys.executable, "-c", script], cwd=REPO, stdout=subprocess.PIPE)
+    assert benchmark.stdout is not None
+    served = int(benchmark.stdout.readline())
+    benchmark.send_signal(signal.SIGINT)
+    assert benchmark.wait(timeout=60) != 0
+    benchmark.stdout.close()
+    assert not Path(f"/proc/{served}").exists()
