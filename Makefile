@@ -13,12 +13,15 @@ setup:
 	@tools/setup_cpu.sh $(VENV)
 
 ## Everything CI runs: lint, format, types, results, unit and property tests, end-to-end tests.
+## What starts servers runs one after the other, the rest on two cores (tests/README.md).
 test: setup check
-	$(PY) -m pytest -m "not full"
+	$(PY) -m pytest -n 2 -m "not e2e and not full"
+	$(PY) -m pytest -m "e2e and not full"
 
 ## The same with every architecture and setting.
 test-full: setup check
-	$(PY) -m pytest
+	$(PY) -m pytest -n 2 -m "not e2e"
+	$(PY) -m pytest -m e2e
 
 check: setup
 	$(PY) -m ruff check .
@@ -26,7 +29,7 @@ check: setup
 	$(PY) -m mypy
 
 unit: setup
-	$(PY) -m pytest -m "not e2e and not contract"
+	$(PY) -m pytest -n 2 -m "not e2e and not contract"
 
 e2e: setup
 	$(PY) -m pytest -m "e2e and not full"

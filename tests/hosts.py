@@ -36,7 +36,11 @@ def wheel(version: str) -> Path:
     """Returns the released wheel of ``version``, downloading it on the first call."""
     folder = CACHE / "wheels"
     if not list(folder.glob(f"sglang-{version}-*.whl")):
+        folder.mkdir(parents=True, exist_ok=True)
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        only_wheels = ["--only-binary=:all:", "--dest", str(folder), f"sglang=={version}"]
-        subprocess.run([*pip, *only_wheels], check=True)
+        with tempfile.TemporaryDirectory(dir=folder) as partial:
+            only_wheels = ["--only-binary=:all:", "--dest", partial, f"sglang=={version}"]
+            subprocess.run([*pip, *only_wheels], check=True)
+            (found,) = Path(partial).iterdir()
+            found.rename(folder / found.name)  # whole, whoever else downloads at the same time
     return next(folder.glob(f"sglang-{version}-*.whl"))

@@ -1,0 +1,25 @@
+"""The map of the tests names every test there is, and says what `make test` leaves out."""
+
+import re
+
+from tests.docs.pages import links
+from tests.hosts import REPO
+
+TESTS = REPO / "tests"
+PAGE = (TESTS / "README.md").read_text()
+
+
+def test_every_test_stands_in_the_map() -> None:
+    named = {TESTS / target for target in links(PAGE)}
+    unnamed = [
+        str(path.relative_to(TESTS))
+        for path in sorted(TESTS.rglob("test_*.py"))
+        if path not in named and path.parent not in named
+    ]
+    assert unnamed == []
+
+
+def test_what_make_test_leaves_out_is_said() -> None:
+    for path in sorted((TESTS / "e2e").glob("test_*.py")):
+        (row,) = re.findall(rf"^\|.*\(e2e/{path.name}\) \| (.*) \|$", PAGE, re.MULTILINE)
+        assert ("full" in row) == ("mark.full" in path.read_text()), path.name
