@@ -65,9 +65,14 @@ def check(source_root: Path, contract: Iterable[Symbol] = CONTRACT) -> list[Mism
 
 def find_symbol(source: HostSource, symbol: Symbol) -> Found | None:
     """Returns what a host declares for one symbol of the contract, or None."""
+    found = (_find(source, symbol, name) for name in symbol.names)
+    return next((each for each in found if each is not None), None)
+
+
+def _find(source: HostSource, symbol: Symbol, name: str) -> Found | None:
     if not symbol.declared_in:
-        return source.find(symbol.module, symbol.name)
-    owner, _, member = symbol.name.partition(".")
+        return source.find(symbol.module, name)
+    owner, _, member = name.partition(".")
     if source.find(symbol.module, owner) is None:
         return None
     for place in symbol.declared_in:

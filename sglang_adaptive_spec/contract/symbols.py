@@ -6,6 +6,9 @@ it by keyword; a CALL also names every parameter that has no default. The call o
 fields of that dataclass.
 OVERRIDE repeats the host's whole list; several lists mean that each is known from a tested release.
 An OVERRIDE without a list redefines a property.
+
+A name may be `new|old` where a tested release has it under an older one. Code asks one function of
+host/ for whichever is there; both go with the last release that has the old name.
 """
 
 from __future__ import annotations
@@ -36,6 +39,12 @@ class Symbol:
     # Classes ("module:Class") that declare the member when its own class is built elsewhere;
     # declared in any one of them is enough.
     declared_in: tuple[str, ...] = ()
+    former_names: tuple[str, ...] = ()  # of older tested releases; like ``name``
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that a tested release may have it under, the newest first."""
+        return (self.name, *self.former_names)
 
     @property
     def path(self) -> str:
@@ -50,7 +59,10 @@ def of(owner: str, *rows: Row, declared_in: tuple[str, ...] = ()) -> tuple[Symbo
     """Returns the symbols of one class ("module:Class") or module ("module")."""
     module, _, class_name = owner.partition(":")
     prefix = f"{class_name}." if class_name else ""
-    return tuple(
-        Symbol(module, prefix + name, kind, why, tuple(signatures), declared_in)
-        for kind, name, why, *signatures in rows
-    )
+    symbols = []
+    for kind, written, why, *signatures in rows:
+        name, *former = (prefix + each for each in written.split("|"))
+        symbols.append(
+            Symbol(module, name, kind, why, tuple(signatures), declared_in, tuple(former))
+        )
+    return tuple(symbols)

@@ -59,7 +59,7 @@ IMPLIED = {
 # Redefined, but not functions.
 PROPERTIES = {"sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.last_shared_read_runner"}
 
-LEAVES = {symbol.name.rpartition(".")[2] for symbol in CONTRACT}
+LEAVES = {name.rpartition(".")[2] for symbol in CONTRACT for name in symbol.names}
 PATHS = {symbol.path for symbol in CONTRACT}
 DOTTED = re.compile(r"sglang(\.\w+)+")
 # Some of these put together what they hook: ATTENTION, module.Class and method.
