@@ -18,6 +18,7 @@ command after the other; each takes about 540 s:
 
 On an H100 the starts alone: `run --arms ours,none --repeats 0`, merged likewise; with
 --before COMMIT=FOLDER (benchmarks/arms.py) an earlier commit's, too, whose graphs must be ours.
+`--trace-s 1` has every arm traced under load after its passes: where CPU or GPU waited (stalls.py).
 """
 
 import argparse

@@ -233,7 +233,7 @@ CHECKS = {
     "rows-cpu.json": Check(rows.check_rows, rows.size_table),
     "ramp-h200.json": Check(ramp_summary.check_ramp, ramp_summary.arm_table),
     **dict.fromkeys(
-        ("overhead.json", "overhead-shared.json"),
+        ("overhead.json", "overhead-shared.json", "overhead-before-h200.json"),
         Check(overhead.check_overhead, overhead.figure_table),
     ),
     **dict.fromkeys(
