@@ -7,8 +7,8 @@ fields of that dataclass.
 OVERRIDE repeats the host's whole list; several lists mean that each is known from a tested release.
 An OVERRIDE without a list redefines a property.
 
-A name may be `new|old` where a tested release has it under an older one. Code asks one function of
-host/ for whichever is there; both go with the last release that has the old name.
+A name may be `new|old` where a tested release has it under an older one. host/ takes whichever is
+there, in one place (CONTRIBUTING.md); the old name goes with the last release that has it.
 """
 
 from __future__ import annotations
