@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 import traceback
-import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from typing import Any
 
 from benchmarks.acceptance import request_ids
 from benchmarks.arms import Arm
-from benchmarks.load import Window, post_generate, timed_window
+from benchmarks.load import Window, post_generate, post_json, timed_window
 from benchmarks.server import Server
 from benchmarks.session import INJECTED, Plan, serving_arm
 
@@ -174,9 +173,7 @@ def send_until_aborted(
 
 def abort_all(url: str) -> None:
     """Ends every request of a server."""
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"{url}/abort_request", b'{"abort_all": true}', headers)
-    urllib.request.urlopen(request, timeout=60).close()
+    post_json(f"{url}/abort_request", {"abort_all": True}, 60)
 
 
 def new_token_limit(

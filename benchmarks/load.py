@@ -169,11 +169,16 @@ def post_generate(
 ) -> list[dict[str, Any]]:
     """Sends one batch, greedily unless ``sampling`` says otherwise; ``fields`` join the body."""
     body = {"input_ids": prompts, "sampling_params": {"temperature": 0, **sampling}, **fields}
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"{url}/generate", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=timeout_s) as response:
-        answers: list[dict[str, Any]] = json.load(response)
+    answers: list[dict[str, Any]] = json.loads(post_json(f"{url}/generate", body, timeout_s))
     return answers
+
+
+def post_json(url: str, body: Mapping[str, Any], timeout_s: float) -> bytes:
+    """Sends a request; returns its answer."""
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=timeout_s) as response:
+        return bytes(response.read())
 
 
 def relative_spread(values: Sequence[float]) -> float:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engine import Engine
-from benchmarks.stalls import RANGE
 
 CONTROL_ENV = "SLICE_BENCH_CONTROL"  # names the control file
 RANGES_ENV = "SLICE_BENCH_RANGES"  # set: phases are named in traces (benchmarks/stalls.py)
+RANGE = "bench: "  # begins the name of a phase there
 ANSWER_KEY = "slice_bench"  # in internal_states[0]
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"

@@ -8,13 +8,14 @@ up, and what was it doing while the GPU had nothing to run?
 import gzip
 import json
 import time
-import urllib.request
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-RANGE = "bench: "  # begins the name of a phase in a trace
+from benchmarks.load import post_json
+from benchmarks.measure_plugin import RANGE
+
 LONG_US = 200.0  # a call or a gap shorter than that is not looked at
 LONGEST_US = 1e5  # and none lasts longer
 TRACE_TIMEOUT_S = 60.0
@@ -57,9 +58,9 @@ def trace_of(url: str, folder: Path, seconds: float) -> list[Event]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     body = {"output_dir": str(folder), "activities": ["CPU", "GPU"], "with_stack": False}
-    post(f"{url}/start_profile", body)
+    post_json(f"{url}/start_profile", body, TRACE_TIMEOUT_S)
     time.sleep(seconds)
-    post(f"{url}/stop_profile", {})
+    post_json(f"{url}/stop_profile", {}, TRACE_TIMEOUT_S)
     deadline = time.monotonic() + TRACE_TIMEOUT_S
     while time.monotonic() < deadline:
         if found := sorted(folder.rglob("*.trace.json.gz")):
@@ -67,13 +68,6 @@ def trace_of(url: str, folder: Path, seconds: float) -> list[Event]:
                 return list(json.load(trace)["traceEvents"])
         time.sleep(0.5)
     raise RuntimeError(f"no trace within {TRACE_TIMEOUT_S:.0f} s in {folder}")
-
-
-def post(url: str, body: Mapping[str, Any]) -> None:
-    """Sends a request whose answer says nothing."""
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    urllib.request.urlopen(request, timeout=TRACE_TIMEOUT_S).close()
 
 
 def stalls(events: Sequence[Event]) -> list[list[Any]]:

@@ -139,7 +139,7 @@ class Loop:
             counts: Returns what they accept at a tier that drafts.
             firsts: Returns whether their first drafts would hold.
         """
-        launched = self._controller.before_decode(DecodeBatch(len(requests), tuple(requests)))
+        launched = self._controller.before_decode(DecodeBatch(len(requests), requests))
         if self._late is not None:
             self._controller.observe(self._late, len(self._late))
         assert self._controller.counters.num_policy_errors == 0

@@ -101,7 +101,7 @@ def test_bad_requests_that_leave_deepen_the_batch_at_once() -> None:
     server.run(300, hazards)
     mixed_steps = server.steps[-1]
     good = tuple(f"r{idx}" for idx in range(1, 128, 2))
-    tier = policy.choose(DecodeBatch(len(good), tuple(good)))
+    tier = policy.choose(DecodeBatch(len(good), good))
     assert tier.num_steps > mixed_steps
     assert tier.num_steps == best_steps(hazards[1::2])
 
@@ -182,7 +182,7 @@ def test_a_probe_ends_although_its_results_never_come() -> None:
     hazards[:, 1:] = 0.02
     server.run(500, hazards)
     requests = tuple(f"r{idx}" for idx in range(8))
-    steps = [policy.choose(DecodeBatch(8, tuple(requests))).num_steps for _ in range(2000)]
+    steps = [policy.choose(DecodeBatch(8, requests)).num_steps for _ in range(2000)]
     runs = "".join("p" if step != 1 else "." for step in steps).split(".")
     assert 0 < max(map(len, runs)) <= MAX_PROBE_ROUNDS
     assert sum(map(bool, runs)) >= 3  # the next one is not held up
@@ -221,7 +221,7 @@ def test_every_choice_is_reachable(
     for size in sizes:
         requests = tuple(range(size))
         for _ in range(3):
-            tier = policy.choose(DecodeBatch(size, tuple(requests)))
+            tier = policy.choose(DecodeBatch(size, requests))
             assert tier in policy.ladder.of(size)
             counts = rng.integers(0, tier.num_steps + 1, size).tolist()
             policy.observe(Observation(tier, size, requests, counts))
@@ -235,7 +235,7 @@ def best_depth_at(hazard: float, batch_size: int) -> int:
     for uniform in rng.random((400, batch_size, MAX_STEPS)):
         counts = (uniform < hazard).cumprod(axis=1).sum(axis=1).tolist()
         policy.observe(Observation(chain_tier(MAX_STEPS), batch_size, requests, counts))
-    policy.choose(DecodeBatch(batch_size, tuple(requests)))
+    policy.choose(DecodeBatch(batch_size, requests))
     assert policy.decision is not None
     return policy.decision.best.num_steps
 
@@ -288,7 +288,7 @@ def test_without_any_cost_the_initial_tier_stays() -> None:
     policy = goodput(initial=5, slots={1: (0, 1, 3)}, is_seeded=False)
     requests = ("a", "b")
     for _ in range(300):
-        tier = policy.choose(DecodeBatch(2, tuple(requests)))
+        tier = policy.choose(DecodeBatch(2, requests))
         assert tier == chain_tier(3)  # the deepest of the slot that is no deeper than asked for
         policy.observe(Observation(tier, 2, requests, [0, 0]))
     assert policy.costs.asked == set()

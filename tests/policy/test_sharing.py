@@ -84,7 +84,7 @@ class Ranks:
             slower = 1.6 if phase % 5 == 4 else 1.0
             noise = 1 + 0.05 * float(self.rng.standard_normal())
             for rank in range(len(TIMERS)):
-                batch = DecodeBatch(size, tuple(requests), now_s=number * CLOCK_SKEWS[rank])
+                batch = DecodeBatch(size, requests, now_s=number * CLOCK_SKEWS[rank])
                 num_steps = self._decide(rank, batch)
                 self.clocks[rank].now_ms += round_ms(num_steps, size) * slower * noise
                 held = [min(count, num_steps) for count in counts]
