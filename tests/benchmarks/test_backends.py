@@ -215,6 +215,7 @@ def test_every_architecture_and_its_draft_are_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_on_the_cpu_host_every_text_is_that_of_none(tmp_path: Path) -> None:
     small = ("--max-total-tokens", "8192", "--new-tokens", "32", "--prompt-tokens", "16")
     given = ("--cases", "intel_amx-mla", "--deadline", "800")

@@ -25,6 +25,7 @@ def cell(one: dict[str, Any], acceptance: str) -> dict[str, Any]:
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_both_arms_are_measured_between_the_same_two_points(passes: dict[str, Any]) -> None:
     for one in passes.values():
         assert 0 < one["tiers_s"] < one["ready_s"]
@@ -32,12 +33,14 @@ def test_both_arms_are_measured_between_the_same_two_points(passes: dict[str, An
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_our_plugin_serves_in_our_arm_only(passes: dict[str, Any]) -> None:
     assert passes["builtin"]["plugin"] is None
     assert passes["ema-alternate"]["plugin"]["mode"] == "adaptive"
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_the_alternation_runs_every_tier_and_switches_are_timed(passes: dict[str, Any]) -> None:
     one = passes["ema-alternate"]
     rounds = [set(repeat["rounds"]) for repeat in cell(one, "natural")["repeats"]]
@@ -48,6 +51,7 @@ def test_the_alternation_runs_every_tier_and_switches_are_timed(passes: dict[str
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_the_injected_accept_length_is_seen_and_the_natural_one_is_not_it(
     passes: dict[str, Any],
 ) -> None:

@@ -24,6 +24,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_every_cell_has_windows_of_every_arm(result: dict[str, Any]) -> None:
     assert [(cell["batch_size"], cell["acceptance"]) for cell in result["cells"]] == [
         (4, "0.7"),
@@ -37,6 +38,7 @@ def test_every_cell_has_windows_of_every_arm(result: dict[str, Any]) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_what_was_accepted_is_what_was_to_be_injected(result: dict[str, Any]) -> None:
     for cell in result["cells"]:
         for arm in cell["windows"]:
@@ -44,6 +46,7 @@ def test_what_was_accepted_is_what_was_to_be_injected(result: dict[str, Any]) ->
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_only_our_arm_loads_our_plugin(result: dict[str, Any]) -> None:
     plugins = {server["arm"]: server["plugin"] for server in result["servers"]}
     assert plugins["static-3"] is None
@@ -51,6 +54,7 @@ def test_only_our_arm_loads_our_plugin(result: dict[str, Any]) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_every_hook_of_the_injection_finds_its_target() -> None:
     script = (
         "import os\n"

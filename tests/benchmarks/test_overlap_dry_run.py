@@ -20,6 +20,7 @@ def run(folder: Path, part: str, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_each_arm_runs_its_schedule_and_the_injected_acceptance(tmp_path: Path) -> None:
     record = run(tmp_path, "run", *WINDOWS)
     result = merged([record])
@@ -38,6 +39,7 @@ def test_each_arm_runs_its_schedule_and_the_injected_acceptance(tmp_path: Path) 
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_a_schema_is_served_in_both_schedules(tmp_path: Path) -> None:
     given = (*write_prompts(tmp_path, ["prose"]), "--new-tokens", "64")
     result = merged([run(tmp_path, "grammar", *given)])

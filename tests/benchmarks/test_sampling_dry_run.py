@@ -35,6 +35,7 @@ def result(out: Path) -> dict[str, Any]:
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_every_position_of_every_prompt_has_its_samples(result: dict[str, Any]) -> None:
     assert [cell["name"] for cell in result["cells"]] == ["t0.8", "top_p"]
     for cell in result["cells"]:
@@ -46,6 +47,7 @@ def test_every_position_of_every_prompt_has_its_samples(result: dict[str, Any]) 
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_the_tier_changes_every_round_and_none_has_no_depth(result: dict[str, Any]) -> None:
     for cell in result["cells"]:
         assert set(cell["rounds"]["ema-alternate"]) == {"0", "1", "3", "5", "7"}
@@ -55,6 +57,7 @@ def test_the_tier_changes_every_round_and_none_has_no_depth(result: dict[str, An
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_greedy_text_is_that_of_no_speculation(result: dict[str, Any]) -> None:
     (compared,) = result["greedy"]["raw"]["ema-alternate"]
     assert len(compared["agreed"]) == 8
@@ -62,5 +65,6 @@ def test_greedy_text_is_that_of_no_speculation(result: dict[str, Any]) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_a_run_leaves_two_files(out: Path) -> None:
     assert sorted(path.name for path in out.iterdir()) == ["sampling-1.json", "sampling-1.log"]

@@ -13,6 +13,7 @@ SMALL = ("--max-total-tokens", "8192", "--prompt-tokens", "16",
 
 
 @pytest.mark.e2e
+@pytest.mark.full
 def test_both_ranks_take_the_same_decisions(tmp_path: Path) -> None:
     record = dry_run(tmp_path, "tensor_parallel", "run", *SMALL, environment=RANK_CORES)
     first, second = record["ranks"]

@@ -48,13 +48,11 @@ def architecture(
     return Launch(name, target, arguments, host=host, overlap=True, plugins=plugins, strict=True)
 
 
-QUICK = [
+QUICK = [architecture("gemma3", "gemma3-eagle3")]
+FULL = [
     # Without lengths on the CPU, from which the host would compute positions at zero steps.
     architecture("qwen2.5-vl", "qwen2.5-vl-eagle3", walk="hidden_rows"),
     architecture("qwen3-moe", "eagle3"),
-    architecture("gemma3", "gemma3-eagle3"),
-]
-FULL = [
     architecture("qwen3-vl", "qwen3-vl-eagle3", walk="hidden_rows"),
     architecture("qwen2", "eagle3"),
     architecture("qwen3", "eagle3"),
