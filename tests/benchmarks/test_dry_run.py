@@ -6,6 +6,8 @@ import pytest
 
 from tests.benchmarks.dry_run import dry_run
 
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
+
 SMALL = ("--repeats", "2", "--prompt-tokens", "16", "--batches", "3",
          "--new-tokens", "32", "--new-tokens-sim", "64",
          "--settle-tokens", "20", "--settle-tokens-sim", "20")  # fmt: skip
@@ -24,23 +26,17 @@ def cell(one: dict[str, Any], acceptance: str) -> dict[str, Any]:
     return dict(next(each for each in one["cells"] if each["acceptance"] == acceptance))
 
 
-@pytest.mark.e2e
-@pytest.mark.full
 def test_both_arms_are_measured_between_the_same_two_points(passes: dict[str, Any]) -> None:
     for one in passes.values():
         assert 0 < one["tiers_s"] < one["ready_s"]
         assert one["captures"] == {"before_ready": 0, "after_ready": 0}  # a CPU captures nothing
 
 
-@pytest.mark.e2e
-@pytest.mark.full
 def test_our_plugin_serves_in_our_arm_only(passes: dict[str, Any]) -> None:
     assert passes["builtin"]["plugin"] is None
     assert passes["ema-alternate"]["plugin"]["mode"] == "adaptive"
 
 
-@pytest.mark.e2e
-@pytest.mark.full
 def test_the_alternation_runs_every_tier_and_switches_are_timed(passes: dict[str, Any]) -> None:
     one = passes["ema-alternate"]
     rounds = [set(repeat["rounds"]) for repeat in cell(one, "natural")["repeats"]]
@@ -50,8 +46,6 @@ def test_the_alternation_runs_every_tier_and_switches_are_timed(passes: dict[str
     assert set(cell(one, "natural")["took_us"]) == {"choose", "observe"}
 
 
-@pytest.mark.e2e
-@pytest.mark.full
 def test_the_injected_accept_length_is_seen_and_the_natural_one_is_not_it(
     passes: dict[str, Any],
 ) -> None:

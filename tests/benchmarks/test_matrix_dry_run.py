@@ -10,6 +10,8 @@ from benchmarks.matrix_summary import luck, merged
 from tests.benchmarks.dry_run import dry_run
 from tests.hosts import REPO
 
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
+
 SMALL = ("--max-total-tokens", "8192", "--prompt-tokens", "16",
          "--window-s", "4", "--windows", "1", "--settle-s", "0.5",
          "--repeats", "2")  # fmt: skip
@@ -23,8 +25,6 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return merged([dry_run(out, "matrix", "run", *SMALL, "--arms", "static-3,goodput", *cells)])
 
 
-@pytest.mark.e2e
-@pytest.mark.full
 def test_every_cell_has_windows_of_every_arm(result: dict[str, Any]) -> None:
     assert [(cell["batch_size"], cell["acceptance"]) for cell in result["cells"]] == [
         (4, "0.7"),
@@ -37,24 +37,18 @@ def test_every_cell_has_windows_of_every_arm(result: dict[str, Any]) -> None:
         }
 
 
-@pytest.mark.e2e
-@pytest.mark.full
 def test_what_was_accepted_is_what_was_to_be_injected(result: dict[str, Any]) -> None:
     for cell in result["cells"]:
         for arm in cell["windows"]:
             assert abs(luck(cell, arm)) < 5, (cell["acceptance"], arm)
 
 
-@pytest.mark.e2e
-@pytest.mark.full
 def test_only_our_arm_loads_our_plugin(result: dict[str, Any]) -> None:
     plugins = {server["arm"]: server["plugin"] for server in result["servers"]}
     assert plugins["static-3"] is None
     assert plugins["goodput"]["mode"] == "adaptive"
 
 
-@pytest.mark.e2e
-@pytest.mark.full
 def test_every_hook_of_the_injection_finds_its_target() -> None:
     script = (
         "import os\n"

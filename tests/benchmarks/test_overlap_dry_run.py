@@ -9,6 +9,8 @@ from benchmarks.matrix_summary import luck
 from benchmarks.overlap_summary import merged
 from tests.benchmarks.dry_run import dry_run, write_prompts
 
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
+
 SMALL = ("--max-total-tokens", "8192", "--batches", "4", "--repeats", "2", "--deadline", "800")
 WINDOWS = ("--prompt-tokens", "16", "--window-s", "4", "--windows", "1", "--settle-s", "0.5")
 ARMS = ("goodput", "goodput-no-overlap")
@@ -19,8 +21,6 @@ def run(folder: Path, part: str, *arguments: str) -> dict[str, Any]:
     return dry_run(folder, "overlap", part, *SMALL, "--arms", ",".join(ARMS), *arguments)
 
 
-@pytest.mark.e2e
-@pytest.mark.full
 def test_each_arm_runs_its_schedule_and_the_injected_acceptance(tmp_path: Path) -> None:
     record = run(tmp_path, "run", *WINDOWS)
     result = merged([record])
@@ -38,8 +38,6 @@ def test_each_arm_runs_its_schedule_and_the_injected_acceptance(tmp_path: Path) 
     assert "'disable_overlap_schedule': True" in log
 
 
-@pytest.mark.e2e
-@pytest.mark.full
 def test_a_schema_is_served_in_both_schedules(tmp_path: Path) -> None:
     given = (*write_prompts(tmp_path, ["prose"]), "--new-tokens", "64")
     result = merged([run(tmp_path, "grammar", *given)])

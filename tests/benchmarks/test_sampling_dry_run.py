@@ -14,6 +14,8 @@ from benchmarks.sampling_summary import merged
 from benchmarks.sampling_tables import figure_table
 from tests.benchmarks.dry_run import dry_run, write_prompts
 
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
+
 SMALL = ("--max-total-tokens", "8192", "--samples", "96", "--batch", "8", "--in-flight", "1",
          "--greedy-tokens", "24", "--concurrency", "4", "--deadline", "800")  # fmt: skip
 PHASES = ("prose", "code", "json", "low")
@@ -34,8 +36,6 @@ def result(out: Path) -> dict[str, Any]:
     return merged([json.loads((out / "sampling-1.json").read_text())])
 
 
-@pytest.mark.e2e
-@pytest.mark.full
 def test_every_position_of_every_prompt_has_its_samples(result: dict[str, Any]) -> None:
     assert [cell["name"] for cell in result["cells"]] == ["t0.8", "top_p"]
     for cell in result["cells"]:
@@ -46,8 +46,6 @@ def test_every_position_of_every_prompt_has_its_samples(result: dict[str, Any]) 
     assert "distance found" in figure_table(result)
 
 
-@pytest.mark.e2e
-@pytest.mark.full
 def test_the_tier_changes_every_round_and_none_has_no_depth(result: dict[str, Any]) -> None:
     for cell in result["cells"]:
         assert set(cell["rounds"]["ema-alternate"]) == {"0", "1", "3", "5", "7"}
@@ -56,15 +54,11 @@ def test_the_tier_changes_every_round_and_none_has_no_depth(result: dict[str, An
         assert set(cell["rounds"]["none"]) == {"none"}
 
 
-@pytest.mark.e2e
-@pytest.mark.full
 def test_greedy_text_is_that_of_no_speculation(result: dict[str, Any]) -> None:
     (compared,) = result["greedy"]["raw"]["ema-alternate"]
     assert len(compared["agreed"]) == 8
     assert result["greedy"]["identical"] == {"ema-alternate": 1.0}
 
 
-@pytest.mark.e2e
-@pytest.mark.full
 def test_a_run_leaves_two_files(out: Path) -> None:
     assert sorted(path.name for path in out.iterdir()) == ["sampling-1.json", "sampling-1.log"]

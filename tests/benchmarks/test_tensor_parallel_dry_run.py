@@ -8,12 +8,12 @@ from benchmarks.rank_log_plugin import BLOCK_ROUNDS
 from tests.benchmarks.dry_run import dry_run
 from tests.e2e.server import RANK_CORES
 
+pytestmark = [pytest.mark.e2e, pytest.mark.full]
+
 SMALL = ("--max-total-tokens", "8192", "--prompt-tokens", "16",
          "--num-rounds", "1", "--deadline", "800")  # fmt: skip
 
 
-@pytest.mark.e2e
-@pytest.mark.full
 def test_both_ranks_take_the_same_decisions(tmp_path: Path) -> None:
     record = dry_run(tmp_path, "tensor_parallel", "run", *SMALL, environment=RANK_CORES)
     first, second = record["ranks"]
