@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arms import ARMS, add_before, earlier, is_earlier
-from benchmarks.differences import at_least, differences, keys, measured_on
+from benchmarks.differences import GPU, at_least, differences, keys, measured_on
 from benchmarks.figures import HEADER, Figure, Ratio, exact, ratio_of_pairs
 from benchmarks.fleet import Visit, keep_logs, new_token_limit, serving_fleet, visit
 from benchmarks.load import Window
@@ -70,11 +70,12 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="overhead-bench-") as scratch:
         plan = fleet_plan(args, Path(scratch))
         with serving_fleet(arms, plan, deadline) as engines:
-            for batch_size, acceptance in cells_of(args.batches, args.acceptances):
-                limit = new_token_limit(
-                    args.max_total_tokens, args.context_length, args.prompt_tokens, batch_size
-                )
-                for repeat in range(args.first_repeat, args.first_repeat + args.repeats):
+            # Every cell once before any twice: at the deadline all have as many pairs.
+            for repeat in range(args.first_repeat, args.first_repeat + args.repeats):
+                for batch_size, acceptance in cells_of(args.batches, args.acceptances):
+                    limit = new_token_limit(
+                        args.max_total_tokens, args.context_length, args.prompt_tokens, batch_size
+                    )
                     wanted = Visit(
                         acceptance, batch_size, repeat, args.settle_s, args.window_s, timing=True
                     )
@@ -96,14 +97,17 @@ def run(args: argparse.Namespace) -> int:
 def as_record(arm: str, wanted: Visit, window: Window, answer: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a window as it is kept in the file: the calls of its own rounds, at the end."""
     num_rounds = sum(window.rounds.values())
+    took_ns = {stage: took[-num_rounds:] for stage, took in answer["took_ns"].items()}
     return {
         "arm": arm,
         "batch_size": wanted.batch_size,
         "acceptance": wanted.acceptance,
         "repeat": wanted.repeat,
         "took_us": {
-            stage: round(statistics.fmean(took[-num_rounds:]) / 1e3, 3)
-            for stage, took in answer["took_ns"].items()
+            stage: round(statistics.fmean(took) / 1e3, 3) for stage, took in took_ns.items()
+        },
+        "median_us": {
+            stage: round(statistics.median(took) / 1e3, 3) for stage, took in took_ns.items()
         },
         "clock_us": round(statistics.median(answer["clock_ns"]) / 1e3, 3),
         "round_us": round(window.seconds / num_rounds * 1e6, 3),
@@ -144,12 +148,12 @@ def _mean(values: Sequence[float]) -> float:
     return statistics.fmean(values)
 
 
-def check_overhead(result: Raw) -> list[str]:
+def check_overhead(result: Raw, gpu: str = GPU) -> list[str]:
     """Returns what is wrong with the shape or the figures of the result."""
     problems = keys("file", result, {"provenance", "us_per_round", "share_of_round", "raw"})
     if problems:
         return problems
-    problems += measured_on(result["provenance"])
+    problems += measured_on(result["provenance"], gpu)
     by_size = times(result["raw"])
     problems += at_least("raw", by_size, BATCH_SIZES)
     problems += [
@@ -172,12 +176,16 @@ def figure_table(result: Raw) -> str:
 
 
 def over_earlier(windows: Sequence[Raw]) -> list[Figure]:
-    """Returns what a round costs over an earlier commit's, in pairs of windows, where one ran."""
+    """Returns what a round costs over an earlier commit's, in pairs of windows, where one ran.
+
+    A window's round is the median of its rounds: the mean of some forty is that of the few whose
+    thread the machine set aside, and differs by a third from window to window.
+    """
 
     def us_of(arm: str) -> dict[tuple[Any, ...], float]:
         cell = ("batch_size", "acceptance", "repeat")
         return {
-            tuple(each[name] for name in cell): sum(each["took_us"].values())
+            tuple(each[name] for name in cell): sum(each["median_us"].values())
             for each in windows
             if each["arm"] == arm
         }

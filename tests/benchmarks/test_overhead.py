@@ -20,6 +20,7 @@ def window(batch_size: int, repeat: int, arm: str = "goodput") -> dict[str, Any]
         "acceptance": "0.7",
         "repeat": repeat,
         "took_us": {"choose": 20.0 + repeat, "observe": 10.0},
+        "median_us": {"choose": 15.0 + repeat, "observe": 15.0},
         "round_us": 10000.0,
         "rounds": {"3": 100},
     }
@@ -38,14 +39,15 @@ def result() -> dict[str, Any]:
 
 
 def test_only_the_calls_of_the_window_s_own_rounds_count() -> None:
-    took_ns = {"choose": [90_000] * 5 + [1000, 3000], "observe": [70_000] * 9 + [5000, 5000]}
+    took_ns = {"choose": [90_000] * 5 + [1000, 1000, 10_000], "observe": [70_000] * 9 + [5000] * 3}
     made = as_record(
         "goodput",
         Visit("0.7", 4, 1, 0.1, 0.5),
-        Window(20, 0.004, {"3": 2}, 0),
+        Window(20, 0.006, {"3": 3}, 0),
         {"took_ns": took_ns, "clock_ns": [100, 200, 9000]},
     )
-    assert made["took_us"] == {"choose": 2.0, "observe": 5.0}
+    assert made["took_us"] == {"choose": 4.0, "observe": 5.0}
+    assert made["median_us"] == {"choose": 1.0, "observe": 5.0}
     assert made["clock_us"] == 0.2
     assert made["round_us"] == 2000.0
 
@@ -69,7 +71,7 @@ def test_an_earlier_commit_is_compared_in_pairs(
         if each["arm"] == "goodput"
     ]
     for each in result["raw"]:
-        each["took_us"]["observe"] += extra_us
+        each["median_us"]["observe"] += extra_us
     found = over_earlier([*result["raw"], *earlier])
     assert [figure.verdict for figure in found] == verdicts
     assert found[0].claim == "us a round over those at-15bedd4, 9 pairs"
