@@ -15,8 +15,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
+
+from benchmarks.provenance import RESULTS
 
 SEED_ENV = "BENCH_INJECT_SEED"  # set in a server: inject, with this seed
 OURS_ENV = "BENCH_INJECT_OURS"  # set: our plugin serves, whose zero-step rounds look at drafts, too
@@ -27,7 +28,7 @@ _IN_REQUEST_ID = re.compile(r"p(\d\.\d+)-")
 
 
 TREES = {"4": "1-4-5", "8": "1-8-9", "9": "2-4-10", "11": "5-4-12", "15": "3-4-16", "23": "5-4-24"}
-LIFTS = Path(__file__).parent / "results" / "tree-acceptance.json"
+LIFTS = RESULTS / "tree-acceptance.json"
 
 
 class Shape(NamedTuple):

@@ -12,10 +12,7 @@ from sglang_adaptive_spec.tiers import Tier, chain_tier
 # The host's built-in default config and ours of the same content: the same tiers in both arms.
 SAME_CONFIG = "host-default"
 ALL_TIERS = {"1": {"candidate_steps": [0, 1, 3, 5, 7]}}
-PLAIN_ONLY = {"1": {"candidate_steps": [0]}}
 EARLIER = "at-"  # begins the name of an arm that an earlier commit serves
-# Arms that never change their depth: candidates for the best static setting.
-STATIC_ARMS = ("none", "static-1", "static-3", "static-5", "static-7")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +25,6 @@ class Arm:
     policy: str = "own"  # or: alternate
     extra: tuple[str, ...] = ()  # arguments that come last, so that they win over shared ones
     environment: Mapping[str, str] | None = None  # beside that of all servers
-
-    @property
-    def is_static(self) -> bool:
-        """Whether this arm never changes its depth."""
-        return self.name in STATIC_ARMS
 
     @property
     def is_ours(self) -> bool:
@@ -99,7 +91,6 @@ ARMS = {
         Arm("ema", (*OURS, "--speculative-adaptive-config", SAME_CONFIG)),
         Arm("goodput", OURS),
         Arm("ema-alternate", OURS, ALL_TIERS, policy="alternate"),
-        Arm("plain", OURS, PLAIN_ONLY),
         Arm("goodput-trees", OURS, WITH_TREES),
         *(static(Tier(*shape)) for shape in TREES),
     )
@@ -141,16 +132,3 @@ def earlier(arm: Arm, before: str | None) -> list[Arm]:
 def is_earlier(arm: str) -> bool:
     """Whether an earlier commit serves the arm of this name."""
     return arm.startswith(EARLIER)
-
-
-def simulated_accept_length(acceptance: str) -> float | None:
-    """Returns the accept length that ``simX`` injects, or None for ``natural``.
-
-    Raises:
-        ValueError: The name is neither.
-    """
-    if acceptance == "natural":
-        return None
-    if acceptance.startswith("sim"):
-        return float(acceptance[3:])
-    raise ValueError(f"acceptance {acceptance!r}: use natural, or sim and a length such as sim3.5.")

@@ -41,7 +41,7 @@ from benchmarks.differences import Gap, keys
 from benchmarks.figures import HEADER, Figure, exact
 from benchmarks.fleet import Engine, keep_logs, serving_fleet
 from benchmarks.load import Round, generate_closed
-from benchmarks.models import ModelPair, prompt_ids
+from benchmarks.models import ModelPair, prompt_ids, read_prompts
 from benchmarks.plant_plugin import FAULT_ENV
 from benchmarks.run_files import add_merge, begin_run, merge_lists, run_command, write_run
 from benchmarks.sampling import agreement, in_parallel
@@ -56,7 +56,6 @@ from benchmarks.settings import (
     fleet_plan,
     words,
 )
-from benchmarks.smollm2 import read_prompts
 from benchmarks.tables import table
 from sglang_adaptive_spec.tiers import Tier, chain_tier
 

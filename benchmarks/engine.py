@@ -11,11 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-# Switches per measured loop: long enough for a mean, short beside a request's timeout.
-NUM_SWITCHES = 2000
-# The host's own switch allocates, logs and appends to a list: fewer of them.
-NUM_HOST_SWITCHES = 100
-
 
 class Calls(NamedTuple):
     """The object and methods that decide about tiers in a scheduler."""
@@ -115,8 +110,6 @@ class Engine:
         if self._ours is not None:
             self._force(command["policy"])
         done = self._time(command["timing"])
-        if command["switches"]:
-            done["switch_us"] = self._switch_us()
         if command["costs"]:
             done["costs"] = self._costs()
         return done
@@ -159,33 +152,3 @@ class Engine:
         """Returns the round times that the policy knows by now, as its cache file holds them."""
         known = getattr(self._own_policy, "costs", None)
         return None if known is None else dict(known.to_dict())
-
-    def _switch_us(self) -> float | None:
-        """Returns the mean CPU time of a switch between the two deepest tiers, while idle."""
-        if self._ours is not None:
-            pool = self._ours.pool
-            before = pool.current
-            tiers: Sequence[Any] = [state.tier for state in pool.states][-2:]
-            return _mean_us(pool.activate, tiers, before, NUM_SWITCHES)
-        host = getattr(self._worker, "adaptive_controller", None)
-        if host is None:
-            return None
-        steps = host.candidate_steps[-2:]
-        return _mean_us(
-            host._activate, steps, self._worker.speculative_num_steps, NUM_HOST_SWITCHES
-        )
-
-
-def _mean_us(
-    activate: Callable[[Any], None], pair: Sequence[Any], before: Any, num_switches: int
-) -> float | None:
-    if len(pair) < 2:
-        return None
-    activate(pair[1])
-    turns = [pair[turn % 2] for turn in range(num_switches)]
-    start_ns = time.perf_counter_ns()
-    for tier in turns:
-        activate(tier)
-    took_ns = time.perf_counter_ns() - start_ns
-    activate(before)
-    return took_ns / num_switches / 1e3

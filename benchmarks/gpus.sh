@@ -48,9 +48,7 @@ defaults-pair          32100 defaults run --arms ours,none --beside --tag 1
 defaults-builtin       20000 defaults run --arms builtin --tag 2
 overhead               25700 overhead run --arms goodput --tag o1
 overlap-1              26300 overlap run --tag 1
-overlap-2              26900 overlap run --tag 2 \
-  --arms static-3-triton,static-3-triton-plan-stream,goodput-triton
-overlap-3              27500 overlap grammar PAIR --tag 3
+overlap-2              27500 overlap grammar PAIR --tag 2
 sampling               28100 sampling run PAIR --tag 1
 sampling-of-host       31700 sampling run PAIR --cells min_p,top_k_top_p --seed 2 --tag 2
 backends               28700 backends run PAIR --new-tokens 64 --tag 1 --cases flashinfer,triton

@@ -5,7 +5,6 @@ ramp and the tail are outside. Times are the server's, taken where a round's res
 """
 
 import json
-import statistics
 import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -116,15 +115,16 @@ def _steps_of(each: Round) -> str:
 
 
 def generate(
-    url: str, prompts: Sequence[Sequence[int]], new_tokens: int, timeout_s: float = 300.0
+    url: str, prompts: Sequence[Sequence[int]], new_tokens: int, **sampling: Any
 ) -> list[dict[str, Any]]:
     """Sends ``prompts`` as one batch; returns answers of exactly ``new_tokens`` tokens.
 
     Raises:
-        RuntimeError: An answer is shorter or longer than asked for.
+        RuntimeError: An answer is shorter or longer than asked for, so that the part in which all
+            requests live is shorter than it seems.
     """
     answers = post_generate(
-        url, prompts, {"max_new_tokens": new_tokens, "ignore_eos": True}, timeout_s
+        url, prompts, {"max_new_tokens": new_tokens, "ignore_eos": True, **sampling}
     )
     lengths = {len(answer["output_ids"]) for answer in answers}
     if lengths != {new_tokens}:
@@ -179,8 +179,3 @@ def post_json(url: str, body: Mapping[str, Any], timeout_s: float) -> bytes:
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=timeout_s) as response:
         return bytes(response.read())
-
-
-def relative_spread(values: Sequence[float]) -> float:
-    """Returns (max - min) / median."""
-    return (max(values) - min(values)) / statistics.median(values)

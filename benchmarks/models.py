@@ -65,3 +65,9 @@ def prompt_ids(num_prompts: int, length_tokens: int, seed: int) -> list[list[int
     """Returns ``num_prompts`` random prompts; the same seed gives every arm the same ones."""
     rng = random.Random(seed)
     return [rng.choices(PROMPT_IDS, k=length_tokens) for _ in range(num_prompts)]
+
+
+def read_prompts(path: Path) -> dict[str, list[list[int]]]:
+    """Returns token ids per phase (``{"prose": [[..], ..], ..}``): no tokenizer is needed."""
+    phases: dict[str, list[list[int]]] = json.loads(path.read_text())
+    return phases

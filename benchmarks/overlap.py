@@ -5,18 +5,10 @@ Arms in pairs: with the overlap schedule (SGLang's default) and with --disable-o
 as in the matrix (benchmarks/matrix.py). `grammar` asks the SmolLM2 pair for JSON by a schema, where
 every round's mask waits for the tokens of the round before.
 
-A third variant lets the host plan on a stream of its own: SGLANG_ENABLE_OVERLAP_PLAN_STREAM=1
-(sglang 0.5.21 srt/environ.py:1368, read in srt/speculative/spec_utils.py:1171). EAGLE's verify then
-calls the backend's update_verify_buffers_to_fill_after_draft (eagle_worker_common.py:533), which
-FlashInfer and FA3 lack: the base class raises (layers/attention/base_attn_backend.py:258). Triton
-has it, so the variant is compared there; what refuses to start is kept as `refused`.
-
 On the machine with the H200, from the project's root (T, P as in benchmarks/transition.py):
 
     python3 -m benchmarks.overlap run --git-sha SHA --out $OUT --tag 1
-    python3 -m benchmarks.overlap run --git-sha SHA --out $OUT --tag 2 \\
-        --arms static-3-triton,static-3-triton-plan-stream,goodput-triton
-    python3 -m benchmarks.overlap grammar --target T --prompts P --git-sha SHA --out $OUT --tag 3
+    python3 -m benchmarks.overlap grammar --target T --prompts P --git-sha SHA --out $OUT --tag 2
     # then anywhere:
     python3 -m benchmarks.overlap merge runs/overlap-*.json \\
         --result benchmarks/results/overlap-h200.json
@@ -38,8 +30,9 @@ from typing import Any
 from benchmarks import matrix_tables, overlap_summary
 from benchmarks.arms import ARMS, Arm
 from benchmarks.fleet import Engine, keep_logs, serving_fleet
-from benchmarks.load import post_generate, steady_window
+from benchmarks.load import generate, steady_window
 from benchmarks.matrix import MAX_TOTAL_TOKENS, add_visit_flags, visit_cells
+from benchmarks.models import read_prompts
 from benchmarks.run_files import (
     add_merge,
     begin_run,
@@ -50,29 +43,15 @@ from benchmarks.run_files import (
 )
 from benchmarks.session import Plan, as_raw
 from benchmarks.settings import add_fleet_flags, fleet_plan, numbers, words
-from benchmarks.smollm2 import read_prompts
 
 SYNCHRONOUS = ("--disable-overlap-schedule",)
-ON_TRITON = ("--attention-backend", "triton")
-WITH_PLAN_STREAM = {"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}
 # The CPU host's own switch: SGLang turns the overlap schedule off on a CPU (patches/cpu).
 CPU_OVERLAP = {"SGLANG_CPU_HOST_OVERLAP": "1"}
 
 
 def variants(base: Arm) -> list[Arm]:
-    """Returns an arm with and without overlap, on Triton, and with the host's plan stream."""
-    name, draft_only = base.name, bool(base.speculative)
-    made = [base, replace(base, name=f"{name}-no-overlap", extra=SYNCHRONOUS)]
-    if draft_only:
-        triton = replace(base, name=f"{name}-triton", extra=ON_TRITON)
-        made += [
-            triton,
-            *(
-                replace(each, name=f"{each.name}-plan-stream", environment=WITH_PLAN_STREAM)
-                for each in (base, triton)
-            ),
-        ]
-    return made
+    """Returns an arm with and without overlap."""
+    return [base, replace(base, name=f"{base.name}-no-overlap", extra=SYNCHRONOUS)]
 
 
 OVERLAP_ARMS = {
@@ -224,17 +203,9 @@ def grammar_cells(
 def constrained_window(
     engine: Engine, kind: str, batch: Sequence[Sequence[int]], new_tokens: int
 ) -> dict[str, Any]:
-    """Sends one batch; returns the part of it in which all requests lived.
-
-    Raises:
-        RuntimeError: An answer ended before its limit, so that the window is shorter than it seems.
-    """
+    """Sends one batch; returns the part of it in which all requests lived."""
     engine.server.command()
-    sampling = {"max_new_tokens": new_tokens, "ignore_eos": True, **KINDS[kind]}
-    answers = post_generate(engine.server.url, batch, sampling)
-    lengths = {len(answer["output_ids"]) for answer in answers}
-    if lengths != {new_tokens}:
-        raise RuntimeError(f"asked for {new_tokens} tokens per request, got lengths {lengths}.")
+    generate(engine.server.url, batch, new_tokens, **KINDS[kind])
     return as_raw(steady_window(engine.server.rounds(), len(batch)))
 
 

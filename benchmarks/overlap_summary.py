@@ -29,13 +29,7 @@ BATCH_SIZES, ACCEPTANCE = (1, 4, 32), "0.7"
 GRAMMAR_BATCH_SIZES, KINDS = (1, 8, 32), ("schema", "free")
 PAIRS = {"static-3": "static-3-no-overlap", "goodput": "goodput-no-overlap"}
 NEEDED = {arm for pair in PAIRS.items() for arm in pair}
-OTHER_PAIRS = {
-    "none": "none-no-overlap",
-    "static-3-triton-plan-stream": "static-3-triton",
-    "goodput-triton-plan-stream": "goodput-triton",
-    "static-3-plan-stream": "static-3",
-    "goodput-plan-stream": "goodput",
-}
+OTHER_PAIRS = {"none": "none-no-overlap"}
 GRAMMAR_KEYS = {"batch_size", "kind", "tokens_per_s", "stderr", "raw", "ms_per_token", "windows"}
 REPEAT_KEYS = ("repeat", "num_tokens", "seconds", "rounds", "num_eager_rounds")
 MIN_WINDOWS = 3

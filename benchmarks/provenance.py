@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "current"
+ARCHIVE = RESULTS.with_name("archive")
 CODE = "sglang_adaptive_spec"
 SUFFIXES = (".py", ".json")  # what runs
 

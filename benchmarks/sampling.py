@@ -44,6 +44,7 @@ from benchmarks import sampling_summary, sampling_tables
 from benchmarks.arms import ALL_TIERS, ARMS, OURS, Arm
 from benchmarks.fleet import Engine, keep_logs, serving_fleet
 from benchmarks.load import Round, generate_closed, post_generate
+from benchmarks.models import read_prompts
 from benchmarks.run_files import (
     add_merge,
     begin_run,
@@ -63,7 +64,6 @@ from benchmarks.sampling_summary import (
 )
 from benchmarks.session import Plan
 from benchmarks.settings import add_fleet_flags, fleet_plan, numbers, words
-from benchmarks.smollm2 import read_prompts
 from benchmarks.wide_head import widen_head
 
 TOO_EAGER, EAGER = (("--speculative-accept-threshold-single", limit) for limit in ("0.2", "0.5"))

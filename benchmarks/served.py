@@ -26,11 +26,11 @@ import numpy as np
 
 from benchmarks.acceptance import expected_tokens, probabilities, shape_of
 from benchmarks.matrix_summary import STATIC
+from benchmarks.provenance import RESULTS
 from benchmarks.server_costs import ServerCosts
 from benchmarks.simulator import (
     COSTS,
     MATRIX,
-    RESULTS,
     SEEDS,
     Visitor,
     fresh_policy,

@@ -94,12 +94,7 @@ def plan_with(args: argparse.Namespace, scratch: Path, arguments: Sequence[str])
         environment=dict(CPU_ENVIRONMENT) if args.dry_cpu else {},
         folder=scratch,
         port=args.port,
-        acceptance=(),
-        batch_sizes=(),
-        repeats=args.repeats,
         prompt_tokens=args.prompt_tokens,
-        new_tokens={},
-        settle_tokens={},
         has_graphs=not args.dry_cpu,
         inject_seed=args.seed,
     )

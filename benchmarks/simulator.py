@@ -32,7 +32,7 @@ from benchmarks.differences import differences, keys
 from benchmarks.figures import HEADER, MET, MISSED, Figure, Ratio, exact, rank
 from benchmarks.load import Round, timed_windows
 from benchmarks.matrix_summary import expected_rate, settle_s_of
-from benchmarks.provenance import ROOT, provenance
+from benchmarks.provenance import RESULTS, provenance
 from benchmarks.server_costs import ServerCosts, keep_costs
 from benchmarks.tables import table
 from sglang_adaptive_spec.config.schema import load_config
@@ -49,7 +49,6 @@ from sglang_adaptive_spec.simulate.synthetic import (
 )
 from sglang_adaptive_spec.tiers import DecodeBatch, Observation, RoundTime, Tier
 
-RESULTS = ROOT / "benchmarks" / "results"
 COSTS, MATRIX = "costs-h200.json", "matrix-h200.json"
 ARM = "goodput"
 # Relative error of the periods that the policy itself starts with; as the golden tests.

@@ -33,7 +33,7 @@ from benchmarks.fleet import Engine, keep_logs, serving_fleet
 from benchmarks.load import generate_closed
 from benchmarks.matrix import PROMPT_SEED
 from benchmarks.matrix_summary import ARMS as ALL_ARMS
-from benchmarks.models import prompt_ids
+from benchmarks.models import prompt_ids, read_prompts
 from benchmarks.run_files import (
     add_merge,
     begin_run,
@@ -44,7 +44,6 @@ from benchmarks.run_files import (
 )
 from benchmarks.session import INJECTED
 from benchmarks.settings import add_fleet_flags, fleet_plan, numbers, words
-from benchmarks.smollm2 import read_prompts
 
 # Phases in order, by workload: (the phase's name, where its prompts come from, or the probability
 # that a draft is accepted).

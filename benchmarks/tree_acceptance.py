@@ -31,6 +31,7 @@ from benchmarks.differences import differences, keys
 from benchmarks.fleet import Engine, keep_logs, serving_fleet
 from benchmarks.load import post_generate
 from benchmarks.matrix_summary import check_same_code
+from benchmarks.models import read_prompts
 from benchmarks.run_files import (
     add_merge,
     begin_run,
@@ -40,7 +41,6 @@ from benchmarks.run_files import (
     write_run,
 )
 from benchmarks.settings import add_fleet_flags, fleet_plan, words
-from benchmarks.smollm2 import SLICE_PHASES, read_prompts
 from benchmarks.tables import table
 from sglang_adaptive_spec.tiers import Tier, chain_tier
 
@@ -53,6 +53,7 @@ TREES = tuple(
     )
 )
 SHAPES = {tier.label: tier for tier in (*CHAINS, *TREES)}
+PHASES = ("prose", "code", "json", "maths")  # of those that pack_pair.py writes
 SERVERS_AT_ONCE = 7
 MAX_TOTAL_TOKENS = 16384
 DIGITS = 4
@@ -108,7 +109,7 @@ def accepted(
 ) -> dict[str, list[int]]:
     """Returns tokens after the first, and rounds, of each phase."""
     found = {}
-    for phase in SLICE_PHASES:
+    for phase in PHASES:
         sampling = {"max_new_tokens": args.new_tokens, "ignore_eos": True}
         prompts = phases[phase][: args.num_prompts]
         metas = [
@@ -187,7 +188,7 @@ def shape_table(result: Raw) -> str:
         )
         for name, by_phase in result["accept_length"].items()
     ]
-    return table(("steps-topk-tokens", *SLICE_PHASES, "lift"), rows)
+    return table(("steps-topk-tokens", *PHASES, "lift"), rows)
 
 
 def merge(args: argparse.Namespace) -> int:

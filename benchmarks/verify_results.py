@@ -1,5 +1,8 @@
 """Checks every result file: each summary recomputed from its raw repeats, and its provenance.
 
+What later results replaced lies in results/archive/: its provenance is checked, its figures are
+what they were.
+
     python -m benchmarks.verify_results          # or: make verify-results
 
 A file passes if it has the agreed shape, its figures follow from the raw repeats beside them, and
@@ -13,7 +16,7 @@ import functools
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,15 +33,16 @@ from benchmarks import (
     rows,
     sampling_tables,
     simulator,
-    summary,
     tensor_parallel,
     transition_summary,
     tree_acceptance,
 )
-from benchmarks.differences import Gap, at_least, differences, keys, measured_on
+from benchmarks.differences import Gap
 from benchmarks.matrix_check import check_matrix
 from benchmarks.provenance import (
+    ARCHIVE,
     CODE,
+    RESULTS,
     ROOT,
     SUFFIXES,
     code_sha256,
@@ -47,29 +51,10 @@ from benchmarks.provenance import (
     is_ancestor,
 )
 from benchmarks.sampling_check import check_sampling
-from benchmarks.tables import target_table
 
-RESULTS = ROOT / "benchmarks" / "results"
 Raw = Mapping[str, Any]
 
 PROVENANCE_KEYS = {"git_sha", "code_sha256", "host_version", "gpu", "argv", "date"}
-SLICE_KEYS = {
-    "provenance",
-    "arms",
-    "overhead_us_per_round",
-    "switch_us",
-    "captures_after_ready",
-    "plain_over_none",
-    "smollm2",
-    "raw",
-}
-ARM_KEYS = {"ready_s", "tiers_s", "tiers_gb", "tokens_per_s", "raw"}
-PHASE_KEYS = {"tokens_per_s", "accept_length"}
-# What the slice must hold at least; more batch sizes or acceptances are welcome.
-BATCH_SIZES = {"1", "5", "8", "24", "48", "64", "100"}
-PLAIN_BATCH_SIZES = {"1", "16", "64", "128"}
-ACCEPTANCE = {"natural", "sim3.5"}
-MIN_REPEATS = 3
 
 
 def check_provenance(record: Raw, root: Path = ROOT) -> list[str]:
@@ -141,47 +126,6 @@ class Bare(ast.NodeTransformer):
         return None if is_text else node
 
 
-def check_slice(result: Raw) -> list[str]:
-    """Returns what is wrong with the shape or the figures of the first slice."""
-    problems = _slice_shape(result)
-    if problems:
-        return problems
-    passes = {name: arm["raw"] for name, arm in result["arms"].items()}
-    again = summary.build_result(result["provenance"], passes, result["raw"])
-    return differences(result, again, "")
-
-
-def _slice_shape(result: Raw) -> list[str]:
-    problems = keys("file", result, SLICE_KEYS)
-    problems += keys("arms", result.get("arms", {}), set(summary.REPORTED_ARMS))
-    if problems:
-        return problems
-    problems += measured_on(result["provenance"])
-    for name, arm in result["arms"].items():
-        problems += keys(f"arms.{name}", arm, ARM_KEYS)
-        if not problems:
-            problems += _arm_cells(name, arm)
-    problems += at_least("plain_over_none", result["plain_over_none"], PLAIN_BATCH_SIZES)
-    problems += at_least("overhead_us_per_round", result["overhead_us_per_round"], BATCH_SIZES)
-    problems += at_least("smollm2", result["smollm2"], set(summary.REPORTED_ARMS))
-    for arm, phases in result["smollm2"].items():
-        for phase, figures in phases.items():
-            problems += keys(f"smollm2.{arm}.{phase}", figures, PHASE_KEYS)
-    return problems
-
-
-def _arm_cells(name: str, arm: Raw) -> list[str]:
-    rates = arm["tokens_per_s"]
-    problems = at_least(f"arms.{name}.tokens_per_s", rates, ACCEPTANCE)
-    for acceptance, by_size in rates.items():
-        problems += at_least(f"arms.{name}.tokens_per_s.{acceptance}", by_size, BATCH_SIZES)
-        for size in by_size:
-            count = len(summary.repeats_of(arm["raw"], acceptance, size))
-            if count < MIN_REPEATS:
-                problems.append(f"arms.{name} {acceptance} {size}: {count} repeats")
-    return problems
-
-
 class Check(NamedTuple):
     """How a result file is checked, and how its targets are shown."""
 
@@ -199,18 +143,9 @@ CHECKS = {
         ),
         Check(backends.check_backends, backends.figure_table),
     ),
-    "slice-h200.json": Check(check_slice, target_table),
-    **dict.fromkeys(
-        ("matrix-h200.json", "matrix-h200-shared.json"),
-        Check(check_matrix, matrix_tables.figure_table),
-    ),
-    **dict.fromkeys(
-        (
-            "matrix-trees-h200.json",
-            "matrix-trees-settled-h200.json",
-            "matrix-trees-h200-shared.json",
-        ),
-        Check(matrix_trees.check_matrix_trees, matrix_trees.figure_table),
+    "matrix-h200.json": Check(check_matrix, matrix_tables.figure_table),
+    "matrix-trees-settled-h200.json": Check(
+        matrix_trees.check_matrix_trees, matrix_trees.figure_table
     ),
     **dict.fromkeys(
         (
@@ -222,26 +157,15 @@ CHECKS = {
         Check(transition_summary.check_transition, transition_summary.figure_table),
     ),
     "defaults-h200.json": Check(defaults.check_defaults, defaults.figure_table),
-    "defaults-apart-h200.json": Check(
-        functools.partial(defaults.check_defaults, arms=defaults.COMPARED), defaults.figure_table
-    ),
-    # Before starts kept their KV pool: its passes are checked alone.
-    "defaults-noisy-h200.json": Check(defaults.check_passes, defaults.figure_table),
     "defaults-start-h100.json": Check(defaults.check_starts, defaults.start_table),
     "context-fa3-h200.json": Check(context.check_context, context.wave_table),
     "penalties-h200.json": Check(penalties.check_penalties, penalties.arm_table),
     "rows-cpu.json": Check(rows.check_rows, rows.size_table),
     "ramp-h200.json": Check(ramp_summary.check_ramp, ramp_summary.arm_table),
-    **dict.fromkeys(
-        ("overhead.json", "overhead-shared.json", "overhead-before-h200.json"),
-        Check(overhead.check_overhead, overhead.figure_table),
-    ),
+    "overhead.json": Check(overhead.check_overhead, overhead.figure_table),
     **dict.fromkeys(
         ("overlap-h200.json", "overlap-one-h200.json", "overlap-grammar-h200.json"),
         Check(overlap_summary.check_overlap, overlap_summary.figure_table),
-    ),
-    "overlap-plan-stream-h200.json": Check(
-        overlap_summary.check_overlap, overlap_summary.cell_table
     ),
     "sampling-h200.json": Check(check_sampling, sampling_tables.figure_table),
     "sampling-of-host-h200.json": Check(check_sampling, sampling_tables.cell_table),
@@ -258,8 +182,6 @@ CHECKS = {
 INPUTS = {simulator.COSTS}
 # SGLang alone was measured: none of our code ran, so it may change.
 WITHOUT_OURS = ("tree-acceptance.json",)
-# Written when it was first measured; the others are asked for as soon as they exist.
-REQUIRED = ("slice-h200.json",)
 
 
 def check_file(path: Path) -> list[str]:
@@ -268,34 +190,45 @@ def check_file(path: Path) -> list[str]:
     if check is None:
         return [f"no check is written for {path.name}"]
     result = json.loads(path.read_text())
-    origin = result.get("provenance", {})
-    if path.name in WITHOUT_OURS:
-        missing = PROVENANCE_KEYS - origin.keys()
-        problems = [f"provenance lacks {sorted(missing)}"] if missing else []
-    else:
-        problems = check_provenance(origin)
-    return [*problems, *check.problems(result)]
+    return [*check_origin(path), *check.problems(result)]
+
+
+def check_origin(path: Path) -> list[str]:
+    """Returns what is wrong with where a result file says that it comes from."""
+    origin = json.loads(path.read_text()).get("provenance", {})
+    if path.name not in WITHOUT_OURS:
+        return check_provenance(origin)
+    missing = PROVENANCE_KEYS - origin.keys()
+    return [f"provenance lacks {sorted(missing)}"] if missing else []
 
 
 def main() -> int:
-    """Checks every file under benchmarks/results/; returns 1 if one is missing or wrong."""
-    num_problems = 0
-    there = {path for path in RESULTS.glob("*.json") if path.name not in INPUTS}
-    for path in sorted(there.union(RESULTS / name for name in REQUIRED)):
-        problems = check_file(path) if path.exists() else ["missing"]
-        num_faults = sum(not isinstance(problem, Gap) for problem in problems)
-        num_problems += num_faults
-        print(f"{path.name}: {'ok' if not num_faults else 'wrong'}")
-        for problem in problems:
-            print(f"  {'not measured: ' if isinstance(problem, Gap) else ''}{problem}")
-        if not num_faults:
+    """Checks every file under benchmarks/results/; returns 1 if one is wrong."""
+    num_faults = 0
+    for path in sorted(RESULTS.glob("*.json")):
+        if path.name in INPUTS:
+            continue
+        faults = show(path.name, check_file(path))
+        num_faults += faults
+        if not faults:
             result = json.loads(path.read_text())
             changed = changed_since(result["provenance"]) if path.name not in WITHOUT_OURS else []
             if changed:
                 sha = result["provenance"]["git_sha"]
                 print(f"  measured at {sha[:10]}; changed since: {', '.join(changed)}")
             print(CHECKS[path.name].targets(result))
-    return 1 if num_problems else 0
+    for path in sorted(ARCHIVE.glob("*.json")):
+        num_faults += show(f"{ARCHIVE.name}/{path.name}", check_origin(path))
+    return 1 if num_faults else 0
+
+
+def show(name: str, problems: Sequence[str]) -> int:
+    """Prints what is wrong with a file and what was not measured; returns the number of faults."""
+    num_faults = sum(not isinstance(problem, Gap) for problem in problems)
+    print(f"{name}: {'ok' if not num_faults else 'wrong'}")
+    for problem in problems:
+        print(f"  {'not measured: ' if isinstance(problem, Gap) else ''}{problem}")
+    return num_faults
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def test_the_stopwatch_times_calls_and_uncovers_the_methods_again(
 def command(**changed: Any) -> dict[str, Any]:
     """A command that changes nothing but what it names."""
     unchanged = {"accept_length": None, "policy": "own", "seed": 0}
-    nothing = {"timing": False, "switches": False, "costs": False}
+    nothing = {"timing": False, "costs": False}
     return {**unchanged, **nothing, **changed}
 
 
@@ -133,21 +133,6 @@ def test_a_command_sets_acceptance_and_policy_and_the_next_takes_them_back(
     engine.obey(command(accept_length=3.5))
     assert host_switch.SIMULATE_ACC_LEN == 3.5
     assert controller.policy is own
-
-
-def test_the_switch_loop_alternates_the_two_deepest_tiers_and_restores_the_first(
-    host_switch: types.SimpleNamespace,
-) -> None:
-    controller = SmallController()
-    engine = Engine(
-        types.SimpleNamespace(draft_worker=types.SimpleNamespace(controller=controller))
-    )
-    switch_us = engine.obey(command(switches=True))["switch_us"]
-    assert switch_us > 0
-    pool = controller.pool
-    assert set(pool.activated[:-1]) == set(TIERS[1:])
-    assert all(a is not b for a, b in zip(pool.activated, pool.activated[1:], strict=False))
-    assert pool.current is TIERS[0]
 
 
 def test_timing_is_reported_by_the_command_that_ends_it(
@@ -179,4 +164,3 @@ def test_the_round_times_are_those_the_policy_knows(host_switch: types.SimpleNam
 def test_a_server_without_speculation_takes_commands_and_measures_nothing() -> None:
     engine = Engine(types.SimpleNamespace(draft_worker=None))
     assert engine.obey(command(accept_length=3.5, policy="alternate", timing=True)) == {}
-    assert engine.obey(command(switches=True)) == {"switch_us": None}

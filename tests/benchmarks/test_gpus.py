@@ -42,7 +42,7 @@ STREAMS = (
     ),
     *("transition-real", "transition-alternating", "ramp", "overhead"),
     *("defaults-pair", "defaults-builtin"),
-    *("overlap-1", "overlap-2", "overlap-3", "sampling", "sampling-of-host"),
+    *("overlap-1", "overlap-2", "sampling", "sampling-of-host"),
     *("backends", "backends-mla", "backends-tp", "tensor-parallel"),
 )
 FIRST_EPHEMERAL_PORT = 32768
@@ -173,7 +173,7 @@ def test_the_overlap_has_the_commands_that_it_documents(calls: dict[str, Call]) 
 def test_the_pair_goes_to_those_that_need_it(calls: dict[str, Call]) -> None:
     with_pair = {name for name, call in calls.items() if call.args.target is not None}
     real = {"transition-real", "transition-alternating"}
-    small = {"overlap-3", "sampling", "sampling-of-host", "backends", *real}
+    small = {"overlap-2", "sampling", "sampling-of-host", "backends", *real}
     assert with_pair == small
     assert {calls[name].args.prompts.parts[-2:] for name in small} == {("a pair", "prompts.json")}
 

@@ -72,7 +72,7 @@ def run_record(round_ms: dict[str, float] = ROUND_MS) -> dict[str, Any]:
             for repeat in (1, 2, 3)
             for arm, took in round_ms.items()
         ],
-        "refused": {"static-3-plan-stream": "NotImplementedError"},
+        "refused": {"none-no-overlap": "NotImplementedError"},
         "servers": [],
     }
 
@@ -88,8 +88,8 @@ def test_a_complete_result_passes(complete: Any) -> None:
 
 
 def test_a_run_of_the_other_pairs_alone_lacks_parts_and_is_not_wrong() -> None:
-    plan_stream = {"static-3-triton": 10.0, "static-3-triton-plan-stream": 10.5}
-    problems = check_overlap(merged([run_record(plan_stream)]))
+    none_alone = {"none": 10.0, "none-no-overlap": 10.5}
+    problems = check_overlap(merged([run_record(none_alone)]))
     assert problems
     assert all(isinstance(problem, Gap) for problem in problems)
 
@@ -121,7 +121,7 @@ def test_ours_gains_from_the_overlap_as_much_as_static_eagle(complete: Any) -> N
     made = figures(complete)
     assert [each.is_met for each in made] == [True] * 4
     assert made[0].ratio.value == pytest.approx(1.15, rel=0.01)
-    assert "static-3-plan-stream refused: NotImplementedError" in figure_table(complete)
+    assert "none-no-overlap refused: NotImplementedError" in figure_table(complete)
     assert "1 0.7 static-3 / static-3-no-overlap" in cell_table(complete)
 
 
@@ -169,14 +169,9 @@ def test_the_arms_of_a_pair_differ_in_what_they_compare() -> None:
     for arm, other in {**PAIRS, **OTHER_PAIRS}.items():
         one, two = OVERLAP_ARMS[arm], OVERLAP_ARMS[other]
         assert (one.speculative, one.config) == (two.speculative, two.config)
-        if "plan-stream" in arm:
-            assert one.environment == {"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}
-            assert (two.environment, one.extra) == (None, two.extra)
-        else:
-            assert (one.extra, two.extra) == ((), ("--disable-overlap-schedule",))
+        assert (one.extra, two.extra) == ((), ("--disable-overlap-schedule",))
     assert set(DEFAULT_ARMS) == {arm for pair in PAIRS.items() for arm in pair}
     assert set(GRAMMAR_ARMS) <= set(OVERLAP_ARMS)
-    assert not any("plan-stream" in arm and arm.startswith("none") for arm in OVERLAP_ARMS)
 
 
 def test_a_grammar_gets_a_tokenizer_and_real_acceptance(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from benchmarks import served
+from benchmarks.provenance import RESULTS
 from benchmarks.served import MeasuredCosts, best_static, periods_ms, shares
 from benchmarks.server_costs import ServerCosts
-from benchmarks.simulator import COSTS, MATRIX, RESULTS
+from benchmarks.simulator import COSTS, MATRIX
 from sglang_adaptive_spec.tiers import chain_tier
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.arms import ARMS, simulated_accept_length
+from benchmarks.arms import ARMS, WITH_TREES
 from benchmarks.models import ModelPair, prompt_ids, write_dummy_pair
 from benchmarks.server import GROUP, OURS, PLUGINS, Server, announce_plugins, server_environment
 from tests.hosts import REPO
@@ -81,7 +81,7 @@ def test_a_server_that_ends_at_its_start_shows_its_log(tmp_path: Path) -> None:
 def test_the_arms_differ_in_speculation_alone(tmp_path: Path) -> None:
     pair = ModelPair(tmp_path / "target", tmp_path / "draft")
     assert ARMS["none"].arguments(pair, tmp_path) == []
-    for name in ("static-3", "builtin", "ema", "ema-alternate", "plain"):
+    for name in ("static-3", "builtin", "ema", "ema-alternate", "goodput-trees"):
         arguments = ARMS[name].arguments(pair, tmp_path)
         flags = [word for word in arguments if word.startswith("--")]
         assert all(flag.startswith("--speculative-") for flag in flags)
@@ -90,15 +90,8 @@ def test_the_arms_differ_in_speculation_alone(tmp_path: Path) -> None:
 
 def test_arms_with_tiers_of_their_own_write_them_to_a_file(tmp_path: Path) -> None:
     pair = ModelPair(tmp_path, tmp_path)
-    path = Path(ARMS["plain"].arguments(pair, tmp_path)[-1])
-    assert json.loads(path.read_text()) == {"1": {"candidate_steps": [0]}}
-
-
-def test_acceptance_names() -> None:
-    assert simulated_accept_length("natural") is None
-    assert simulated_accept_length("sim3.5") == 3.5
-    with pytest.raises(ValueError, match="use natural, or sim and a length"):
-        simulated_accept_length("high")
+    path = Path(ARMS["goodput-trees"].arguments(pair, tmp_path)[-1])
+    assert json.loads(path.read_text()) == json.loads(json.dumps(WITH_TREES))
 
 
 def test_every_arm_gets_the_same_prompts_and_no_two_repeats_do() -> None:

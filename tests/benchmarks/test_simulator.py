@@ -9,8 +9,9 @@ import pytest
 
 from benchmarks import simulator
 from benchmarks.acceptance import expected_tokens
+from benchmarks.provenance import RESULTS
 from benchmarks.server_costs import ServerCosts, keep_costs
-from benchmarks.simulator import RESULTS, Visitor
+from benchmarks.simulator import Visitor
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks import tree_acceptance
-from benchmarks.smollm2 import SLICE_PHASES
 from benchmarks.tree_acceptance import (
+    PHASES,
     SHAPES,
     TREES,
     build_result,
@@ -32,7 +32,7 @@ def result() -> dict[str, Any]:
     for name, tier in SHAPES.items():
         hazard = 0.5 if tier.topk == 1 else math.e / (1 + math.e)
         tokens = round(tokens_of(hazard, tier.num_steps) * 100_000)
-        raw[name] = {phase: [tokens, 100_000] for phase in SLICE_PHASES}
+        raw[name] = {phase: [tokens, 100_000] for phase in PHASES}
     built: dict[str, Any] = json.loads(json.dumps(build_result(PROVENANCE, raw)))
     return built
 

@@ -1,81 +1,19 @@
 """A result is refused when a figure, its shape or the code behind it is not what it claims."""
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import summary, verify_results
+from benchmarks import verify_results
 from benchmarks.differences import Gap
 from benchmarks.provenance import CODE, code_sha256, code_sha256_at, git, without_folders
-from benchmarks.verify_results import changed_since, check_file, check_provenance, check_slice
-from tests.benchmarks.records import PROVENANCE, records
+from benchmarks.verify_results import changed_since, check_file, check_provenance
+from tests.benchmarks.records import PROVENANCE
 
 # Enough that git sees a moved file as that.
 WORDS = '"""' + "A line that stays.\n" * 20 + '"""\n'
-
-
-@pytest.fixture(scope="module")
-def complete() -> dict[str, Any]:
-    merged = summary.merged(records())
-    return dict(json.loads(json.dumps(merged)))
-
-
-def test_a_complete_result_passes_after_a_round_trip_through_json(complete: Any) -> None:
-    assert check_slice(complete) == []
-
-
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        (("arms", "ema", "tiers_gb"), 1.0),
-        (("arms", "builtin", "tokens_per_s", "natural", "24"), 2399.9),
-        (("overhead_us_per_round", "100"), 11.0),
-        (("switch_us",), 0.1),
-        (("captures_after_ready",), 1),
-        (("plain_over_none", "128"), 1.0),
-        (("smollm2", "ema", "prose", "accept_length"), 3.1),
-    ],
-)
-def test_a_figure_that_its_repeats_do_not_give_is_named(
-    complete: Any, path: tuple[str, ...], value: float
-) -> None:
-    result = copy.deepcopy(complete)
-    inner = result
-    for key in path[:-1]:
-        inner = inner[key]
-    inner[path[-1]] = value
-    (problem,) = check_slice(result)
-    assert problem.startswith(".".join(path) + ": the file says")
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda result: result.pop("switch_us"), "file: keys"),
-        (lambda result: result["arms"].pop("static-3"), "arms: keys"),
-        (lambda result: result["arms"]["ema"].pop("ready_s"), "arms.ema: keys"),
-        (lambda result: result["arms"]["ema"]["tokens_per_s"].pop("sim3.5"), "lacks ['sim3.5']"),
-        (
-            lambda result: result["arms"]["ema"]["tokens_per_s"]["natural"].pop("48"),
-            "arms.ema.tokens_per_s.natural lacks ['48']",
-        ),
-        (
-            lambda result: result["arms"]["none"]["raw"][0]["cells"][0]["repeats"].pop(),
-            "arms.none natural 1: 2 repeats",
-        ),
-        (lambda result: result["plain_over_none"].pop("16"), "plain_over_none lacks ['16']"),
-        (lambda result: result["overhead_us_per_round"].clear(), "overhead_us_per_round lacks"),
-        (lambda result: result["smollm2"].pop("builtin"), "smollm2 lacks ['builtin']"),
-        (lambda result: result["provenance"].update(gpu="cpu"), "measured on cpu"),
-    ],
-)
-def test_a_part_that_is_missing_is_named(complete: Any, spoil: Any, message: str) -> None:
-    result = copy.deepcopy(complete)
-    spoil(result)
-    assert any(message in problem for problem in check_slice(result))
 
 
 def test_a_file_without_a_check_is_refused(tmp_path: Path) -> None:
@@ -190,7 +128,7 @@ def test_what_was_not_measured_is_said_and_fails_nothing(
     problems: list[str] = [Gap("cells lacks ['a']")]
     check = verify_results.Check(lambda _result: problems, lambda _result: "the targets")
     monkeypatch.setattr(verify_results, "RESULTS", tmp_path)
-    monkeypatch.setattr(verify_results, "REQUIRED", ())
+    monkeypatch.setattr(verify_results, "ARCHIVE", tmp_path / "archive")
     monkeypatch.setattr(verify_results, "CHECKS", {"one.json": check})
     monkeypatch.setattr(verify_results, "WITHOUT_OURS", ("one.json",))
     assert verify_results.main() == 0
@@ -198,3 +136,20 @@ def test_what_was_not_measured_is_said_and_fails_nothing(
     problems.append("a figure that raw does not give")
     assert verify_results.main() == 1
     assert "the targets" not in capsys.readouterr().out
+
+
+def test_an_archived_result_is_not_recomputed_and_keeps_its_origin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    monkeypatch.setattr(verify_results, "RESULTS", tmp_path / "current")
+    monkeypatch.setattr(verify_results, "ARCHIVE", archive)
+    path = archive / "of-a-script-that-is-gone.json"
+    record = {**PROVENANCE, "code_sha256": code_sha256()}
+    path.write_text(json.dumps({"provenance": record}))
+    assert verify_results.main() == 0
+    assert "archive/of-a-script-that-is-gone.json: ok" in capsys.readouterr().out
+    path.write_text("{}")
+    assert verify_results.main() == 1
+    assert "provenance lacks" in capsys.readouterr().out

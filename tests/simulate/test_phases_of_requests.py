@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from benchmarks.simulator import COSTS, RESULTS, ServerCosts, fresh_policy
+from benchmarks.provenance import RESULTS
+from benchmarks.simulator import COSTS, ServerCosts, fresh_policy
 from sglang_adaptive_spec.simulate.regret import replay_oracle
 from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
