@@ -7,21 +7,26 @@ export OMP_NUM_THREADS ?= 1
 export SGLANG_USE_CPU_ENGINE := 1
 export TORCHDYNAMO_DISABLE := 1
 
-.PHONY: setup test test-full check unit e2e demo contract verify-results clean
+.PHONY: setup test test-full test-lab check unit e2e demo contract verify-results clean
 
 setup:
 	@tools/setup_cpu.sh $(VENV)
 
-## Everything CI runs: lint, format, types, results, unit and property tests, end-to-end tests.
+## Everything CI runs: lint, format, types, unit and property tests, a server for each great claim.
 ## What starts servers runs one after the other, the rest on two cores (tests/README.md).
 test: setup check
-	$(PY) -m pytest -n 2 -m "not e2e and not full"
-	$(PY) -m pytest -m "e2e and not full"
+	$(PY) -m pytest -n 2 -m "not e2e and not lab"
+	$(PY) -m pytest -m smoke
 
-## The same with every architecture and setting.
+## Every claim, with every architecture, release and setting.
 test-full: setup check
-	$(PY) -m pytest -n 2 -m "not e2e"
-	$(PY) -m pytest -m e2e
+	$(PY) -m pytest -n 2 -m "not e2e and not lab"
+	$(PY) -m pytest -m "e2e and not lab"
+
+## The benchmarks' own tests: their figures from planted windows, and dry runs with real servers.
+test-lab: setup check verify-results
+	$(PY) -m pytest -n 2 -m "lab and not e2e"
+	$(PY) -m pytest -m "lab and e2e"
 
 check: setup
 	$(PY) -m ruff check .
@@ -29,10 +34,10 @@ check: setup
 	$(PY) -m mypy
 
 unit: setup
-	$(PY) -m pytest -n 2 -m "not e2e and not contract"
+	$(PY) -m pytest -n 2 -m "not e2e and not contract and not lab"
 
 e2e: setup
-	$(PY) -m pytest -m "e2e and not full"
+	$(PY) -m pytest -m smoke
 
 ## Real SGLang server, real model pair, six arms; writes demo/report.json and a timeline plot.
 demo: setup
@@ -43,7 +48,7 @@ contract: setup
 	$(PY) -m tools.write_contract
 
 verify-results: setup
-	$(PY) -m benchmarks.verify_results
+	$(PY) -m benchmarks.verify
 
 clean:
 	rm -rf $(VENV) .cache demo

@@ -1,1 +1,1 @@
-"""Benchmarks against the real SGLang server: one module per question, results under results/."""
+"""Measurements of the real SGLang server: README.md has one command a study."""

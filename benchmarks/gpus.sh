@@ -8,7 +8,7 @@
 # one after the other on its GPUs (0,1 for two), all arguments at the same time. SECONDS is the most
 # that a stream may take; without it, all that is left of LIMIT_S (590), the whole script's limit.
 # Deadlines follow from both; what does not fit is left out and said. PAIR is what
-# benchmarks/pack_pair.py unpacked: PAIR/target and PAIR/prompts.json. CONCURRENCY (64,16,2) and
+# benchmarks/lab/pack_pair.py unpacked: PAIR/target and PAIR/prompts.json. CONCURRENCY (64,16,2) and
 # REPEATS (3) are those of the transitions. Arguments share the cores evenly, each on its own, so
 # that no server is moved to a core that another one has warmed. Each benchmark writes to OUT as it
 # goes; an argument's output goes to OUT/STREAM_STREAM.txt. Exits with 1 if a stream failed.
@@ -109,7 +109,7 @@ run_stream() {
   done
   # INT unwinds, so that servers end and logs are kept; a server left over would keep its memory.
   CUDA_VISIBLE_DEVICES=$1 timeout -s INT -k 20 "$command_s" \
-    python3 -m "benchmarks.${words[0]}" "${words[@]:1}" --port "${ports[$stream]}" \
+    python3 -m "benchmarks.studies.${words[0]}" "${words[@]:1}" --port "${ports[$stream]}" \
     --deadline $((command_s - 45)) --git-sha "$SHA" --out "$OUT" && return
   echo "$stream: ended with status $?"
   return 1

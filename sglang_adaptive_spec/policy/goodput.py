@@ -32,7 +32,7 @@ from sglang_adaptive_spec.tiers import (
 )
 
 # Rounds from one decision to the next while the batch stays the same. A change of the acceptance
-# needs that long to show anyhow; benchmarks/overhead.py has what it costs.
+# needs that long to show anyhow; benchmarks/studies/overhead.py has what it costs.
 DECISION_ROUNDS = 4
 SMALL_BATCH = 4  # up to here 8 rounds: a round is cheap, and one of them tells little
 SMALL_BATCH_DECISION_ROUNDS = 8

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.server import Launch, Server
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = pytest.mark.e2e
 
 REPO = Path(__file__).resolve().parents[2]
 PROMPTS = ("The quick brown fox", "hello", "def f(x):\n    return", "0123456789 " * 12, "a")

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,10 @@ from examples.smollm2.fetch_target import fetch_target
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import PAIR, ensure_tiny_models
 from tests.e2e.server import Launch, Server
+from tests.e2e.smoke import SMOKE, chosen
 from tests.hosts import CACHE
+
+HERE = Path(__file__).parent
 
 
 def parameters(item: pytest.Item) -> dict[str, object]:
@@ -17,12 +21,27 @@ def parameters(item: pytest.Item) -> dict[str, object]:
     return item.callspec.params if hasattr(item, "callspec") else {}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Lets all tests of one server follow each other, whatever module they are in."""
+    mark_smoke(items, must_be_whole=config.option.markexpr == "smoke")
     first: dict[object, int] = {}
     for number, item in enumerate(items):
         first.setdefault(parameters(item).get("launch", item), number)
     items.sort(key=lambda item: first[parameters(item).get("launch", item)])
+
+
+def mark_smoke(items: list[pytest.Item], must_be_whole: bool) -> None:
+    """Marks what smoke.py names; a name that no test has may not go unnoticed in `make test`."""
+    found = set()
+    for item in items:
+        if item.path.parent == HERE and isinstance(item, pytest.Function) and parameters(item):
+            entry = chosen(item.path.stem, item.callspec.id)
+            if entry is not None:
+                item.add_marker(pytest.mark.smoke)
+                found.add((item.path.stem, entry))
+    wanted = {(module, entry) for module, entries in SMOKE.items() for entry in entries}
+    if must_be_whole and found != wanted:
+        raise pytest.UsageError(f"smoke.py names tests that are not there: {wanted - found}")
 
 
 def scheduled(items: list[pytest.Item]) -> list[Launch]:

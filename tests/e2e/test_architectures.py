@@ -48,8 +48,8 @@ def architecture(
     return Launch(name, target, arguments, host=host, overlap=True, plugins=plugins, strict=True)
 
 
-QUICK = [architecture("gemma3", "gemma3-eagle3")]
-FULL = [
+CASES = [
+    architecture("gemma3", "gemma3-eagle3"),
     # Without lengths on the CPU, from which the host would compute positions at zero steps.
     architecture("qwen2.5-vl", "qwen2.5-vl-eagle3", walk="hidden_rows"),
     architecture("qwen3-moe", "eagle3"),
@@ -69,14 +69,10 @@ FULL = [
 
 # What of the CPU host only these use: windows, sinks, recurrent layers.
 ON_NEW_KERNELS = ("gemma3", "gpt-oss", "qwen3-next")
-SEEING = {launch.target for launch in (*QUICK, *FULL) if launch.name.endswith("-vl")}
+SEEING = {launch.target for launch in CASES if launch.name.endswith("-vl")}
 
 pytestmark = pytest.mark.e2e
-ALL = pytest.mark.parametrize(
-    "launch",
-    [*QUICK, *(pytest.param(launch, marks=pytest.mark.full) for launch in FULL)],
-    ids=str,
-)
+ALL = pytest.mark.parametrize("launch", CASES, ids=str)
 
 
 @ALL
@@ -87,9 +83,8 @@ def test_text_equals_no_speculation(fleet: Fleet, launch: Launch) -> None:
     check_identical(fleet.ask_once(launch, everything), reference)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
-    "launch", [launch for launch in (*QUICK, *FULL) if launch.name in ON_NEW_KERNELS], ids=str
+    "launch", [launch for launch in CASES if launch.name in ON_NEW_KERNELS], ids=str
 )
 def test_the_reference_is_what_transformers_computes(fleet: Fleet, launch: Launch) -> None:
     reference = fleet.ask_once(launch.reference(), everything)

@@ -16,10 +16,7 @@ def hidden_rows(base: str, host: str) -> Launch:
     return replace(launch, name=f"{base}-hidden-rows", plugins=(OURS, "hidden_rows"))
 
 
-CASES = [
-    hidden_rows("eagle", "0.5.20"),
-    pytest.param(hidden_rows("eagle3", "0.5.23"), marks=pytest.mark.full),
-]
+CASES = [hidden_rows("eagle", "0.5.20"), hidden_rows("eagle3", "0.5.23")]
 MIN_ROUNDS = 100
 
 pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("launch", CASES, ids=str, scope="module")]

@@ -15,7 +15,7 @@ WORKERS = replace(
     FORCED, name="eagle3-tokenizers", args=(*FORCED.args, "--tokenizer-worker-num", "2")
 )
 
-pytestmark = [pytest.mark.e2e, pytest.mark.full]
+pytestmark = pytest.mark.e2e
 
 
 def check_rounds(server: Server) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.e2e.conftest import parameters
 from tests.e2e.launches import ALGORITHM, TIERS, TINY, adaptive, draft, ensure_tiny_models
 from tests.e2e.server import OURS, Launch, Server
 
@@ -48,10 +49,11 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
-def started() -> Iterator[dict[Launch, Server]]:
-    """All of them at once: each is over after its imports."""
+def started(request: pytest.FixtureRequest) -> Iterator[dict[Launch, Server]]:
+    """All that the collected tests ask for, at once: each is over after its imports."""
     ensure_tiny_models()
-    servers = {launch: Server.start(launch) for launch in (*REFUSED, DEAF)}
+    asked = [parameters(item).get("refused") for item in request.session.items]
+    servers = {launch: Server.start(launch) for launch in (*REFUSED, DEAF) if launch in asked}
     yield servers
     for server in servers.values():
         server.stop()
@@ -68,7 +70,10 @@ def test_a_mistake_ends_the_start_with_one_sentence(
         assert part in last, server.log_text()[-3000:]
 
 
-def test_a_scheduler_without_the_plugin_never_serves(started: dict[Launch, Server]) -> None:
-    server = started[DEAF]
+@pytest.mark.parametrize("refused", [DEAF], ids=lambda launch: launch.name)
+def test_a_scheduler_without_the_plugin_never_serves(
+    started: dict[Launch, Server], refused: Launch
+) -> None:
+    server = started[refused]
     assert server.wait_end(END_TIMEOUT_S, never="/health") != 0
     assert "sglang_adaptive_spec is not active in the scheduler process" in server.log_text()

@@ -45,7 +45,7 @@ CASES = [
     forced("eagle", host="0.5.23", overlap=True, config=TREES),
     forced("eagle3", host="0.5.23", overlap=False, config=TREES),
     forced_mtp(host="0.5.21", overlap=True),
-    pytest.param(forced_mtp(host="0.5.23", overlap=False), marks=pytest.mark.full),
+    forced_mtp(host="0.5.23", overlap=False),
     forced_parallel("eagle3", host="0.5.21", overlap=True),
 ]
 
@@ -118,7 +118,6 @@ def rounds_by_position(server: Server, rid: str) -> dict[int, tuple[str, int]]:
     return placed
 
 
-@pytest.mark.full
 def test_a_tree_among_others_accepts_what_it_accepts_alone(fleet: Fleet) -> None:
     placed = []
     for launch in (MIXED, ALONE):

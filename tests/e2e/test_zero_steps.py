@@ -34,13 +34,12 @@ PAIR_ARGS = (
     *("--speculative-adaptive-config", str(TIERS)),
 )
 REAL = Launch("smollm2-visit", PAIR, PAIR_ARGS, overlap=True, plugins=PLUGINS)
-QUICK = visiting("eagle3", "0.5.21")
-FULL = [
+TINY_CASES = [
+    visiting("eagle3", "0.5.21"),
     visiting("eagle", "0.5.20", overlap=False),
     visiting("eagle", "0.5.22"),
     visiting("eagle3", "0.5.23"),
 ]
-TINY_CASES = [QUICK, *(pytest.param(launch, marks=pytest.mark.full) for launch in FULL)]
 IN_PARTS = [
     replace(visiting(base, host), name=f"{base}-parts", plugins=(*PLUGINS, "small_parts"))
     for base, host in (("eagle", "0.5.20"), ("eagle3", "0.5.23"))
@@ -93,9 +92,7 @@ def reference_answers(server: Server) -> dict[str, Any]:
     return {**texts_only(server), **visit_answers(server)}
 
 
-@pytest.mark.parametrize(
-    "launch", [*TINY_CASES, *IN_PARTS, pytest.param(REAL, marks=pytest.mark.full)], ids=str
-)
+@pytest.mark.parametrize("launch", [*TINY_CASES, *IN_PARTS, REAL], ids=str)
 def test_after_a_visit_rounds_accept_what_they_would_have_accepted(
     fleet: Fleet, launch: Launch
 ) -> None:
@@ -172,7 +169,7 @@ def test_a_grammar_holds_at_zero_steps(fleet: Fleet, launch: Launch) -> None:
     assert all([0, 0, None] in rounds[rid] for rid in rids), "they had no round at zero steps"
 
 
-@pytest.mark.parametrize("launch", [QUICK], ids=str)
+@pytest.mark.parametrize("launch", TINY_CASES[:1], ids=str)
 def test_sampled_requests_are_served_at_zero_steps(fleet: Fleet, launch: Launch) -> None:
     """Sampling kernels return another integer type than greedy ones do."""
     server = fleet.use(launch)

@@ -1,7 +1,6 @@
 """Which batch sizes and contexts are measured at start-up, in which order, and what is kept."""
 
 import logging
-import pkgutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.rank_log_plugin import SEED
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.costs.cache import CostKey
 from sglang_adaptive_spec.policy.costs.table import CostTable
@@ -377,7 +375,3 @@ def test_only_the_first_rank_tells_and_keeps(start: Any, caplog: Any, tmp_path: 
         start(free, rank=1)
     assert caplog.records == []
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_benchmark_of_ranks_hooks_the_measuring(seeding: Any) -> None:
-    assert pkgutil.resolve_name(SEED) is seeding.Seeder._times_ms

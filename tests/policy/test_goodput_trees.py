@@ -151,8 +151,8 @@ def test_acceptance_that_drifts_while_a_tree_runs_is_followed(tiers: Sequence[Ti
     assert server.policy.prober.describe()["share_of_time"] <= 0.01
 
 
-# The matrix with trees on an H200 (benchmarks/arms.py): round times at batch 1 to 8, and the lifts
-# that were injected there.
+# The matrix with trees on an H200 (benchmarks/lab/arms.py): round times at batch 1 to 8, and the
+# lifts that were injected there.
 MATRIX_MS = {
     PLAIN_TIER: 4.8,
     chain(1): 7.4,

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from benchmarks.rank_log_plugin import SkewedTimer
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.loop.controller import AdaptiveController
+from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.loop.sharing import SHARE_ROUNDS, SharedTimes
-from sglang_adaptive_spec.loop.timing import RING_SIZE, RoundTimer
+from sglang_adaptive_spec.loop.timing import RING_SIZE, Clock, RoundTimer
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
@@ -20,7 +20,6 @@ from tests.policy.rounds import MAX_STEPS, TIERS, constant, draw, round_ms
 
 NUM_ROUNDS = 10_000
 PHASE_ROUNDS = 700  # then the text, and what shares the GPU, change
-TIMERS = (RoundTimer, SkewedTimer)  # of the ranks
 CLOCK_SKEWS = (1.0, 1.3)  # of the time that a batch bears
 
 
@@ -36,6 +35,24 @@ class FakeClock:
 
     def elapsed_ms(self, begin_idx: int, end_idx: int) -> float:
         return self._marks_ms[end_idx] - self._marks_ms[begin_idx]
+
+
+class SkewedTimer(RoundTimer):
+    """Finds a round's time longer with every step of its tier, and never the same twice."""
+
+    def __init__(self, device: str, clock: Clock | None = None) -> None:
+        super().__init__(device, clock)
+        self._rng = np.random.default_rng(1)
+
+    def poll(self, done: Round) -> Round | None:
+        found = super().poll(done)
+        if found is not None and found.period is not None:
+            factor = 1.2**found.tier.num_steps * float(self._rng.uniform(0.8, 1.2))
+            found.period = found.period._replace(ms=found.period.ms * factor)
+        return found
+
+
+TIMERS = (RoundTimer, SkewedTimer)  # of the ranks
 
 
 class Ranks:
@@ -124,7 +141,7 @@ def test_one_message_goes_every_few_rounds(sharing: Ranks) -> None:
 
 
 def test_ranks_that_believe_their_own_timers_part() -> None:
-    """So the test above can fail; and the plugin of benchmarks/tensor_parallel.py can find out."""
+    """So the test above can fail."""
     ranks = Ranks(is_sharing=False)
     ranks.run(2000)
     tiers = [[json.loads(line)[0] for line in log] for log in ranks.logs]

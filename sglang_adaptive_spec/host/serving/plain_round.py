@@ -2,7 +2,7 @@
 
 The host's zero-step round verifies a tree of one node, samples through the verify kernels and runs
 a draft-extend, each with a plan that waits for the GPU: a quarter of the throughput of no
-speculation on an H200 (benchmarks/results/slice-h200.json, plain_over_none). Here the target runs
+speculation on an H200 (slice-h200.json, plain_over_none). Here the target runs
 the decode forward that it would run without speculation, the next lengths are published before
 that forward (each request gains exactly one token), and the draft-extend is put off; see
 host/serving/backlog.py.

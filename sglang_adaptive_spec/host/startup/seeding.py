@@ -43,7 +43,7 @@ WARM_UP_ROUNDS = 2
 TIMED_ROUNDS = 4  # on a GPU, between events
 # What is not measured by then is interpolated. On an H200 7 chains took 5.4 s (0.77 s a tier), and
 # 7 chains with 4 trees 9.6 s for all of 122 points (0.87 s)
-# (benchmarks/results/matrix-trees-h200.json, by benchmarks/matrix.py).
+# (benchmarks/results/archive/matrix-trees-h200.json, by benchmarks/studies/matrix).
 LIMIT_S = 8.0  # or TIER_LIMIT_S for each tier, where that is more
 TIER_LIMIT_S = 1.2
 # A choice: kept round times are dropped where one is off by more, either way. Windows of one arm

@@ -21,7 +21,7 @@ from sglang_adaptive_spec.policy.acceptance.tree_hazards import TreeHazards
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 
 # Rounds collected before they are worked through, unless a prediction is asked for earlier: the
-# fixed cost of numpy calls, not the batch, is what a round would pay (benchmarks/overhead.py).
+# fixed cost of numpy calls, not the batch, is what a round would pay (studies/overhead.py).
 BLOCK_ROUNDS = 16
 FIRST = chain_tier(1)  # what a zero-step round tells is what one step would have been
 # Hazard of censored positions in the most favourable case worth a probe: the highest acceptance

@@ -18,7 +18,7 @@ from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 Floats = npt.NDArray[np.float64]
 
 # Extra time of one more step, as a share of the zero-step round, where only one tier is known.
-# 3 steps take 1.42 rounds of none at batch 1 (benchmarks/results/slice-h200.json, tokens_per_s of
+# 3 steps take 1.42 rounds of none at batch 1 (slice-h200.json, tokens_per_s of
 # none over static-3 times 3.5 accepted tokens); 2.7 at batch 100, so it flatters depth there.
 STEP_SHARE = 0.14
 # A choice: weight of a served round against a bucket nobody served, where order must be restored.

@@ -1,0 +1,1 @@
+"""What runs inside a measured server: acceptance is injected, rounds recorded, faults planted."""

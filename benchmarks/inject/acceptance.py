@@ -1,0 +1,122 @@
+"""Injected acceptance by name: each row's probability, its request ids, and what must come of it.
+
+A name is a probability per position (``0.7``) or ``mixed``: half the rows at 0.3, half at 0.9. A
+row's probability travels in its request id, so that the server needs no other channel. With chains
+of d drafts, each accepted with probability p if all before it were, a round yields on average
+1 + p + ... + p^d tokens a request, whatever was drawn before.
+
+A tree accepts more: p is raised by the lift, in logits, that this very shape showed with a real
+pair (studies/tree_acceptance.py). Rounds are recorded by their number of drafts, so only trees
+whose number is no chain's depth can be told from chains; those are the ones here.
+"""
+
+import functools
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+
+SEED_ENV = "BENCH_INJECT_SEED"  # set in a server: inject, with this seed
+OURS_ENV = "BENCH_INJECT_OURS"  # set: our plugin serves, whose zero-step rounds look at drafts, too
+MIXED = "mixed"
+MIXED_PROBABILITIES = (0.3, 0.9)
+DEFAULT_NAMES = ("0.3", "0.5", "0.7", "0.85", "0.95", MIXED)
+_IN_REQUEST_ID = re.compile(r"p(\d\.\d+)-")
+
+
+TREES = {"4": "1-4-5", "8": "1-8-9", "9": "2-4-10", "11": "5-4-12", "15": "3-4-16", "23": "5-4-24"}
+LIFTS = Path(__file__).parents[1] / "results" / "current" / "tree-acceptance.json"
+
+
+class Shape(NamedTuple):
+    """What a round's key says: its depth, and how much likelier its drafts hold than a chain's."""
+
+    num_steps: int
+    lift: float = 0.0  # logits
+
+
+@functools.cache
+def tree_lifts() -> dict[str, float]:
+    """Returns the lift of every tree that was measured with a real pair."""
+    lifts: dict[str, float] = json.loads(LIFTS.read_text())["mean_lift"]
+    return lifts
+
+
+def shape_of(key: str) -> Shape:
+    """Returns the shape of a key of a window's rounds; no speculation is zero steps."""
+    label = TREES.get(key)
+    if label is None:
+        return Shape(0 if key == "none" else int(key))
+    return Shape(int(label.split("-")[0]), tree_lifts()[label])
+
+
+def lifted(probability: float, lift: float) -> float:
+    """Returns a probability raised by ``lift`` logits."""
+    raised = probability * math.exp(lift)
+    return raised / (1.0 - probability + raised)
+
+
+def probabilities(name: str, batch_size: int) -> list[float]:
+    """Returns the probability of each row.
+
+    Raises:
+        ValueError: The name is no probability, or an odd batch is to be mixed.
+    """
+    if name == MIXED:
+        if batch_size % 2:
+            raise ValueError(f"batch {batch_size} has no two halves: take an even one for mixed.")
+        return [MIXED_PROBABILITIES[row % 2] for row in range(batch_size)]
+    probability = float(name)
+    if not 0 <= probability < 1:
+        raise ValueError(f"acceptance {name!r}: use a probability in [0, 1), or {MIXED}.")
+    return [probability] * batch_size
+
+
+def request_ids(name: str, batch_size: int, repeat: int) -> list[str]:
+    """Returns an id per row, the same in every arm; another repeat draws anew."""
+    return [
+        f"p{probability:.4f}-b{batch_size}-n{repeat}-r{row}"
+        for row, probability in enumerate(probabilities(name, batch_size))
+    ]
+
+
+def probability_of(request_id: str) -> float:
+    """Returns the probability that a request id carries; one without accepts nothing."""
+    found = _IN_REQUEST_ID.match(request_id)
+    return float(found.group(1)) if found else 0.0
+
+
+def tokens_per_round(probability: float, num_steps: int) -> float:
+    """Returns the expected tokens of one request in one round, its bonus token included."""
+    return sum(probability**step for step in range(num_steps + 1))
+
+
+def expected_tokens(row_probabilities: Sequence[float], rounds: Mapping[str, int]) -> float:
+    """Returns the expected tokens of the whole batch over ``rounds`` (by num_steps, or none)."""
+    return sum(
+        count * sum(_of_shape(tokens_per_round, each, key) for each in row_probabilities)
+        for key, count in rounds.items()
+    )
+
+
+def tokens_variance(row_probabilities: Sequence[float], rounds: Mapping[str, int]) -> float:
+    """Returns the variance of the counted tokens around the expected ones."""
+    return sum(
+        count * sum(_of_shape(_round_variance, each, key) for each in row_probabilities)
+        for key, count in rounds.items()
+    )
+
+
+def _of_shape(figure: Callable[[float, int], float], probability: float, key: str) -> float:
+    num_steps, lift = shape_of(key)
+    return figure(lifted(probability, lift), num_steps)
+
+
+def _round_variance(probability: float, num_steps: int) -> float:
+    # E[L^2] of the accepted length L = sum over k >= 1 of (2 k - 1) P(L >= k), P(L >= k) = p^k
+    mean = tokens_per_round(probability, num_steps) - 1
+    square = sum((2 * step - 1) * probability**step for step in range(1, num_steps + 1))
+    return square - mean**2

@@ -1,0 +1,134 @@
+"""The arms of a comparison: what each adds to the arguments that all of them share."""
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.lab.models import ModelPair
+from sglang_adaptive_spec.tiers import Tier, chain_tier
+
+# The host's built-in default config and ours of the same content: the same tiers in both arms.
+SAME_CONFIG = "host-default"
+ALL_TIERS = {"1": {"candidate_steps": [0, 1, 3, 5, 7]}}
+EARLIER = "at-"  # begins the name of an arm that an earlier commit serves
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to serve the same requests."""
+
+    name: str
+    speculative: tuple[str, ...] = ()  # arguments beside the draft's path
+    config: Mapping[str, object] | None = None  # written to a file for ADAPTIVE_EAGLE
+    policy: str = "own"  # or: alternate
+    extra: tuple[str, ...] = ()  # arguments that come last, so that they win over shared ones
+    environment: Mapping[str, str] | None = None  # beside that of all servers
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this arm loads our plugin."""
+        return "ADAPTIVE_EAGLE" in self.speculative
+
+    def arguments(self, pair: ModelPair, folder: Path) -> list[str]:
+        """Returns this arm's server arguments; its config file goes to ``folder``."""
+        if not self.speculative:
+            return list(self.extra)
+        arguments = [*self.speculative, "--speculative-draft-model-path", str(pair.draft)]
+        if self.config is not None:
+            path = folder / f"{self.name}.json"
+            path.write_text(json.dumps(self.config))
+            arguments += ["--speculative-adaptive-config", str(path)]
+        return [*arguments, *self.extra]
+
+
+# The plan of a verify of 16 tokens or more for 128 requests of the 8B shapes exceeds FlashInfer's
+# default of 384 MB (docs/config.md, Trees).
+WIDE_WORKSPACE = {"SGLANG_FLASHINFER_WORKSPACE_SIZE": str(512 * 2**20)}
+WIDE_TOKENS = 16
+
+
+def static(tier: Tier, algorithm: str = "EAGLE3") -> Arm:
+    """Returns the host's own EAGLE at a fixed shape."""
+    shape = (
+        *("--speculative-num-steps", str(tier.num_steps)),
+        *("--speculative-eagle-topk", str(tier.topk)),
+        *("--speculative-num-draft-tokens", str(tier.num_draft_tokens)),
+    )
+    return Arm(
+        f"static-{tier.label}",
+        ("--speculative-algorithm", algorithm, *shape),
+        environment=WIDE_WORKSPACE if tier.num_draft_tokens >= WIDE_TOKENS else None,
+    )
+
+
+# The default ladder at batch 1 to 8 and beyond, as the preset goodput has it, and trees beside it:
+# those of benchmarks/inject/acceptance.py that a batch of 8 can pay for.
+TREES = ((1, 4, 5), (3, 4, 16), (5, 4, 12), (5, 4, 24))
+WITH_TREES = {
+    "policy": "goodput",
+    "memory_budget_gb": 8.0,  # eleven tiers; the default's 4 GB would leave some out
+    "1": {
+        "candidate_steps": [0, 1, 2, 3, 5, 7, 10],
+        "candidate_tiers": TREES,
+    },
+    "9": {"candidate_steps": [0, 1, 2, 3, 5, 7]},
+    "129": {"candidate_steps": [0, 1, 2, 3, 5]},
+    "257": {"candidate_steps": [0]},
+}
+
+
+BUILTIN = ("--speculative-algorithm", "EAGLE3", "--speculative-adaptive")
+OURS = ("--speculative-algorithm", "ADAPTIVE_EAGLE")
+
+ARMS = {
+    arm.name: arm
+    for arm in (
+        Arm("none"),
+        *(static(chain_tier(num_steps)) for num_steps in (1, 3, 5, 7)),
+        Arm("builtin", BUILTIN),
+        Arm("ema", (*OURS, "--speculative-adaptive-config", SAME_CONFIG)),
+        Arm("goodput", OURS),
+        Arm("ema-alternate", OURS, ALL_TIERS, policy="alternate"),
+        Arm("goodput-trees", OURS, WITH_TREES),
+        *(static(Tier(*shape)) for shape in TREES),
+    )
+}
+
+
+def add_before(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag that names an earlier commit, whose ADAPTIVE_EAGLE serves beside ours."""
+    parser.add_argument("--before", metavar="COMMIT=FOLDER", help="serves what lies there, too")
+
+
+def earlier(arm: Arm, before: str | None) -> list[Arm]:
+    """Returns the arm as an earlier commit serves it, plugins of benchmarks included; or nothing.
+
+    Args:
+        arm: ours.
+        before: COMMIT=FOLDER, where the folder holds what that commit has of the package and of
+            benchmarks/ (git archive COMMIT sglang_adaptive_spec benchmarks/*.py). None: no arm.
+
+    Raises:
+        ValueError: The folder does not hold them.
+    """
+    if before is None:
+        return []
+    commit, _, folder = before.partition("=")
+    root = Path(folder).resolve()
+    if (
+        not commit
+        or not folder
+        or not all((root / name).is_dir() for name in ("sglang_adaptive_spec", "benchmarks"))
+    ):
+        raise ValueError(f"--before is {before!r}; allowed: COMMIT=FOLDER, both packages in it.")
+    # The second, because `python -m` would find this checkout first, in the current folder.
+    paths = {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}
+    environment = {**(arm.environment or {}), **paths}
+    return [replace(arm, name=f"{EARLIER}{commit}", environment=environment)]
+
+
+def is_earlier(arm: str) -> bool:
+    """Whether an earlier commit serves the arm of this name."""
+    return arm.startswith(EARLIER)

@@ -1,0 +1,69 @@
+"""What every benchmark does alike: a command's record, its file, and one result file of many."""
+
+import argparse
+import json
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab.server import end_servers
+from benchmarks.stats.provenance import check_same_code, provenance
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def add_merge(commands: Any, has_plot: bool = False, has_incomplete: bool = False) -> None:
+    """Adds the subcommand ``merge``: run files in, a result file and perhaps a plot out."""
+    merge = commands.add_parser("merge")
+    merge.add_argument("files", type=Path, nargs="+")
+    merge.add_argument("--result", type=Path, required=True)
+    if has_plot:
+        merge.add_argument("--plot", type=Path)
+    if has_incomplete:
+        merge.add_argument("--incomplete", action="store_true", help="keep cells that lack an arm")
+
+
+def begin_run(args: argparse.Namespace, purpose: str) -> tuple[dict[str, Any], Path]:
+    """Returns a command's record, so far its provenance, and its file in ``--out``."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    record = {"purpose": purpose, "provenance": provenance(args.git_sha)}
+    return record, args.out / f"{purpose}-{args.tag}.json"
+
+
+def write_run(record: dict[str, Any], path: Path) -> None:
+    """Writes a command's record so far."""
+    path.write_text(json.dumps(record) + "\n")
+
+
+def read_runs(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Returns the records of several commands."""
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def write_result(result: Any, path: Path) -> None:
+    """Writes a result file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def merge_lists(
+    args: argparse.Namespace,
+    names: Sequence[str],
+    build: Callable[..., dict[str, Any]],
+    show: Callable[[Any], str],
+) -> int:
+    """Writes and shows what ``build`` makes of the provenance and the lists of all run files."""
+    records = read_runs(args.files)
+    lists = ([each for record in records for each in record[name]] for name in names)
+    result = build(check_same_code(records), *lists)
+    write_result(result, args.result)
+    print(show(result))
+    return 0
+
+
+def run_command(parser: argparse.ArgumentParser, run: Command, merge: Command) -> int:
+    """Runs the command that was asked for."""
+    args = parser.parse_args()
+    signal.signal(signal.SIGINT, end_servers)
+    return merge(args) if args.command == "merge" else run(args)

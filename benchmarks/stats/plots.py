@@ -1,0 +1,25 @@
+"""Plots of results as SVG, for the documentation."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+Raw = Mapping[str, Any]
+
+# Colours of Okabe and Ito (2008), told apart by readers with any colour vision.
+COLOURS = {"best static": "#999999", "builtin": "#d55e00", "ema": "#e69f00", "goodput": "#0072b2"}
+STYLES = {"best static": "--", "builtin": "-", "ema": ":", "goodput": "-"}
+
+
+def save(figure: Any, path: Path) -> None:
+    """Writes an SVG without a date in it, so that equal results make equal files."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.tight_layout()
+    with pyplot.rc_context({"svg.hashsalt": path.name}):
+        figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)

@@ -1,0 +1,119 @@
+"""From the windows of a cell to its figures: one function, used to write and to verify.
+
+A window's rate is its *expected* tokens over its seconds: the rounds that ran, each with the tokens
+that the injected acceptance yields on average at its depth (inject/acceptance.py). A policy
+chooses a round's depth before its draws, so this has the same mean as the counted tokens without
+the luck of the draws, which at batch 1 would need minutes per cell. The counted rates stand beside
+it, and a cell whose counted tokens stray further than the draws allow is refused.
+
+The windows of a visit follow each other, and contexts grow: all arms slow down alike from one to
+the next. That drift is common to the cell and no doubt about an arm's mean, so a standard error is
+that of an arm's windows after the drift which the *other* arms show has been taken out.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.inject.acceptance import expected_tokens, probabilities, tokens_variance
+
+ARMS = ("none", "static-1", "static-3", "static-5", "static-7", "builtin", "ema", "goodput")
+STATIC = ("none", "static-1", "static-3", "static-5", "static-7")
+WINDOW_KEYS = ("repeat", "place", "num_tokens", "seconds", "rounds", "num_eager_rounds")
+RATE_DIGITS = 3
+STDERR_DIGITS = 6
+Raw = Mapping[str, Any]
+Rates = Mapping[str, Sequence[float]]
+
+
+def build_cell(
+    batch_size: int, acceptance: str, windows: Mapping[str, Sequence[Raw]]
+) -> dict[str, Any]:
+    """Returns one cell with its figures, from its windows by arm."""
+    rates = {
+        arm: [round(expected_rate(batch_size, acceptance, each), RATE_DIGITS) for each in mine]
+        for arm, mine in windows.items()
+    }
+    counted = {
+        arm: [round(each["num_tokens"] / each["seconds"], RATE_DIGITS) for each in mine]
+        for arm, mine in windows.items()
+    }
+    places = {arm: [each["place"] for each in mine] for arm, mine in windows.items()}
+    return {
+        "batch_size": batch_size,
+        "acceptance": acceptance,
+        "tokens_per_s": {arm: _mean(values) for arm, values in rates.items()},
+        "stderr": driftless_stderr(rates, places),
+        "raw": rates,
+        "counted_tokens_per_s": {arm: _mean(values) for arm, values in counted.items()},
+        "counted_stderr": {arm: relative_stderr(values) for arm, values in counted.items()},
+        "windows": {arm: list(mine) for arm, mine in windows.items()},
+    }
+
+
+def expected_rate(batch_size: int, acceptance: str, window: Raw) -> float:
+    """Returns a window's expected tokens per second."""
+    rows = probabilities(acceptance, batch_size)
+    return expected_tokens(rows, window["rounds"]) / float(window["seconds"])
+
+
+def luck(cell: Raw, arm: str) -> float:
+    """Returns by how many standard deviations the counted tokens of an arm's windows stray."""
+    rows = probabilities(cell["acceptance"], cell["batch_size"])
+    windows = cell["windows"][arm]
+    surplus = sum(each["num_tokens"] - expected_tokens(rows, each["rounds"]) for each in windows)
+    variance = sum(tokens_variance(rows, each["rounds"]) for each in windows)
+    if variance:
+        return float(surplus / math.sqrt(variance))
+    return math.copysign(math.inf, surplus) if surplus else 0.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(statistics.fmean(values), RATE_DIGITS)
+
+
+def relative_stderr(values: Sequence[float]) -> float | None:
+    """Returns the standard error of the mean over the mean; None if one value says nothing."""
+    if len(values) < 2:
+        return None
+    spread = statistics.stdev(values) / math.sqrt(len(values))
+    return round(spread / statistics.fmean(values), STDERR_DIGITS)
+
+
+def driftless_stderr(rates: Rates, places: Mapping[str, Sequence[int]]) -> dict[str, float | None]:
+    """Returns every arm's relative standard error beside the drift that the other arms show.
+
+    Args:
+        rates: by arm, one per window.
+        places: the place of each window in its visit.
+    """
+    steps = {arm: _log_steps(values) for arm, values in rates.items()}
+    by_place: dict[int, dict[str, float]] = {}
+    for arm, at in places.items():
+        for place in set(at):
+            mine = [step for step, where in zip(steps[arm], at, strict=True) if where == place]
+            by_place.setdefault(place, {})[arm] = statistics.fmean(mine)
+
+    def drift(arm: str, place: int) -> float:
+        others = [step for other, step in by_place[place].items() if other != arm]
+        return statistics.fmean(others) if others else 0.0
+
+    return {
+        arm: relative_stderr(
+            [math.exp(step - drift(arm, place)) for step, place in zip(steps[arm], at, strict=True)]
+        )
+        for arm, at in places.items()
+    }
+
+
+def _log_steps(values: Sequence[float]) -> list[float]:
+    """Returns the logs of ``values`` beside their mean."""
+    logs = [math.log(value) for value in values]
+    return [log - statistics.fmean(logs) for log in logs]
+
+
+def best_static(cell: Raw, arms: Sequence[str] = STATIC) -> str:
+    """Returns the arm of constant depth that was fastest in a cell, none included."""
+    rates = cell["tokens_per_s"]
+    return max((arm for arm in arms if arm in rates), key=lambda arm: float(rates[arm]))

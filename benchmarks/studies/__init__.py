@@ -1,0 +1,1 @@
+"""One study a question; each has its command, its figures and its check."""

@@ -1,0 +1,488 @@
+"""Does every attention backend keep the text when the tier changes in every round?
+
+Per backend three servers answer the same prompts greedily: `none`, the host's own EAGLE at three
+steps (`static-3`), and ADAPTIVE_EAGLE, which takes another of its tiers in every round (`ours`). A
+miniature that drafts trees is also served by the host's own EAGLE with one tree.
+Llama shapes are those of the SmolLM2 pair; latent attention is a DeepSeek-V3 in miniature with one
+MTP layer and seeded random weights (tools/tiny_mtp.py), with the widths that MLA kernels know.
+Trees take part where the backend drafts them. Speed is not measured. A case named after an
+architecture serves that one in miniature (tools/tiny_targets.py: seeded random weights, chains);
+one named after a setting serves Llama in miniature under it. A pass of sampled requests follows.
+
+On the machine with the H200, from the project's root (T, P as in studies/transition; 250 s,
+twice that beside other benchmarks); with two GPUs also the case of two tensor-parallel ranks:
+
+    python3 -m benchmarks.studies.backends run --cases flashinfer,triton --target T --prompts P \\
+        --git-sha SHA --out $OUT --tag 1
+    python3 -m benchmarks.studies.backends run --cases flashinfer-mla,triton-mla \\
+        --git-sha SHA --out $OUT --tag 2
+    python3 -m benchmarks.studies.backends run --cases triton-mla-tp2 \\
+        --git-sha SHA --out $OUT --tag 3
+    TINY_HEAD_DIM=64 python3 -m benchmarks.studies.backends run --many 400 \\
+        --cases default-llama,default-gemma3 --git-sha SHA --out $OUT --tag 4
+    python3 -m benchmarks.studies.backends merge runs/backends-*.json \\
+        --result benchmarks/results/current/backends-h200.json
+
+Architectures and settings go to backends-architectures-h200.json. Several commands may run at once,
+each with a --port of its own, 100 apart.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.inject.plant_plugin import FAULT_ENV
+from benchmarks.lab.arms import OURS, Arm, add_before, earlier, is_earlier, static
+from benchmarks.lab.fleet import Engine, in_parallel, keep_logs, serving_fleet
+from benchmarks.lab.load import Round, generate_closed
+from benchmarks.lab.models import ModelPair, prompt_ids, read_prompts
+from benchmarks.lab.run_files import add_merge, begin_run, merge_lists, run_command, write_run
+from benchmarks.lab.session import Plan
+from benchmarks.lab.settings import (
+    DUMMY_WEIGHTS,
+    NO_MULTICAST,
+    PYTHON_TREE,
+    add_fleet_flags,
+    fleet_plan,
+    words,
+)
+from benchmarks.stats.differences import Gap, keys
+from benchmarks.stats.figures import HEADER, Figure, exact
+from benchmarks.stats.tables import table
+from benchmarks.studies.sampling.summary import agreement, identical
+from benchmarks.studies.sampling.tables import paired_ratio
+from sglang_adaptive_spec.tiers import Tier, chain_tier
+
+# Servers start together: what one takes of the GPU looks to the others like their own tiers'.
+ANY_MEMORY = {"policy": "goodput", "memory_budget_gb": 64}
+CHAIN_CONFIG = {**ANY_MEMORY, "1": {"candidate_steps": [0, 1, 3, 5]}}
+TREE_CONFIG = {
+    **ANY_MEMORY,
+    "1": {"candidate_steps": [0, 1, 3, 5], "candidate_tiers": [[2, 4, 7], [3, 2, 5], [3, 4, 8]]},
+}
+TREE = Tier(3, 4, 8)
+TREE_ARM = static(TREE).name
+# A hidden state of 512 is none that FlashInfer fuses with an all-reduce.
+WITHOUT_FUSION = ("--enforce-disable-flashinfer-allreduce-fusion",)
+CONCURRENCY = (1, 8)
+NUM_PROMPTS = 24  # where no file has them
+MAX_TOTAL_TOKENS = 16384
+SHOWN = ("static-3", TREE_ARM, "ours")
+MOST_PLANTED = 0.9  # texts as none's over static EAGLE's, where tiers share what they must not
+MIN_CORRECT_DRAFTS = 0.2  # a round and request, where a miniature drafts
+# Few graphs: miniatures are for texts, and many servers start at once.
+FEW_GRAPHS = ("--cuda-graph-max-bs-decode", "8", "--max-running-requests", "16")
+
+# Architectures in miniature, and their drafts: a folder, or the target's own layer.
+OWN_LAYER = ""
+FAMILY_DRAFTS = {
+    "llama": "eagle3",
+    "qwen2": "eagle3",
+    "qwen3": "eagle3",
+    "qwen3-moe": "eagle3",
+    "qwen3-next": "eagle3",
+    "qwen2.5-vl": "qwen2.5-vl-eagle3",
+    "qwen3-vl": "qwen3-vl-eagle3",
+    "gemma3": "gemma3-eagle3",
+    "gpt-oss": "eagle3",
+    "glm4-moe": OWN_LAYER,
+    "mimo": OWN_LAYER,
+}
+
+# SGLang's own choice of kernels needs a package that not every GPU machine has.
+OTHER_KERNELS = {"gpt-oss": ("--moe-runner-backend", "triton")}
+
+NO_ENVIRONMENT: Mapping[str, str] = {}
+PLANTED = "planted-fault"
+
+Raw = Mapping[str, Any]
+
+
+class Setting(NamedTuple):
+    """What a case adds to every arm, and to the arguments of those that speculate."""
+
+    extra: tuple[str, ...]
+    without: tuple[str, ...] = ()
+    speculative: tuple[str, ...] = ()
+    draft: str = "eagle3"
+    environment: Mapping[str, str] = NO_ENVIRONMENT
+
+
+SETTINGS = {
+    "fp8": Setting(("--quantization", "fp8")),
+    # The pool is small, so that prefixes come back from the host's memory.
+    "hicache": Setting(
+        (
+            *("--enable-hierarchical-cache", "--hicache-ratio", "8"),
+            *("--hicache-write-policy", "write_through", "--max-total-tokens", "3072"),
+        ),
+        without=("--disable-radix-cache",),
+    ),
+    # SGLang has it for drafts that know all of the target's tokens: EAGLE's, not EAGLE-3's here.
+    "rejection-sampling": Setting(
+        (), speculative=("--speculative-use-rejection-sampling",), draft="eagle"
+    ),
+    "plan-stream": Setting((), environment={"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}),
+    PLANTED: Setting((), environment={FAULT_ENV: "1"}),
+}
+
+
+class Case(NamedTuple):
+    """One backend with one kind of attention, on one rank or several."""
+
+    backend: str  # empty: SGLang's own choice
+    is_mla: bool
+    has_trees: bool
+    tp_size: int = 1
+    family: str = ""  # an architecture in miniature
+    setting: str = ""
+
+    @property
+    def name(self) -> str:
+        """As the tables show it."""
+        ranks = "" if self.tp_size == 1 else f"-tp{self.tp_size}"
+        target = "-mla" * self.is_mla or f"-{self.family}" * bool(self.family)
+        setting = f"-{self.setting}" * bool(self.setting)
+        return f"{self.backend or 'default'}{target}{setting}{ranks}"
+
+    @property
+    def draft(self) -> str:
+        """The folder of a miniature's draft."""
+        if self.setting:
+            return SETTINGS[self.setting].draft
+        return FAMILY_DRAFTS[self.family] or self.family
+
+    @property
+    def is_miniature(self) -> bool:
+        """Whether models of seeded weights are made for it."""
+        return self.is_mla or bool(self.family)
+
+    @property
+    def has_own_layer(self) -> bool:
+        """Whether the draft is a layer of the target."""
+        return self.is_mla or FAMILY_DRAFTS.get(self.family) == OWN_LAYER
+
+    def arms(self) -> list[Arm]:
+        """Returns the arms of the comparison."""
+        setting = SETTINGS.get(self.setting, Setting(()))
+        base = "EAGLE" if self.has_own_layer or setting.draft == "eagle" else "EAGLE3"
+        extra: tuple[str, ...] = ("--attention-backend", self.backend) if self.backend else ()
+        if self.tp_size > 1:
+            extra += ("--tp-size", str(self.tp_size), *WITHOUT_FUSION)
+        extra += FEW_GRAPHS * bool(self.family) + setting.extra + OTHER_KERNELS.get(self.family, ())
+        config = TREE_CONFIG if self.has_trees else CHAIN_CONFIG
+        arms = [
+            Arm("none"),
+            static(chain_tier(3), base),
+            *([static(TREE, base)] if self.has_trees and self.is_miniature else []),
+            Arm("ours", OURS, config, policy="alternate"),
+        ]
+        return [
+            replace(
+                arm,
+                extra=extra + setting.speculative * bool(arm.speculative),
+                environment={**NO_MULTICAST, **PYTHON_TREE, **setting.environment},
+            )
+            for arm in arms
+        ]
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("flashinfer", is_mla=False, has_trees=True),
+        Case("fa3", is_mla=False, has_trees=True),
+        Case("triton", is_mla=False, has_trees=True),
+        Case("flashinfer", is_mla=True, has_trees=False),
+        Case("triton", is_mla=True, has_trees=True),
+        Case("triton", is_mla=True, has_trees=True, tp_size=2),
+        Case("fa3", is_mla=True, has_trees=True),
+        Case("intel_amx", is_mla=False, has_trees=True),  # the CPU host
+        Case("intel_amx", is_mla=True, has_trees=True),
+        *(
+            Case(backend, is_mla=False, has_trees=family == "llama", family=family)
+            for backend in ("", "fa3", "flashinfer", "triton", "intel_amx")
+            for family in FAMILY_DRAFTS
+        ),
+        *(
+            Case(backend, False, has_trees=False, family="llama", setting=name)
+            for backend in ("", "triton", "intel_amx")
+            for name in SETTINGS
+        ),
+    )
+}
+# FA3 needs kernels that not every build of sgl_kernel brings: name its cases where they are there.
+GPU_CASES = ("flashinfer", "triton", "flashinfer-mla", "triton-mla")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line."""
+    top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = top.add_subparsers(dest="command", required=True)
+    run_ = commands.add_parser("run")
+    run_.add_argument("--cases", type=words, default=GPU_CASES, help=f"of {', '.join(CASES)}")
+    run_.add_argument("--prompts", type=Path, help="token ids per phase, JSON [random ids]")
+    run_.add_argument("--new-tokens", type=int, default=128, help="of a text [128]")
+    run_.add_argument("--many", type=int, default=0, help="prompts of several requests at once")
+    add_fleet_flags(run_, MAX_TOTAL_TOKENS)
+    add_before(run_)
+    run_.set_defaults(context_length=2048, prompt_tokens=24)
+    add_merge(commands)
+    return top
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compares the texts of every case; returns 1 if a server or case is missing."""
+    deadline = time.monotonic() + args.deadline
+    record, path = begin_run(args, "backends")
+    record |= {"cases": []}
+    with tempfile.TemporaryDirectory(prefix="backends-bench-") as scratch:
+        for number, name in enumerate(args.cases):
+            folder = Path(scratch) / name
+            plan = replace(fleet_plan(args, folder), inject_seed=None, port=args.port + number)
+            case = CASES[name]
+            try:
+                compared = compare(case, plan, args, deadline)
+            except RuntimeError as error:  # a server that ended; the other cases are not its own
+                print(f"{name}: {error}")
+                compared = {"name": name, "texts": {}, "widths": {}, "servers": []}
+            record["cases"].append(compared)
+            keep_logs(arms_of(case, args.before), folder, path.with_suffix(".log"))
+            write_run(record, path)
+    result = build_result(record["provenance"], record["cases"])
+    print(figure_table(result))
+    return 0 if all(case["texts"] for case in record["cases"]) else 1
+
+
+def arms_of(case: Case, before: str | None) -> list[Arm]:
+    """Returns the arms of a case, with ours of an earlier commit, where one is named."""
+    arms = case.arms()
+    return [*arms, *earlier(arms[-1], before)]
+
+
+def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -> dict[str, Any]:
+    """Serves a case's arms; returns how far their texts are those of `none`."""
+    plan = plan_of(case, plan, args.dry_cpu)
+    # The prompts of a file are those of the Llama pair's tokenizer.
+    prompts = prompt_ids(max(NUM_PROMPTS, args.many), args.prompt_tokens, args.seed)
+    if args.prompts is not None and not case.is_miniature:
+        prompts = [prompt for phase in read_prompts(args.prompts).values() for prompt in phase]
+    few = prompts[:NUM_PROMPTS] if args.many else prompts
+    by_concurrency = dict(zip(CONCURRENCY, (few, prompts), strict=True))
+
+    def answered(engine: Engine) -> dict[str, Any]:
+        return answers(engine, by_concurrency, args.new_tokens)
+
+    at_once = not args.dry_cpu
+    arms = arms_of(case, args.before)
+    with serving_fleet(arms, plan, deadline, at_once, ours_too=True) as engines:
+        by_arm = {each["arm"]: each for each in in_parallel(engines, answered)}
+    return {
+        "name": case.name,
+        "texts": agreed_texts(by_arm) if len(by_arm) == len(arms) else {},
+        "widths": {arm: each["widths"] for arm, each in by_arm.items()},
+        "correct_drafts": {arm: each["correct_drafts"] for arm, each in by_arm.items()},
+        "num_sampled": {arm: each["num_sampled"] for arm, each in by_arm.items()},
+        "servers": [engine.measured for engine in engines],
+    }
+
+
+def plan_of(case: Case, plan: Plan, is_cpu: bool) -> Plan:
+    """Returns ``plan`` with the models of a case, and without what its setting leaves out."""
+    left_out = SETTINGS[case.setting].without if case.setting else ()
+    common = tuple(word for word in plan.common if word not in left_out)
+    pair = made_pair(case, plan.folder, is_cpu)
+    if pair is not None:
+        common = tuple(word for word in common if word not in DUMMY_WEIGHTS)
+        plan = replace(plan, pair=pair)
+    if not case.backend:
+        at = common.index("--attention-backend")
+        common = common[:at] + common[at + 2 :]
+    return replace(plan, common=common)
+
+
+def answers(
+    engine: Engine, by_concurrency: Mapping[int, Sequence[Sequence[int]]], new_tokens: int
+) -> dict[str, Any]:
+    """Asks a server greedily, then with sampling; returns texts and what its rounds did."""
+    engine.server.command(policy=engine.arm.policy)
+    url = engine.server.url
+    texts = [
+        [
+            answer["output_ids"]
+            for answer in generate_closed(url, prompts, new_tokens, concurrency, ignore_eos=True)
+        ]
+        for concurrency, prompts in by_concurrency.items()
+    ]
+    rounds = [each for fields in engine.server.rounds() if (each := Round(*fields)).batch_size]
+    engine.server.command(policy=engine.arm.policy)
+    concurrency, prompts = max(by_concurrency.items())
+    sampled = generate_closed(
+        url, prompts[:NUM_PROMPTS], new_tokens, concurrency, ignore_eos=True, temperature=0.8
+    )
+    return {
+        "arm": engine.arm.name,
+        "texts": texts,
+        "widths": dict(Counter(str(each.num_draft_tokens) for each in rounds)),
+        "correct_drafts": mean_correct_drafts(rounds),
+        "num_sampled": sum(len(answer["output_ids"]) == new_tokens for answer in sampled),
+    }
+
+
+def mean_correct_drafts(rounds: Sequence[Round]) -> float | None:
+    """Returns the accepted drafts per request of the rounds that drafted; None without any."""
+    drafting = [each for each in rounds if (each.num_draft_tokens or 1) > 1]
+    if not drafting:
+        return None
+    correct = sum(each.num_tokens - each.batch_size for each in drafting)
+    return round(correct / sum(each.batch_size for each in drafting), 4)
+
+
+def made_pair(case: Case, folder: Path, is_cpu: bool) -> ModelPair | None:
+    """Writes the models that a case serves under ``folder``; None if it serves the plan's."""
+    if not case.is_miniature:
+        return None
+    if case.is_mla:
+        from tools.tiny_mtp import KERNEL_WIDTHS, SMALL_WIDTHS, make_tiny_mtp
+
+        model = make_tiny_mtp(folder, SMALL_WIDTHS if is_cpu else KERNEL_WIDTHS)
+        return ModelPair(model, model)
+    from tools.tiny_models import make_tiny_models
+    from tools.tiny_targets import make_tiny_targets
+
+    folders = make_tiny_models(folder) | make_tiny_targets(folder)
+    if not is_cpu:  # where a target in float32 has no attention kernels
+        for path in folder.glob("*/config.json"):
+            path.write_text(path.read_text().replace('"float32"', '"bfloat16"'))
+    folders["llama"] = folders["target"]
+    return ModelPair(folders[case.family], folders[case.draft])
+
+
+def agreed_texts(by_arm: Mapping[str, Raw]) -> dict[str, list[dict[str, Any]]]:
+    """Returns, per arm but `none` and number of requests at once, how far each text agrees."""
+    reference = by_arm["none"]["texts"]
+    return {
+        arm: [
+            {
+                "concurrency": concurrency,
+                "agreed": [agreement(*pair) for pair in zip(mine, theirs, strict=True)],
+            }
+            for concurrency, mine, theirs in zip(CONCURRENCY, each["texts"], reference, strict=True)
+        ]
+        for arm, each in by_arm.items()
+        if arm != "none"
+    }
+
+
+def build_result(origin: Raw, cases: Sequence[Raw]) -> dict[str, Any]:
+    """Returns the result file."""
+    return {
+        "provenance": dict(origin),
+        "identical": {
+            case["name"]: {
+                arm: round(sum(flags) / len(flags), 4)
+                for arm, compared in case["texts"].items()
+                if (flags := same_texts(compared))
+            }
+            for case in cases
+        },
+        "raw": list(cases),
+    }
+
+
+def same_texts(compared: Sequence[Raw]) -> list[bool]:
+    """Returns, per request, whether its text is that of `none`."""
+    return [flag for each in compared for flag in identical(each)]
+
+
+def figures(result: Raw) -> list[Figure]:
+    """Returns what is claimed of every case."""
+    claims = []
+    for case in result["raw"]:
+        if not case["texts"]:
+            claims.append(Figure(f"{case['name']}: served", exact(0.0), 1.0))
+            continue
+        is_planted = PLANTED in case["name"]  # which the comparison must see
+        limit = MOST_PLANTED if is_planted else 1.0
+        for rival in (like_ours(case), *filter(is_earlier, case["texts"])):
+            mine, other = (same_texts(case["texts"][arm]) for arm in ("ours", rival))
+            pairs = list(zip(mine, other, strict=True))
+            claim = f"{case['name']}: texts as under none, ours over {rival}, {len(pairs)} requests"
+            claims.append(Figure(claim, paired_ratio(pairs), limit, is_planted))
+    return claims
+
+
+def check_backends(result: Raw) -> list[str]:
+    """Returns what is wrong with the shape or the figures of a result."""
+    problems = keys("file", result, {"provenance", "identical", "raw"})
+    if problems:
+        return problems
+    for case in result["raw"]:
+        if case["texts"] and len(case["widths"]["ours"]) < 4:  # else nothing was switched
+            problems.append(f"{case['name']}: ran {case['widths']['ours']} only")
+        if case["texts"] and "correct_drafts" in case:
+            problems += drafts_and_samples(case)
+        late = [each["arm"] for each in case["servers"] if each["captures"]["after_ready"]]
+        problems += [f"{case['name']}: {arm} captured while serving" for arm in late]
+    if result["identical"] != build_result(result["provenance"], result["raw"])["identical"]:
+        problems.append("identical is not what raw gives")
+    return problems
+
+
+def like_ours(case: Raw) -> str:
+    """Returns the static arm that ours is held to: one with a tree, where one was served.
+
+    Trees round unlike chains, and SGLang's default for them is FlashInfer where a chain has FA3.
+    """
+    return TREE_ARM if TREE_ARM in case["texts"] else "static-3"
+
+
+def drafts_and_samples(case: Raw) -> list[str]:
+    """Returns which arms of a case accepted hardly a draft, or left sampled requests unanswered."""
+    correct = {arm: mean for arm, mean in case["correct_drafts"].items() if mean is not None}
+    return [
+        *(
+            Gap(f"{case['name']}: {arm} accepted {mean} drafts a round and request only")
+            for arm, mean in correct.items()
+            if mean < MIN_CORRECT_DRAFTS
+        ),
+        *(
+            f"{case['name']}: {arm} answered {num} of {NUM_PROMPTS} sampled requests"
+            for arm, num in case["num_sampled"].items()
+            if num < NUM_PROMPTS
+        ),
+    ]
+
+
+def figure_table(result: Raw) -> str:
+    """Returns every claim with its verdict, and the shares behind it."""
+    shares = [
+        (name, *(f"{arms[arm]:.4f}" if arm in arms else "" for arm in SHOWN))
+        for name, arms in result["identical"].items()
+    ]
+    return "\n".join(
+        (
+            table(HEADER, [each.row() for each in figures(result)]),
+            table(("case", *(f"{arm} as none" for arm in SHOWN)), shares),
+        )
+    )
+
+
+def merge(args: argparse.Namespace) -> int:
+    """Writes the result file from run files."""
+    return merge_lists(args, ["cases"], build_result, figure_table)
+
+
+def main() -> int:
+    """Runs one command."""
+    return run_command(parser(), run, merge)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

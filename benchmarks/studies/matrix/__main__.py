@@ -1,0 +1,110 @@
+"""Every arm at every batch size and acceptance, windows of the arms interleaved.
+
+On the machine with the H200, from the project's root (SHA: the commit; the largest servers first:
+four side by side fit its memory, eight do not; about 520 s a command, 160 of them to start):
+
+    python3 -m benchmarks.studies.matrix run --arms builtin,goodput,static-3,none --deadline 545 \\
+        --git-sha SHA --out $OUT --tag a1
+    python3 -m benchmarks.studies.matrix run --arms ema,static-7,static-5,static-1 --deadline 545 \\
+        --git-sha SHA --out $OUT --tag b1
+    # both again with other draws: --first-repeat 2, tags a2 and b2; then anywhere:
+    python3 -m benchmarks.studies.matrix merge runs/matrix-*.json \\
+        --result benchmarks/results/current/matrix-h200.json --plot docs/images/matrix-h200.svg
+
+A command may take some of the cells (`--batches 1,4,16`, `--acceptances 0.7,mixed`); after
+`--deadline` seconds it visits none. `--alone` serves one arm at a time. A first start on a bare
+machine compiles kernels for a minute: warm up with `--arms none,static-1 --batches 1
+--acceptances 0.5`, whose record is not kept. `--at-once` saves about 80 s of the starts where
+memory is plenty: time for a second visit to every cell (`--repeats 2 --windows 2`).
+
+Each command writes $OUT/matrix-TAG.json after every cell, so a time limit loses one cell at most,
+and at the end the servers' last lines beside it. docs/benchmarks.md says how to read the result.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.lab.arms import ARMS
+from benchmarks.lab.fleet import (
+    keep_logs,
+    serving_fleet,
+)
+from benchmarks.lab.run_files import (
+    add_merge,
+    begin_run,
+    read_runs,
+    run_command,
+    write_result,
+    write_run,
+)
+from benchmarks.lab.settings import add_fleet_flags, fleet_plan, words
+from benchmarks.lab.visits import MAX_TOTAL_TOKENS, add_visit_flags, visit_cells
+from benchmarks.studies.matrix import summary as matrix_summary
+from benchmarks.studies.matrix import tables as matrix_tables
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line."""
+    top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = top.add_subparsers(dest="command", required=True)
+    run_ = commands.add_parser("run")
+    run_.add_argument("--arms", type=words, required=True, help=f"of {', '.join(ARMS)}")
+    add_visit_flags(run_)
+    add_fleet_flags(run_, MAX_TOTAL_TOKENS)
+    add_merge(commands, has_plot=True, has_incomplete=True)
+    return top
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the arms over the cells; returns 1 if anything is missing."""
+    deadline = time.monotonic() + args.deadline
+    record, path = begin_run(args, "matrix")
+    record["servers"], record["windows"] = [], []
+    groups = [(name,) for name in args.arms] if args.alone else [args.arms]
+    num_missing = 0
+    with tempfile.TemporaryDirectory(prefix="matrix-bench-") as scratch:
+        plan = fleet_plan(args, Path(scratch))
+        for group in groups:
+            arms = [ARMS[name] for name in group]
+            with serving_fleet(arms, plan, deadline, args.at_once) as engines:
+                num_missing += len(arms) - len(engines)
+                num_missing += visit_cells(
+                    engines,
+                    plan,
+                    args,
+                    deadline,
+                    record["windows"],
+                    lambda: write_run(record, path),
+                )
+            keep_logs(arms, plan.folder, path.with_suffix(".log"))
+            record["servers"] += [engine.measured for engine in engines]
+            write_run(record, path)
+    print(matrix_tables.window_table(record["windows"]))
+    if num_missing:
+        print(f"{num_missing} servers or visits are missing, see above")
+    return 1 if num_missing else 0
+
+
+def merge(args: argparse.Namespace) -> int:
+    """Writes the result file, and a plot if wanted, from run files."""
+    result = matrix_summary.merged(read_runs(args.files), args.incomplete)
+    write_result(result, args.result)
+    print(matrix_tables.cell_table(result))
+    print(matrix_tables.figure_table(result))
+    if args.plot is not None:
+        from benchmarks.studies.matrix.plot import plot_matrix
+
+        plot_matrix(result, args.plot)
+    return 0
+
+
+def main() -> int:
+    """Runs one command."""
+    return run_command(parser(), run, merge)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

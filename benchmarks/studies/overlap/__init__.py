@@ -1,0 +1,1 @@
+"""What does the overlap schedule bring?"""

@@ -1,0 +1,1 @@
+"""What do requests feel when load rises past saturation?"""

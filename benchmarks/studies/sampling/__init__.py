@@ -1,0 +1,1 @@
+"""Is sampling lossless when the tier changes in every round?"""

@@ -1,0 +1,51 @@
+"""Is the simulator right, and how far is the policy from the oracle on every golden trace?
+
+Anywhere, without a GPU (SHA: the commit, where the repository is absent; half a minute):
+
+    python3 -m benchmarks.studies.simulator run --result benchmarks/results/current/simulator.json
+    python3 -m benchmarks.studies.simulator keep-costs COSTS --served overhead-o1.json \\
+        --result benchmarks/results/current/costs-h200.json
+
+Both halves replay against round times of one server (costs-h200.json): measured at its start, and
+corrected by what it learned while it served another benchmark.
+Regret: golden traces, goodput over the oracle. Agreement: the cells of matrix-h200.json, visited in
+its order by one policy, windows and expected rates cut by the very functions of the matrix, over
+the rate that other servers reached there. Replays are deterministic: `check_simulator` does them
+again.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.stats.provenance import RESULTS, provenance
+from benchmarks.studies.simulator.server_costs import keep_costs
+from benchmarks.studies.simulator.summary import MATRIX, build_result, figure_table, simulate
+
+
+def main() -> int:
+    """Runs one command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run")
+    run.add_argument("--git-sha", help="where the repository itself is absent")
+    run.add_argument("--result", type=Path, required=True)
+    keep = commands.add_parser("keep-costs")
+    keep.add_argument("source", type=Path)
+    keep.add_argument("--served", type=Path, help="the overhead-TAG.json of the same server")
+    keep.add_argument("--result", type=Path, required=True)
+    args = parser.parse_args()
+    if args.command == "keep-costs":
+        keep_costs(args.source, args.result, args.served)
+        return 0
+    measured = json.loads((RESULTS / MATRIX).read_text())
+    raw, costs_from = simulate(measured)
+    result = build_result(provenance(args.git_sha), raw, measured, costs_from)
+    args.result.write_text(json.dumps(result, indent=1) + "\n")
+    print(figure_table(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Does the policy follow phases that accept differently?"""

@@ -1,0 +1,217 @@
+"""From passes to the figures of transition-h200.json, and what is claimed about them.
+
+The oracle knows each phase's best arm of constant depth and changes to it in no time: with as many
+tokens in every phase, its throughput is the harmonic mean of the phases' best rates.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.stats.differences import Gap, differences, gaps, keys, measured_on
+from benchmarks.stats.figures import HEADER, Figure, Ratio, exact
+from benchmarks.stats.provenance import check_same_code
+from benchmarks.stats.tables import table
+from benchmarks.stats.windows import ARMS, RATE_DIGITS, STATIC, relative_stderr
+from benchmarks.studies.matrix.summary import check_arms
+
+Raw = Mapping[str, Any]
+
+CELLS = {
+    f"{concurrency} {workload}"
+    for concurrency in (2, 16, 64)
+    for workload in ("alternating", "mixed-text", "injected")
+}
+NEEDED_ARMS = {*STATIC, "builtin", "goodput"}
+CELL_KEYS = {"concurrency", "workload", "phases", "tokens_per_s", "stderr", "raw"}
+MIN_REPEATS = 3
+# Limits, from the issue that asked for the goodput policy.
+OVER_ORACLE, OVER_BEST_STATIC, OVER_BUILTIN = 0.97, 1.0, 1.0
+# Where knowing the phases is worth this much, so much of it is to be had.
+WORTHWHILE, OVER_BEST_STATIC_THERE = 1.15, 1.12
+MAX_STDERR = 0.005
+
+
+def merged(records: Sequence[Raw], is_incomplete: bool = False) -> dict[str, Any]:
+    """Returns the result of several runs of the same code on the same machine kind.
+
+    ``is_incomplete`` keeps cells that lack an arm; `make verify-results` names and refuses them.
+
+    Raises:
+        ValueError: Two runs differ in code, host or GPU, or a cell lacks an arm that others have.
+    """
+    by_cell: dict[tuple[int, str], dict[str, list[Raw]]] = {}
+    for record in sorted(records, key=lambda record: str(record["provenance"]["date"])):
+        for each in record["passes"]:
+            cell = by_cell.setdefault((each["concurrency"], each["workload"]), {})
+            kept = {"repeat": each["repeat"], "phases": each["phases"]}
+            cell.setdefault(each["arm"], []).append(kept)
+    if not is_incomplete:
+        check_arms(by_cell)
+    cells = [
+        build_cell(*where, {arm: by_cell[where][arm] for arm in ARMS if arm in by_cell[where]})
+        for where in sorted(by_cell)
+    ]
+    return {"provenance": check_same_code(records), "cells": cells}
+
+
+def build_cell(
+    concurrency: int, workload: str, passes: Mapping[str, Sequence[Raw]]
+) -> dict[str, Any]:
+    """Returns one cell with its figures, from its passes by arm."""
+    overall = {arm: [overall_rate(each["phases"]) for each in mine] for arm, mine in passes.items()}
+    return {
+        "concurrency": concurrency,
+        "workload": workload,
+        "phases": {arm: _phase_rates(mine) for arm, mine in passes.items()},
+        "tokens_per_s": {
+            arm: round(statistics.fmean(rates), RATE_DIGITS) for arm, rates in overall.items()
+        },
+        "stderr": {arm: relative_stderr(rates) for arm, rates in overall.items()},
+        "raw": {arm: list(mine) for arm, mine in passes.items()},
+    }
+
+
+def overall_rate(phases: Mapping[str, Raw]) -> float:
+    """Returns tokens/s over all phases of a pass."""
+    num_tokens = sum(phase["num_tokens"] for phase in phases.values())
+    return float(num_tokens / sum(phase["seconds"] for phase in phases.values()))
+
+
+def _phase_rates(passes: Sequence[Raw]) -> dict[str, float]:
+    return {
+        name: round(
+            statistics.fmean(
+                each["phases"][name]["num_tokens"] / each["phases"][name]["seconds"]
+                for each in passes
+            ),
+            RATE_DIGITS,
+        )
+        for name in passes[0]["phases"]
+    }
+
+
+def best_static(cell: Raw) -> str:
+    """Returns the arm of constant depth that was fastest over all phases."""
+    rates = cell["tokens_per_s"]
+    return max((arm for arm in STATIC if arm in rates), key=lambda arm: float(rates[arm]))
+
+
+def oracle_arms(cell: Raw) -> dict[str, str]:
+    """Returns the arm of constant depth that was fastest in each phase."""
+    phases = cell["phases"]
+    return {
+        name: max((arm for arm in STATIC if arm in phases), key=lambda arm: phases[arm][name])
+        for name in phases[best_static(cell)]
+    }
+
+
+def oracle(cell: Raw) -> float:
+    """Returns the tokens/s of who knows each phase's best arm of constant depth."""
+    best: list[float] = [cell["phases"][arm][name] for name, arm in oracle_arms(cell).items()]
+    return statistics.harmonic_mean(best)
+
+
+def check_transition(result: Raw) -> list[str]:
+    """Returns what is wrong with the shape or the figures of the result."""
+    problems = keys("file", result, {"provenance", "cells"})
+    if problems:
+        return problems
+    problems += measured_on(result["provenance"])
+    there = {f"{cell['concurrency']} {cell['workload']}": cell for cell in result["cells"]}
+    problems += gaps("cells", there, CELLS)
+    for where, cell in there.items():
+        problems += _check_cell(where, cell)
+    return problems
+
+
+def _check_cell(where: str, cell: Raw) -> list[str]:
+    problems = keys(where, cell, CELL_KEYS)
+    if problems:
+        return problems
+    problems = gaps(f"{where}.raw", cell["raw"], NEEDED_ARMS)
+    again = build_cell(cell["concurrency"], cell["workload"], cell["raw"])
+    problems += differences(cell, again, where)
+    sizes = {
+        phase["num_tokens"]
+        for passes in cell["raw"].values()
+        for each in passes
+        for phase in each["phases"].values()
+    }
+    if len(sizes) > 1:
+        problems.append(f"{where}: phases of different numbers of tokens: {sorted(sizes)}")
+    for arm, passes in cell["raw"].items():
+        if len(passes) < MIN_REPEATS:
+            problems.append(Gap(f"{where} {arm}: {len(passes)} of {MIN_REPEATS} repeats"))
+    return problems
+
+
+def figures(result: Raw) -> list[Figure]:
+    """Returns every claim, cell by cell."""
+    made = []
+    for cell in result["cells"]:
+        where = f"{cell['concurrency']} {cell['workload']}"
+        static, ideal = best_static(cell), oracle(cell)
+        worth = ideal / cell["tokens_per_s"][static]
+        limit = OVER_BEST_STATIC_THERE if worth >= WORTHWHILE else OVER_BEST_STATIC
+        made += [
+            Figure(f"{where}: goodput / oracle", _over(cell, ideal, None), OVER_ORACLE),
+            Figure(
+                f"{where}: goodput / {static} (oracle {worth:.3f})",
+                _over(cell, cell["tokens_per_s"][static], static),
+                limit,
+            ),
+            Figure(
+                f"{where}: goodput / builtin",
+                _over(cell, cell["tokens_per_s"]["builtin"], "builtin"),
+                OVER_BUILTIN,
+            ),
+        ]
+    errors = [error for cell in result["cells"] for error in cell["stderr"].values() if error]
+    worst = exact(max(errors, default=float("inf")))
+    return [*made, Figure("highest standard error of an arm's mean", worst, MAX_STDERR, True)]
+
+
+def _over(cell: Raw, rate: float, arm: str | None) -> Ratio:
+    value = cell["tokens_per_s"]["goodput"] / rate
+    errors = [cell["stderr"][name] for name in ("goodput", arm) if name]
+    if None in errors:
+        return exact(value)
+    freedom = sum(len(cell["raw"][name]) - 1 for name in ("goodput", arm) if name)
+    return Ratio(value, sum(error**2 for error in errors) ** 0.5, freedom)
+
+
+def figure_table(result: Raw) -> str:
+    """Returns the claims with their verdicts."""
+    if not all({"goodput", "builtin", "none"} <= set(cell["raw"]) for cell in result["cells"]):
+        return "no claims: goodput, builtin or none was not run"
+    return table(HEADER, [each.row() for each in figures(result)])
+
+
+def cell_table(result: Raw) -> str:
+    """Returns tokens/s per arm of every phase and over all, and the oracle's."""
+    arms = [arm for arm in ARMS if arm in result["cells"][0]["tokens_per_s"]]
+    rows = []
+    for cell in result["cells"]:
+        where = f"{cell['concurrency']} {cell['workload']}"
+        for name, best in oracle_arms(cell).items():
+            rates = [cell["phases"].get(arm, {}).get(name) for arm in arms]
+            rows.append((f"{where} {name}", *rates, cell["phases"][best][name], best))
+        rates = [cell["tokens_per_s"].get(arm) for arm in arms]
+        rows.append((f"{where} all", *rates, oracle(cell), best_static(cell)))
+    return table(("concurrency workload phase", *arms, "oracle", "best static"), rows)
+
+
+def pass_table(passes: Sequence[Raw]) -> str:
+    """Returns tokens/s and accept length of every pass and phase of a run."""
+    rows = [
+        (
+            f"{each['concurrency']} {each['workload']} {each['arm']} {name}",
+            phase["num_tokens"] / phase["seconds"],
+            phase["num_tokens"] / phase["num_rounds"],
+            phase["seconds"],
+        )
+        for each in passes
+        for name, phase in each["phases"].items()
+    ]
+    return table(("concurrency workload arm phase", "tok/s", "accept length", "s"), rows)

@@ -1,0 +1,235 @@
+"""Checks every result file: each summary recomputed from its raw repeats, and its provenance.
+
+What later results replaced lies in results/archive/: its provenance is checked, its figures are
+what they were.
+
+    python -m benchmarks.verify          # or: make verify-results
+
+A file passes if it has the agreed shape, its figures follow from the raw repeats beside them, and
+the code that ran is known: that of its commit or, where this history lacks it, that of this
+checkout. Findings are printed and fail nothing: a target that was missed, a part that was not
+measured, files of sglang_adaptive_spec/ whose code changed after the measurement.
+"""
+
+import ast
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.stats.differences import Gap
+from benchmarks.stats.provenance import (
+    ARCHIVE,
+    CODE,
+    RESULTS,
+    ROOT,
+    SUFFIXES,
+    code_sha256,
+    code_sha256_at,
+    git,
+    is_ancestor,
+)
+from benchmarks.studies import (
+    backends,
+    context,
+    overhead,
+    penalties,
+    rows,
+    tensor_parallel,
+    tree_acceptance,
+)
+from benchmarks.studies.defaults import summary as defaults
+from benchmarks.studies.matrix import tables as matrix_tables
+from benchmarks.studies.matrix import trees as matrix_trees
+from benchmarks.studies.matrix.check import check_matrix
+from benchmarks.studies.overlap import summary as overlap_summary
+from benchmarks.studies.ramp import summary as ramp_summary
+from benchmarks.studies.sampling import tables as sampling_tables
+from benchmarks.studies.sampling.check import check_sampling
+from benchmarks.studies.simulator import summary as simulator
+from benchmarks.studies.transition import summary as transition_summary
+
+Raw = Mapping[str, Any]
+
+PROVENANCE_KEYS = {"git_sha", "code_sha256", "host_version", "gpu", "argv", "date"}
+
+
+def check_provenance(record: Raw, root: Path = ROOT) -> list[str]:
+    """Returns what is wrong with a file's provenance, seen from the checkout at ``root``."""
+    missing = PROVENANCE_KEYS - record.keys()
+    if missing:
+        return [f"provenance lacks {sorted(missing)}"]
+    sha = record["git_sha"]
+    if not is_ancestor(sha, root):
+        if record["code_sha256"] == code_sha256(root):
+            return []
+        return [f"git_sha {sha} is no ancestor of HEAD, and the code that ran is not this one"]
+    if record["code_sha256"] != code_sha256_at(sha, root):
+        return [f"the code that ran is not the code at {sha}"]
+    return []
+
+
+def changed_since(record: Raw, root: Path = ROOT) -> list[str]:
+    """Returns the files of the package that do not run as they were measured, by name below it.
+
+    A file that only moved, or of which only imports, comments and docstrings changed, runs as then.
+    """
+    sha = record["git_sha"]
+    if not is_ancestor(sha, root):  # then what ran is this very code
+        return []
+    listed = git(root, "diff", "-M", "--name-status", "--relative", sha, "--", CODE).splitlines()
+    new = git(root, "ls-files", "--others", "--exclude-standard", "--", CODE).splitlines()
+    # Status and name, of a moved file both names; an untracked one has no status.
+    names = [(fields[1], fields[-1]) for fields in (line.split("\t") for line in listed)]
+    return sorted(
+        now.removeprefix(f"{CODE}/")
+        for then, now in [*names, *((name, name) for name in new)]
+        if now.endswith(SUFFIXES) and code_at(sha, then, root) != code_of(now, text_of(root / now))
+    )
+
+
+def text_of(path: Path) -> str:
+    """Returns a file's text; none if it is gone."""
+    return path.read_text() if path.exists() else ""
+
+
+@functools.cache
+def code_at(commit: str, name: str, root: Path) -> str:
+    """Returns what of a file ran at a commit; that of an empty one if it was not there."""
+    try:
+        text = git(root, "show", f"{commit}:{name}")
+    except subprocess.CalledProcessError:
+        text = ""
+    return code_of(name, text)
+
+
+def code_of(name: str, text: str) -> str:
+    """Returns what of a file's text runs; of Python without imports, comments and docstrings."""
+    return ast.dump(Bare().visit(ast.parse(text))) if name.endswith(".py") else text
+
+
+class Bare(ast.NodeTransformer):
+    """Takes imports and strings that stand alone out of a module."""
+
+    def visit_Import(self, _node: ast.Import) -> None:
+        """Removes an import."""
+
+    def visit_ImportFrom(self, _node: ast.ImportFrom) -> None:
+        """Removes an import."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        """Removes a docstring."""
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if is_text else node
+
+
+class Check(NamedTuple):
+    """How a result file is checked, and how its targets are shown."""
+
+    problems: Callable[[Raw], list[str]]
+    targets: Callable[[Raw], str]
+
+
+CHECKS = {
+    **dict.fromkeys(
+        (
+            "backends-h200.json",
+            "backends-architectures-h200.json",
+            "backends-shared-index-h200.json",
+            "backends-chain-h100.json",
+        ),
+        Check(backends.check_backends, backends.figure_table),
+    ),
+    "matrix-h200.json": Check(check_matrix, matrix_tables.figure_table),
+    "matrix-trees-settled-h200.json": Check(
+        matrix_trees.check_matrix_trees, matrix_trees.figure_table
+    ),
+    **dict.fromkeys(
+        (
+            "transition-h200.json",
+            "transition-two-h200.json",
+            "transition-two-smollm2-h200.json",
+            "transition-h200-shared.json",
+        ),
+        Check(transition_summary.check_transition, transition_summary.figure_table),
+    ),
+    "defaults-h200.json": Check(defaults.check_defaults, defaults.figure_table),
+    "defaults-start-h100.json": Check(defaults.check_starts, defaults.start_table),
+    "context-fa3-h200.json": Check(context.check_context, context.wave_table),
+    "penalties-h200.json": Check(penalties.check_penalties, penalties.arm_table),
+    "rows-cpu.json": Check(rows.check_rows, rows.size_table),
+    "ramp-h200.json": Check(ramp_summary.check_ramp, ramp_summary.arm_table),
+    "overhead.json": Check(overhead.check_overhead, overhead.figure_table),
+    **dict.fromkeys(
+        ("overlap-h200.json", "overlap-one-h200.json", "overlap-grammar-h200.json"),
+        Check(overlap_summary.check_overlap, overlap_summary.figure_table),
+    ),
+    "sampling-h200.json": Check(check_sampling, sampling_tables.figure_table),
+    "sampling-of-host-h200.json": Check(check_sampling, sampling_tables.cell_table),
+    "simulator.json": Check(simulator.check_simulator, simulator.figure_table),
+    **dict.fromkeys(
+        ("tensor-parallel-h200.json", "tensor-parallel-cpu.json"),
+        Check(tensor_parallel.check_tensor_parallel, tensor_parallel.figure_table),
+    ),
+    "tree-acceptance.json": Check(
+        tree_acceptance.check_tree_acceptance, tree_acceptance.shape_table
+    ),
+}
+# Not a result: read, and thereby checked, by the check of simulator.json.
+INPUTS = {simulator.COSTS}
+# SGLang alone was measured: none of our code ran, so it may change.
+WITHOUT_OURS = ("tree-acceptance.json",)
+
+
+def check_file(path: Path) -> list[str]:
+    """Returns everything that is wrong with one result file."""
+    check = CHECKS.get(path.name)
+    if check is None:
+        return [f"no check is written for {path.name}"]
+    result = json.loads(path.read_text())
+    return [*check_origin(path), *check.problems(result)]
+
+
+def check_origin(path: Path) -> list[str]:
+    """Returns what is wrong with where a result file says that it comes from."""
+    origin = json.loads(path.read_text()).get("provenance", {})
+    if path.name not in WITHOUT_OURS:
+        return check_provenance(origin)
+    missing = PROVENANCE_KEYS - origin.keys()
+    return [f"provenance lacks {sorted(missing)}"] if missing else []
+
+
+def main() -> int:
+    """Checks every file under benchmarks/results/; returns 1 if one is wrong."""
+    num_faults = 0
+    for path in sorted(RESULTS.glob("*.json")):
+        if path.name in INPUTS:
+            continue
+        faults = show(path.name, check_file(path))
+        num_faults += faults
+        if not faults:
+            result = json.loads(path.read_text())
+            changed = changed_since(result["provenance"]) if path.name not in WITHOUT_OURS else []
+            if changed:
+                sha = result["provenance"]["git_sha"]
+                print(f"  measured at {sha[:10]}; changed since: {', '.join(changed)}")
+            print(CHECKS[path.name].targets(result))
+    for path in sorted(ARCHIVE.glob("*.json")):
+        num_faults += show(f"{ARCHIVE.name}/{path.name}", check_origin(path))
+    return 1 if num_faults else 0
+
+
+def show(name: str, problems: Sequence[str]) -> int:
+    """Prints what is wrong with a file and what was not measured; returns the number of faults."""
+    num_faults = sum(not isinstance(problem, Gap) for problem in problems)
+    print(f"{name}: {'ok' if not num_faults else 'wrong'}")
+    for problem in problems:
+        print(f"  {'not measured: ' if isinstance(problem, Gap) else ''}{problem}")
+    return num_faults
+
+
+if __name__ == "__main__":
+    sys.exit(main())

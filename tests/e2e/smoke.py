@@ -1,0 +1,37 @@
+"""What of the end-to-end tests `make test` runs: for each great claim one server.
+
+By module, the parameters of its tests as pytest shows them. What is not here runs in
+`make test-full`.
+"""
+
+from collections.abc import Mapping
+
+EAGLE3 = "0.5.21-eagle3-forced-overlap"
+WITHOUT_OVERLAP = "0.5.23-eagle-forced"
+TWO_RANKS = "0.5.21-eagle3-forced-trees-tp2-overlap"
+MTP = "0.5.21-mtp-forced-trees-overlap"
+PINNED = "0.5.21-eagle-pinned-overlap"
+
+SMOKE: Mapping[str, tuple[str, ...]] = {
+    "test_identity": (EAGLE3, WITHOUT_OVERLAP),
+    "test_trees": (TWO_RANKS, MTP),
+    "test_mtp": (MTP,),
+    "test_kv_accounting": ("0.5.21-page-16-overlap",),
+    "test_sampling": (PINNED,),
+    "test_constrained": (PINNED,),
+    "test_zero_steps": ("0.5.21-eagle3-visit-overlap", "0.5.21-eagle3-stale_backlog_row-overlap"),
+    "test_mutants": ("0.5.21-eagle-shifted_kv_slot-overlap",),
+    "test_entry_points": ("0.5.21-eagle-serve-overlap",),
+    "test_real_pair": ("0.5.21-smollm2",),
+    "test_faults": ("0.5.21-failing-overlap",),
+    "test_unselected": ("none",),
+    "test_refused_starts": ("misspelt-key", "no-hooks"),
+}
+
+
+def chosen(module: str, parameters: str) -> str | None:
+    """Returns the entry that a test with these parameters belongs to."""
+    for entry in SMOKE.get(module, ()):
+        if f"-{parameters}".endswith(f"-{entry}"):
+            return entry
+    return None

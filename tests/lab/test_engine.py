@@ -1,0 +1,166 @@
+"""What the measuring plugin does inside a scheduler: force, time, and leave no trace."""
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from benchmarks.inject.engine import Calls, Engine, ForcedPolicy, Stopwatch, alternation
+from sglang_adaptive_spec.ladder import Ladder
+from sglang_adaptive_spec.policy.costs.table import CostTable
+from sglang_adaptive_spec.tiers import DecodeBatch, Tier, chain_tier
+
+TIERS = tuple(chain_tier(steps) for steps in (0, 1, 3))
+
+
+def batch_of(size: int) -> DecodeBatch:
+    """A batch of that size."""
+    return DecodeBatch(size, tuple(range(size)))
+
+
+class SmallPolicy:
+    """Chooses the deepest of a few tiers; below eight requests only two are reachable."""
+
+    ladder = Ladder({1: TIERS[:2], 8: TIERS})
+
+    def choose(self, batch: DecodeBatch) -> Tier:
+        return self.ladder.of(batch.size)[-1]
+
+    def describe(self) -> dict[str, str]:
+        return {"of": "its own"}
+
+
+class SmallPool:
+    """Remembers what was activated."""
+
+    def __init__(self) -> None:
+        self.states = [types.SimpleNamespace(tier=tier) for tier in TIERS]
+        self.current = TIERS[0]
+        self.activated: list[Tier] = []
+
+    def activate(self, tier: Tier) -> None:
+        self.activated.append(tier)
+        self.current = tier
+
+
+class SmallController:
+    """Stands where the worker's controller stands."""
+
+    def __init__(self) -> None:
+        self.policy: Any = SmallPolicy()
+        self.pool = SmallPool()
+        self.calls: list[str] = []
+
+    def before_decode(self, batch: DecodeBatch) -> None:
+        self.calls.append(f"choose {batch.size} {len(batch.requests)}")
+
+    def observe(self, num_correct_drafts: Sequence[int], batch_size: int) -> None:
+        self.calls.append(f"observe {batch_size}")
+
+
+def test_alternation_runs_through_every_tier_that_the_batch_may_choose() -> None:
+    forced = ForcedPolicy(SmallPolicy(), None)
+    assert {forced.choose(batch_of(4)) for _ in range(3)} == set(TIERS[:2])
+    assert {forced.choose(batch_of(8)) for _ in range(4)} == set(TIERS)
+
+
+def test_the_tier_after_zero_steps_is_asked_for_until_the_draft_has_caught_up() -> None:
+    zero, one, three = TIERS
+    assert alternation(TIERS) == [zero, one, one, three]
+    assert alternation(TIERS[1:]) == [one, three]
+    assert alternation(TIERS[:1]) == [zero]
+
+
+def test_a_fixed_tier_stays_and_one_out_of_reach_is_an_error() -> None:
+    forced = ForcedPolicy(SmallPolicy(), 3)
+    assert [forced.choose(batch_of(8)) for _ in range(3)] == [TIERS[2]] * 3
+    with pytest.raises(StopIteration):
+        forced.choose(batch_of(4))
+
+
+def test_everything_else_is_the_policy_s_own() -> None:
+    assert ForcedPolicy(SmallPolicy(), None).describe() == {"of": "its own"}
+
+
+def test_the_stopwatch_times_calls_and_uncovers_the_methods_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = iter([0, 3, 13, 20, 24, 40, 50, 51, 58])  # before, start, end of three calls
+    clock = types.SimpleNamespace(perf_counter_ns=lambda: next(reads))
+    monkeypatch.setattr("benchmarks.inject.engine.time", clock)
+    controller = SmallController()
+    watch = Stopwatch(Calls(controller, "before_decode", "observe"))
+    controller.before_decode(batch_of(2))
+    controller.before_decode(batch_of(2))
+    controller.observe([1, 0], 2)
+    watch.remove()
+    controller.observe([1, 0], 2)
+    assert watch.clock_ns == [3, 4, 1]
+    assert watch.took_ns == {"choose": [10 - 3, 16 - 4], "observe": [7 - 1]}
+    assert controller.calls == ["choose 2 2", "choose 2 2", "observe 2", "observe 2"]
+    assert not {"before_decode", "observe"} & set(vars(controller))
+
+
+def command(**changed: Any) -> dict[str, Any]:
+    """A command that changes nothing but what it names."""
+    unchanged = {"accept_length": None, "policy": "own", "seed": 0}
+    nothing = {"timing": False, "costs": False}
+    return {**unchanged, **nothing, **changed}
+
+
+@pytest.fixture
+def host_switch(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """The host's module that holds SIMULATE_ACC_LEN, without the host."""
+    spec_utils = types.SimpleNamespace(SIMULATE_ACC_LEN=3.5)
+    package = types.ModuleType("sglang.srt.speculative")
+    package.spec_utils = spec_utils  # type: ignore[attr-defined]
+    monkeypatch.setitem(__import__("sys").modules, "sglang.srt.speculative", package)
+    return spec_utils
+
+
+def test_a_command_sets_acceptance_and_policy_and_the_next_takes_them_back(
+    host_switch: types.SimpleNamespace,
+) -> None:
+    controller = SmallController()
+    own = controller.policy
+    engine = Engine(
+        types.SimpleNamespace(draft_worker=types.SimpleNamespace(controller=controller))
+    )
+    engine.obey(command(policy="alternate"))
+    assert host_switch.SIMULATE_ACC_LEN == -1.0
+    assert isinstance(controller.policy, ForcedPolicy)
+    engine.obey(command(accept_length=3.5))
+    assert host_switch.SIMULATE_ACC_LEN == 3.5
+    assert controller.policy is own
+
+
+def test_timing_is_reported_by_the_command_that_ends_it(
+    host_switch: types.SimpleNamespace,
+) -> None:
+    controller = SmallController()
+    engine = Engine(
+        types.SimpleNamespace(draft_worker=types.SimpleNamespace(controller=controller))
+    )
+    assert engine.obey(command(timing=True)) == {}
+    controller.before_decode(batch_of(1))
+    assert len(engine.obey(command())["took_ns"]["choose"]) == 1
+    assert engine.obey(command()) == {}
+
+
+def test_the_round_times_are_those_the_policy_knows(host_switch: types.SimpleNamespace) -> None:
+    costs = CostTable.empty(TIERS)
+    controller = SmallController()
+    controller.policy = types.SimpleNamespace(costs=costs)
+    worker = types.SimpleNamespace(controller=controller)
+    engine = Engine(types.SimpleNamespace(draft_worker=worker))
+    costs.seed(TIERS[0], 1, 256, 4.0)
+    assert engine.obey(command(costs=True)) == {"costs": costs.to_dict()}
+    controller.policy = SmallPolicy()
+    engine = Engine(types.SimpleNamespace(draft_worker=worker))
+    assert engine.obey(command(costs=True)) == {"costs": None}
+
+
+def test_a_server_without_speculation_takes_commands_and_measures_nothing() -> None:
+    engine = Engine(types.SimpleNamespace(draft_worker=None))
+    assert engine.obey(command(accept_length=3.5, policy="alternate", timing=True)) == {}
