@@ -140,6 +140,7 @@ CHECKS = {
             "backends-architectures-h200.json",
             "backends-shared-index-h200.json",
             "backends-chain-h100.json",
+            "backends-before-h100.json",
         ),
         Check(backends.check_backends, backends.figure_table),
     ),
@@ -163,6 +164,9 @@ CHECKS = {
     "rows-cpu.json": Check(rows.check_rows, rows.size_table),
     "ramp-h200.json": Check(ramp_summary.check_ramp, ramp_summary.arm_table),
     "overhead.json": Check(overhead.check_overhead, overhead.figure_table),
+    "overhead-before-h100.json": Check(
+        functools.partial(overhead.check_overhead, gpu="H100"), overhead.figure_table
+    ),
     **dict.fromkeys(
         ("overlap-h200.json", "overlap-one-h200.json", "overlap-grammar-h200.json"),
         Check(overlap_summary.check_overlap, overlap_summary.figure_table),

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-
 SEED_ENV = "BENCH_INJECT_SEED"  # set in a server: inject, with this seed
 OURS_ENV = "BENCH_INJECT_OURS"  # set: our plugin serves, whose zero-step rounds look at drafts, too
 MIXED = "mixed"

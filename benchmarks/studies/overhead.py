@@ -10,7 +10,7 @@ The calls are timed on the controller's instance, in windows of their own, with 
 so that there is something to choose; what reading the clock took in the same place is taken off.
 
 With --before COMMIT=FOLDER an earlier commit serves beside, its windows by turns with ours: what a
-change of the code costs a round, in pairs (overhead-before-h200.json).
+change of the code costs a round, in pairs (overhead-before-h100.json).
 """
 
 import argparse
