@@ -18,10 +18,10 @@ from typing import Any
 
 from benchmarks.inject.engine import Engine
 
-CONTROL_ENV = "SLICE_BENCH_CONTROL"  # names the control file
-RANGES_ENV = "SLICE_BENCH_RANGES"  # set: phases are named in traces (benchmarks/stalls.py)
+CONTROL_ENV = "BENCH_CONTROL"  # names the control file
+RANGES_ENV = "BENCH_RANGES"  # set: phases are named in traces (studies/defaults/stalls.py)
 RANGE = "bench: "  # begins the name of a phase there
-ANSWER_KEY = "slice_bench"  # in internal_states[0]
+ANSWER_KEY = "bench_measure"  # in internal_states[0]
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 PREFILL_CAPTURE = (

@@ -22,7 +22,7 @@ GROUP = "sglang.srt.plugins"
 OURS = "sglang_adaptive_spec"
 PLUGINS = {
     OURS: f"{OURS}.plugin:register",
-    "slice_bench": "benchmarks.inject.measure_plugin:register",
+    "bench_measure": "benchmarks.inject.measure_plugin:register",
     "bench_inject": "benchmarks.inject.inject_plugin:register",
     "bench_rank_log": "benchmarks.inject.rank_log_plugin:register",
     "bench_plant": "benchmarks.inject.plant_plugin:register",

@@ -147,7 +147,7 @@ class Host:
         rounds = [(index * 10 * MS, 2, 6, 4, False, True) for index in range(100)]
         command_id = json.loads(self.control.read_text())["id"]
         answer = {"command_id": command_id, "rounds": rounds}
-        return {"internal_states": [{"slice_bench": answer}]}
+        return {"internal_states": [{"bench_measure": answer}]}
 
 
 @pytest.fixture

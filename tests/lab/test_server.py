@@ -41,7 +41,7 @@ def test_our_plugin_is_in_our_arms_only_and_the_measuring_one_in_all(
 ) -> None:
     announce_plugins(tmp_path)
     seen = plugins_seen(server_environment(tmp_path, with_ours, {}))
-    assert "slice_bench" in seen
+    assert "bench_measure" in seen
     assert (OURS in seen) == with_ours
 
 
