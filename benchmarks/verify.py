@@ -207,7 +207,7 @@ def check_origin(path: Path) -> list[str]:
 
 
 def main() -> int:
-    """Checks every file under benchmarks/results/; returns 1 if one is wrong."""
+    """Checks every current result, and where each archived one comes from; returns 1 if not ok."""
     num_faults = 0
     for path in sorted(RESULTS.glob("*.json")):
         if path.name in INPUTS:

@@ -1,7 +1,7 @@
 """What the measuring plugin may change or time inside a running scheduler, for benchmarks only.
 
 Acceptance: `SIMULATE_ACC_LEN`, the host's own switch, which `SGLANG_SIMULATE_ACC_LEN` sets at start
-(sglang 0.5.21 eagle_utils.py:eagle_sample reads it each round). Policy: ours, a fixed tier, or a
+(sglang 0.5.21 eagle_utils.py:eagle_sample reads it each round). Policy: ours, or a
 forced alternation of every tier that the batch may choose. Time: the calls of the adaptive
 controller, ours or the host's, wrapped on the instance.
 """
@@ -21,20 +21,16 @@ class Calls(NamedTuple):
 
 
 class ForcedPolicy:
-    """Overrides the choice of a policy: one tier, or all reachable ones in turn."""
+    """Overrides the choice of a policy: all reachable tiers in turn."""
 
-    def __init__(self, policy: Any, num_steps: int | None) -> None:
+    def __init__(self, policy: Any) -> None:
         self._policy = policy
-        self._num_steps = num_steps
         self._turn = itertools.count()
 
     def choose(self, batch: Any) -> Any:
-        """Returns the fixed tier, or the next of those that the batch may choose."""
-        tiers = self._policy.ladder.of(batch.size)
-        if self._num_steps is None:
-            cycle = alternation(tiers)
-            return cycle[next(self._turn) % len(cycle)]
-        return next(tier for tier in tiers if tier.num_steps == self._num_steps)
+        """Returns the next of the tiers that the batch may choose."""
+        cycle = alternation(self._policy.ladder.of(batch.size))
+        return cycle[next(self._turn) % len(cycle)]
 
     def is_probe(self, _tier: Any) -> bool:
         """Returns False: what is forced is no look of the policy's."""
@@ -124,8 +120,8 @@ class Engine:
         if policy == "own":
             self._ours.policy = self._own_policy
         else:
-            num_steps = None if policy == "alternate" else int(policy)
-            self._ours.policy = ForcedPolicy(self._own_policy, num_steps)
+            assert policy == "alternate", policy
+            self._ours.policy = ForcedPolicy(self._own_policy)
 
     def _time(self, wanted: bool) -> dict[str, Any]:
         """Returns what was timed since the last command; starts or stops the stopwatch."""

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from sglang_adaptive_spec.loop.round import Round
-from sglang_adaptive_spec.loop.timing import Clock, RoundTimer
+from sglang_adaptive_spec.loop.timing import RoundTimer
 from sglang_adaptive_spec.tiers import Tier
 
 LOG_ENV = "BENCH_RANK_LOG"
@@ -47,8 +47,8 @@ class Skew:
 class SkewedTimer(RoundTimer):
     """Times the rounds of a rank other than the first, askew."""
 
-    def __init__(self, device: str, clock: Clock | None = None) -> None:
-        super().__init__(device, clock)
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
         self._skew = Skew()
 
     def poll(self, done: Round) -> Round | None:

@@ -107,8 +107,9 @@ def earlier(arm: Arm, before: str | None) -> list[Arm]:
 
     Args:
         arm: ours.
-        before: COMMIT=FOLDER, where the folder holds what that commit has of the package and of
-            benchmarks/ (git archive COMMIT sglang_adaptive_spec benchmarks/*.py). None: no arm.
+        before: COMMIT=FOLDER, where the folder holds that commit's package, and benchmarks/ of
+            this checkout or whatever of that commit's answers as this one does (git archive
+            COMMIT sglang_adaptive_spec; git archive HEAD benchmarks). None: no arm.
 
     Raises:
         ValueError: The folder does not hold them.
@@ -120,7 +121,7 @@ def earlier(arm: Arm, before: str | None) -> list[Arm]:
     if (
         not commit
         or not folder
-        or not all((root / name).is_dir() for name in ("sglang_adaptive_spec", "benchmarks"))
+        or not all((root / name).is_dir() for name in ("sglang_adaptive_spec", "benchmarks/inject"))
     ):
         raise ValueError(f"--before is {before!r}; allowed: COMMIT=FOLDER, both packages in it.")
     # The second, because `python -m` would find this checkout first, in the current folder.

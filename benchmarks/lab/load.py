@@ -114,6 +114,16 @@ def _steps_of(each: Round) -> str:
     return "none" if each.num_draft_tokens is None else str(each.num_draft_tokens - 1)
 
 
+def as_raw(window: Window) -> dict[str, Any]:
+    """Returns a window as it is kept in a file."""
+    return {
+        "num_tokens": window.num_tokens,
+        "seconds": round(window.seconds, 6),
+        "rounds": window.rounds,
+        "num_eager_rounds": window.num_eager_rounds,
+    }
+
+
 def generate(
     url: str, prompts: Sequence[Sequence[int]], new_tokens: int, **sampling: Any
 ) -> list[dict[str, Any]]:
@@ -137,7 +147,6 @@ def generate_closed(
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
     concurrency: int,
-    timeout_s: float = 300.0,
     ignore_eos: bool = False,
     ids: Sequence[str] | None = None,
     temperature: float = 0.0,
@@ -153,8 +162,8 @@ def generate_closed(
     }
 
     def send(prompt: Sequence[int], request_id: str | None) -> dict[str, Any]:
-        named = {} if request_id is None else {"rid": [request_id]}
-        return post_generate(url, [prompt], sampling, timeout_s, **named)[0]
+        named: dict[str, Any] = {} if request_id is None else {"rid": [request_id]}
+        return post_generate(url, [prompt], sampling, **named)[0]
 
     with ThreadPoolExecutor(concurrency) as clients:
         return list(clients.map(send, prompts, repeat(None) if ids is None else ids))

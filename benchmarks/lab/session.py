@@ -10,7 +10,6 @@ from typing import Any
 from benchmarks.inject.acceptance import OURS_ENV, SEED_ENV
 from benchmarks.inject.measure_plugin import ANSWER_KEY
 from benchmarks.lab.arms import Arm
-from benchmarks.lab.load import Window
 from benchmarks.lab.models import ModelPair
 from benchmarks.lab.server import Server, announce_plugins, server_environment, serving
 from benchmarks.stats.provenance import without_folders
@@ -70,13 +69,3 @@ def serving_arm(arm: Arm, plan: Plan) -> Iterator[tuple[Server, dict[str, Any]]]
         measured["plugin"] = state.get("adaptive_spec")
     if plan.has_graphs and not measured["captures"]["before_ready"]:
         raise RuntimeError(f"{arm.name}: no capture was counted at start, so none can be after it.")
-
-
-def as_raw(window: Window) -> dict[str, Any]:
-    """Returns a repeat as it is kept in the file."""
-    return {
-        "num_tokens": window.num_tokens,
-        "seconds": round(window.seconds, 6),
-        "rounds": window.rounds,
-        "num_eager_rounds": window.num_eager_rounds,
-    }

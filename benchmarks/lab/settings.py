@@ -27,7 +27,7 @@ CPU_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
 }
-EAGLE3_HEAD = Path("examples/smollm2/eagle3-head")
+EAGLE3_HEAD_FOLDER = Path("examples/smollm2/eagle3-head")
 # One server of several: it sleeps when idle, and every request is prefilled anew, so that no
 # eviction of an earlier batch falls into a window.
 FLEET_COMMON = ("--sleep-on-idle", "--disable-radix-cache")
@@ -87,7 +87,7 @@ def plan_with(args: argparse.Namespace, scratch: Path, arguments: Sequence[str])
         pair = write_dummy_pair(scratch / "models")
         common += DUMMY_WEIGHTS
     else:
-        pair = ModelPair(args.target.resolve(), (args.draft or EAGLE3_HEAD).resolve())
+        pair = ModelPair(args.target.resolve(), (args.draft or EAGLE3_HEAD_FOLDER).resolve())
     return Plan(
         pair=pair,
         common=tuple(common),

@@ -12,7 +12,7 @@ from benchmarks.lab.fleet import (
     new_token_limit,
     visit_rounds,
 )
-from benchmarks.lab.load import Window, timed_windows
+from benchmarks.lab.load import Window, as_raw, timed_windows
 from benchmarks.lab.models import prompt_ids
 from benchmarks.lab.session import Plan
 from benchmarks.lab.settings import cells_of, numbers, words
@@ -90,10 +90,7 @@ def as_record(engine: Engine, wanted: Visit, place: int, window: Window) -> dict
         "acceptance": wanted.acceptance,
         "repeat": wanted.repeat,
         "place": place,
-        "num_tokens": window.num_tokens,
-        "seconds": round(window.seconds, 6),
-        "rounds": window.rounds,
-        "num_eager_rounds": window.num_eager_rounds,
+        **as_raw(window),
     }
 
 

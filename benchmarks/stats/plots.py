@@ -1,6 +1,5 @@
-"""Plots of results as SVG, for the documentation."""
+"""Colours of the plots, and how they are saved."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,6 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
-
-Raw = Mapping[str, Any]
 
 # Colours of Okabe and Ito (2008), told apart by readers with any colour vision.
 COLOURS = {"best static": "#999999", "builtin": "#d55e00", "ema": "#e69f00", "goodput": "#0072b2"}

@@ -16,9 +16,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.inject.acceptance import expected_tokens, probabilities, tokens_variance
+from benchmarks.inject.acceptance import probabilities
+from benchmarks.stats.tokens import expected_tokens, tokens_variance
 
-ARMS = ("none", "static-1", "static-3", "static-5", "static-7", "builtin", "ema", "goodput")
+MATRIX_ARMS = ("none", "static-1", "static-3", "static-5", "static-7", "builtin", "ema", "goodput")
 STATIC = ("none", "static-1", "static-3", "static-5", "static-7")
 WINDOW_KEYS = ("repeat", "place", "num_tokens", "seconds", "rounds", "num_eager_rounds")
 RATE_DIGITS = 3

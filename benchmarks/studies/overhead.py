@@ -122,20 +122,20 @@ def build_result(record_of_origin: Raw, windows: Sequence[Raw]) -> dict[str, Any
     }
 
 
-def times(windows: Sequence[Raw], arm: str = REPORTED) -> dict[str, list[float]]:
-    """Returns the microseconds per round of every window of an arm, by batch size."""
+def times(windows: Sequence[Raw]) -> dict[str, list[float]]:
+    """Returns the microseconds per round of every window of ours, by batch size."""
     by_size: dict[str, list[float]] = {}
     for each in windows:
-        if each["arm"] == arm:
+        if each["arm"] == REPORTED:
             by_size.setdefault(str(each["batch_size"]), []).append(sum(each["took_us"].values()))
     return by_size
 
 
-def shares(windows: Sequence[Raw], arm: str = REPORTED) -> dict[str, list[float]]:
-    """Returns the share of the round of every window of an arm, by batch size."""
+def shares(windows: Sequence[Raw]) -> dict[str, list[float]]:
+    """Returns the share of the round of every window of ours, by batch size."""
     by_size: dict[str, list[float]] = {}
     for each in windows:
-        if each["arm"] == arm:
+        if each["arm"] == REPORTED:
             share = sum(each["took_us"].values()) / each["round_us"]
             by_size.setdefault(str(each["batch_size"]), []).append(share)
     return by_size

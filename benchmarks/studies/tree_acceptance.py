@@ -6,7 +6,7 @@ lift: the logits by which a tree's hazard, taken as equal at every depth, lies a
 The first guess of policy/acceptance/tree_hazards.py and the trees of the matrix come from here.
 Time is not measured.
 
-On the machine with the H200, or on the CPU host (T, P as in transition.py; 30 minutes there):
+On the machine with the H200, or on the CPU host (T, P as in studies/transition; 30 minutes there):
 
     python3 -m benchmarks.studies.tree_acceptance run --target T --prompts P \\
         --git-sha SHA --out $OUT

@@ -1,4 +1,4 @@
-"""The map of the tests names every test there is, and says what `make test` leaves out."""
+"""The map of the tests names every test there is, and which modules `make test` leaves out."""
 
 import re
 

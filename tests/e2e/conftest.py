@@ -23,7 +23,8 @@ def parameters(item: pytest.Item) -> dict[str, object]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Lets all tests of one server follow each other, whatever module they are in."""
-    mark_smoke(items, must_be_whole=config.option.markexpr == "smoke")
+    is_make_test = config.option.markexpr == "smoke" and config.args_source.name == "TESTPATHS"
+    mark_smoke(items, must_be_whole=is_make_test)
     first: dict[object, int] = {}
     for number, item in enumerate(items):
         first.setdefault(parameters(item).get("launch", item), number)

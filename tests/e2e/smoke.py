@@ -1,4 +1,4 @@
-"""What of the end-to-end tests `make test` runs: for each great claim one server.
+"""What of the end-to-end tests `make test` runs: a server or two for each great claim.
 
 By module, the parameters of its tests as pytest shows them. What is not here runs in
 `make test-full`.

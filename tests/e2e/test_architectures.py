@@ -1,8 +1,7 @@
 """Every kind of model that SGLang drafts for, in miniature, with the default config.
 
 Each server measures its round times at the start, then changes the tier in every round under the
-host's own checks, and gives exactly the text of no speculation. Three of them are in `make test`;
-`make test-full` runs all.
+host's own checks, and gives exactly the text of no speculation. `make test-full` runs them.
 """
 
 import base64

@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.inject.acceptance import DEFAULT_NAMES, probabilities
 from benchmarks.lab.settings import cells_of
-from benchmarks.stats.windows import ARMS
+from benchmarks.stats.windows import MATRIX_ARMS
 from benchmarks.studies.matrix.check import BATCH_SIZES
 from tests.lab.records import PROVENANCE
 
@@ -45,7 +45,7 @@ def window(
 
 
 def run_record(
-    arms: tuple[str, ...] = ARMS,
+    arms: tuple[str, ...] = MATRIX_ARMS,
     batch_sizes: tuple[int, ...] = BATCH_SIZES,
     repeats: tuple[int, ...] = (1, 2, 3),
     **provenance: str,

@@ -9,17 +9,16 @@ import pytest
 from benchmarks.inject import acceptance
 from benchmarks.inject.acceptance import (
     TREES,
-    expected_tokens,
     lifted,
     probabilities,
     probability_of,
     request_ids,
     shape_of,
-    tokens_per_round,
-    tokens_variance,
 )
 from benchmarks.lab.arms import ARMS, WITH_TREES
+from benchmarks.stats.tokens import expected_tokens, tokens_per_round, tokens_variance
 from sglang_adaptive_spec.config.schema import load_config, parse_config
+from tests.policy.test_tree_tour import LIFTS
 
 
 def test_a_mixed_batch_is_half_good_and_half_bad() -> None:
@@ -110,3 +109,8 @@ def test_the_ladder_beside_the_trees_is_the_default_one() -> None:
     config, default = parse_config("trees", json.dumps(WITH_TREES).encode()), load_config(None)
     for bound, slot in default.slots.items():
         assert config.slots[bound].candidate_steps == slot.candidate_steps
+
+
+def test_the_policy_s_own_tests_have_the_measured_lifts() -> None:
+    for tree, lift in LIFTS.items():
+        assert lift == pytest.approx(acceptance.tree_lifts()[tree.label], abs=1e-3)

@@ -31,25 +31,11 @@ class SmallPolicy:
         return {"of": "its own"}
 
 
-class SmallPool:
-    """Remembers what was activated."""
-
-    def __init__(self) -> None:
-        self.states = [types.SimpleNamespace(tier=tier) for tier in TIERS]
-        self.current = TIERS[0]
-        self.activated: list[Tier] = []
-
-    def activate(self, tier: Tier) -> None:
-        self.activated.append(tier)
-        self.current = tier
-
-
 class SmallController:
     """Stands where the worker's controller stands."""
 
     def __init__(self) -> None:
         self.policy: Any = SmallPolicy()
-        self.pool = SmallPool()
         self.calls: list[str] = []
 
     def before_decode(self, batch: DecodeBatch) -> None:
@@ -60,7 +46,7 @@ class SmallController:
 
 
 def test_alternation_runs_through_every_tier_that_the_batch_may_choose() -> None:
-    forced = ForcedPolicy(SmallPolicy(), None)
+    forced = ForcedPolicy(SmallPolicy())
     assert {forced.choose(batch_of(4)) for _ in range(3)} == set(TIERS[:2])
     assert {forced.choose(batch_of(8)) for _ in range(4)} == set(TIERS)
 
@@ -72,15 +58,8 @@ def test_the_tier_after_zero_steps_is_asked_for_until_the_draft_has_caught_up() 
     assert alternation(TIERS[:1]) == [zero]
 
 
-def test_a_fixed_tier_stays_and_one_out_of_reach_is_an_error() -> None:
-    forced = ForcedPolicy(SmallPolicy(), 3)
-    assert [forced.choose(batch_of(8)) for _ in range(3)] == [TIERS[2]] * 3
-    with pytest.raises(StopIteration):
-        forced.choose(batch_of(4))
-
-
 def test_everything_else_is_the_policy_s_own() -> None:
-    assert ForcedPolicy(SmallPolicy(), None).describe() == {"of": "its own"}
+    assert ForcedPolicy(SmallPolicy()).describe() == {"of": "its own"}
 
 
 def test_the_stopwatch_times_calls_and_uncovers_the_methods_again(

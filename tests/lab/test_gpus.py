@@ -128,9 +128,9 @@ def test_no_two_streams_write_one_file(calls: dict[str, Call]) -> None:
 
 
 def test_the_matrix_has_every_arm_once(calls: dict[str, Call]) -> None:
-    from benchmarks.stats.windows import ARMS
+    from benchmarks.stats.windows import MATRIX_ARMS
 
-    assert arms([calls["matrix-a"], calls["matrix-b"]]) == sorted(ARMS)
+    assert arms([calls["matrix-a"], calls["matrix-b"]]) == sorted(MATRIX_ARMS)
 
 
 def test_the_trees_have_every_arm_once(calls: dict[str, Call]) -> None:
@@ -165,9 +165,9 @@ def test_the_overlap_has_the_commands_that_it_documents(calls: dict[str, Call]) 
     from benchmarks.studies.overlap import __main__ as overlap
 
     text = re.sub(r"\\\n *", " ", overlap.__doc__ or "")
-    documented = re.findall(r"^ +python3 -m benchmarks\.overlap ((?:run|grammar) .*)$", text, re.M)
-    ours = [calls[f"overlap-{number}"] for number in range(1, 1 + len(documented))]
-    for call, words in zip(ours, documented, strict=True):
+    command = r"^ +python3 -m benchmarks\.studies\.overlap ((?:run|grammar) .*)$"
+    documented = re.findall(command, text, re.M)
+    for call, words in zip((calls["overlap-1"], calls["overlap-2"]), documented, strict=True):
         theirs = vars(overlap.parser().parse_args(words.split()))
         differing = {key for key, value in vars(call.args).items() if theirs[key] != value}
         assert differing <= {"git_sha", "out", "port", "deadline", "target", "prompts"}

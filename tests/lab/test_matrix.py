@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.lab import visits as lab_visits
 from benchmarks.lab.arms import ARMS
 from benchmarks.lab.fleet import Visit
 from benchmarks.lab.load import Window
@@ -47,8 +48,8 @@ def visits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Visit, int]]:
     def windows(_rounds: Any, _size: int, _settle: float, _window: float, count: int) -> Any:
         return [Window(10, 0.5, {"3": 5}, 0)] * count
 
-    monkeypatch.setattr(matrix, "visit_rounds", visit)
-    monkeypatch.setattr(matrix, "timed_windows", windows)
+    monkeypatch.setattr(lab_visits, "visit_rounds", visit)
+    monkeypatch.setattr(lab_visits, "timed_windows", windows)
     return made
 
 

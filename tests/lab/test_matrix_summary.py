@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.inject.acceptance import tokens_per_round
-from benchmarks.stats.windows import ARMS, best_static, driftless_stderr, luck, relative_stderr
+from benchmarks.stats.tokens import tokens_per_round
+from benchmarks.stats.windows import (
+    MATRIX_ARMS,
+    best_static,
+    driftless_stderr,
+    luck,
+    relative_stderr,
+)
 from benchmarks.studies.matrix.check import check_matrix
 from benchmarks.studies.matrix.summary import merged
 from benchmarks.studies.matrix.tables import figures, missed_cells, ratio_of
@@ -54,9 +60,9 @@ def test_a_rate_is_what_the_injected_acceptance_yields_at_the_depth_that_ran(sma
 
 def test_commands_with_some_arms_and_repeats_each_merge_to_the_same_matrix(small: Any) -> None:
     parts = [
-        run_record(ARMS[:3], SMALL, (1, 2), date="2026-01-01T00:00:00+00:00"),
-        run_record(ARMS[3:], SMALL, (1, 2, 3), date="2026-01-02T00:00:00+00:00"),
-        run_record(ARMS[:3], SMALL, (3,), date="2026-01-03T00:00:00+00:00"),
+        run_record(MATRIX_ARMS[:3], SMALL, (1, 2), date="2026-01-01T00:00:00+00:00"),
+        run_record(MATRIX_ARMS[3:], SMALL, (1, 2, 3), date="2026-01-02T00:00:00+00:00"),
+        run_record(MATRIX_ARMS[:3], SMALL, (3,), date="2026-01-03T00:00:00+00:00"),
     ]
     again = merged(parts[::-1])
     assert again["cells"] == small["cells"]
@@ -69,7 +75,7 @@ def test_runs_of_different_code_do_not_merge() -> None:
 
 
 def test_a_cell_without_an_arm_that_others_have_is_named() -> None:
-    parts = [run_record(ARMS[:2], (4, 16)), run_record(ARMS[2:], (4,))]
+    parts = [run_record(MATRIX_ARMS[:2], (4, 16)), run_record(MATRIX_ARMS[2:], (4,))]
     with pytest.raises(ValueError, match=r"cell \(16, '0.3'\) lacks \['builtin'"):
         merged(parts)
 
@@ -107,7 +113,7 @@ def test_the_standard_error_of_one_repeat_is_unknown() -> None:
 
 
 def test_counted_tokens_agree_with_the_acceptance_that_was_drawn(small: Any) -> None:
-    strays = [luck(cell, arm) for cell in small["cells"] for arm in ARMS]
+    strays = [luck(cell, arm) for cell in small["cells"] for arm in MATRIX_ARMS]
     assert max(map(abs, strays)) < 4
     assert {luck(cell, "none") for cell in small["cells"]} == {0.0}
 
@@ -204,7 +210,7 @@ def test_the_slowest_seeding_and_the_most_probing_are_judged() -> None:
 
 
 def test_an_incomplete_matrix_keeps_its_cells_and_is_refused_by_the_check() -> None:
-    parts = [run_record(ARMS, (4,)), run_record(ARMS[:2], (16,))]
+    parts = [run_record(MATRIX_ARMS, (4,)), run_record(MATRIX_ARMS[:2], (16,))]
     result = merged(parts, is_incomplete=True)
     assert {cell["batch_size"] for cell in result["cells"]} == {4, 16}
     assert any("16" in problem and "static-7" in problem for problem in check_matrix(result))

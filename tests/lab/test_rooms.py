@@ -18,11 +18,13 @@ def room_of(module: str) -> str:
 def imported(path: Path) -> Iterator[str]:
     """Returns the modules of benchmarks that a file imports, wherever it does."""
     for node in ast.walk(ast.parse(path.read_text())):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: relative"
-            names = [node.module or ""]
-        yield from (name for name in names if name.startswith("benchmarks."))
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        yield from (name for name in names if name.split(".")[0] == "benchmarks")
 
 
 def test_imports_go_down() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.inject.acceptance import expected_tokens
 from benchmarks.stats.provenance import RESULTS
+from benchmarks.stats.tokens import expected_tokens
 from benchmarks.studies.simulator import summary as simulator
 from benchmarks.studies.simulator.server_costs import ServerCosts, keep_costs
 from benchmarks.studies.simulator.summary import Visitor

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.inject.acceptance import probability_of
-from benchmarks.stats.windows import ARMS
+from benchmarks.stats.windows import MATRIX_ARMS
 from benchmarks.studies.transition.__main__ import (
     WORKLOADS,
     Loop,
@@ -56,7 +56,7 @@ def run_record(repeats: tuple[int, ...] = (1, 2, 3)) -> dict[str, Any]:
         for concurrency in (2, 16, 64)
         for workload, phases in WORKLOADS.items()
         for repeat in repeats
-        for arm in ARMS
+        for arm in MATRIX_ARMS
     ]  # fmt: skip
     return {"purpose": "transition", "provenance": dict(PROVENANCE), "passes": passes}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import verify as verify_results
+from benchmarks import verify
 from benchmarks.stats.differences import Gap
 from benchmarks.stats.provenance import CODE, code_sha256, code_sha256_at, git, without_folders
 from benchmarks.verify import changed_since, check_file, check_provenance
@@ -126,15 +126,15 @@ def test_what_was_not_measured_is_said_and_fails_nothing(
 ) -> None:
     (tmp_path / "one.json").write_text(json.dumps({"provenance": PROVENANCE}))
     problems: list[str] = [Gap("cells lacks ['a']")]
-    check = verify_results.Check(lambda _result: problems, lambda _result: "the targets")
-    monkeypatch.setattr(verify_results, "RESULTS", tmp_path)
-    monkeypatch.setattr(verify_results, "ARCHIVE", tmp_path / "archive")
-    monkeypatch.setattr(verify_results, "CHECKS", {"one.json": check})
-    monkeypatch.setattr(verify_results, "WITHOUT_OURS", ("one.json",))
-    assert verify_results.main() == 0
+    check = verify.Check(lambda _result: problems, lambda _result: "the targets")
+    monkeypatch.setattr(verify, "RESULTS", tmp_path)
+    monkeypatch.setattr(verify, "ARCHIVE", tmp_path / "archive")
+    monkeypatch.setattr(verify, "CHECKS", {"one.json": check})
+    monkeypatch.setattr(verify, "WITHOUT_OURS", ("one.json",))
+    assert verify.main() == 0
     assert "not measured: cells lacks ['a']\nthe targets" in capsys.readouterr().out
     problems.append("a figure that raw does not give")
-    assert verify_results.main() == 1
+    assert verify.main() == 1
     assert "the targets" not in capsys.readouterr().out
 
 
@@ -143,13 +143,13 @@ def test_an_archived_result_is_not_recomputed_and_keeps_its_origin(
 ) -> None:
     archive = tmp_path / "archive"
     archive.mkdir()
-    monkeypatch.setattr(verify_results, "RESULTS", tmp_path / "current")
-    monkeypatch.setattr(verify_results, "ARCHIVE", archive)
+    monkeypatch.setattr(verify, "RESULTS", tmp_path / "current")
+    monkeypatch.setattr(verify, "ARCHIVE", archive)
     path = archive / "of-a-script-that-is-gone.json"
     record = {**PROVENANCE, "code_sha256": code_sha256()}
     path.write_text(json.dumps({"provenance": record}))
-    assert verify_results.main() == 0
+    assert verify.main() == 0
     assert "archive/of-a-script-that-is-gone.json: ok" in capsys.readouterr().out
     path.write_text("{}")
-    assert verify_results.main() == 1
+    assert verify.main() == 1
     assert "provenance lacks" in capsys.readouterr().out

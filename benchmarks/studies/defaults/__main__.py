@@ -64,7 +64,6 @@ from benchmarks.studies.defaults.summary import (
     time_spent,
     with_figures,
 )
-from benchmarks.studies.ramp.__main__ import send_ramp
 from benchmarks.studies.ramp.summary import as_pass
 
 GPU_FORCED = ("--skip-tokenizer-init", "--random-seed", "1")
@@ -202,7 +201,7 @@ def serve(
         os.sched_setaffinity(0, seat.cores)  # of this thread, so of the server that it starts
     plan = replace(plan, environment=environment, port=args.port + PORT_STEP * seat.number)
     with serving_arm(arm, plan) as (server, measured):
-        send_ramp(server, arrivals(WARM_S, WARM_RATE, WARM_RATE, 0, args.longest))
+        send_arrivals(server, arrivals(WARM_S, WARM_RATE, WARM_RATE, 0, args.longest))
         for repeat in range(seat.first_repeat, seat.first_repeat + args.repeats):
             for number, (peak, chance) in enumerate(itertools.product(args.peaks, CHANCES)):
                 sent = arrivals(args.seconds, LOW, peak, repeat, args.longest, (chance,))

@@ -134,12 +134,12 @@ def figures_of_load(load: str, peak: int, ours: Sequence[Raw], none: Sequence[Ra
     ]
 
 
-def check_defaults(result: Raw, arms: Sequence[str] = DEFAULT_ARMS) -> list[str]:
+def check_defaults(result: Raw) -> list[str]:
     """Returns what is wrong with the shape or the figures of the result."""
-    return check_starts(result) or check_passes(result, arms)
+    return check_starts(result) or check_passes(result)
 
 
-def check_passes(result: Raw, arms: Sequence[str] = DEFAULT_ARMS) -> list[str]:
+def check_passes(result: Raw) -> list[str]:
     """Returns what is wrong with the passes: their number, their arrivals, their figures."""
     problems = measured_on(result["provenance"])
     sent: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -157,7 +157,7 @@ def check_passes(result: Raw, arms: Sequence[str] = DEFAULT_ARMS) -> list[str]:
         problems += [f"{load}: no pass of {arm}" for arm in set(COMPARED) - by_arm.keys()]
         if len({str(requests) for requests in by_arm.values()}) > 1:
             problems.append(f"{load}: the arms got other requests")
-    for load, arm in itertools.product(LOADS, arms):
+    for load, arm in itertools.product(LOADS, DEFAULT_ARMS):
         num = sum(key[:2] == load and arm in by_arm for key, by_arm in sent.items())
         if num < MIN_PASSES:
             problems.append(f"{load}: {num} passes of {arm}, at least {MIN_PASSES} are needed")

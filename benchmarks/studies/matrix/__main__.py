@@ -33,29 +33,17 @@ from benchmarks.lab.fleet import (
     serving_fleet,
 )
 from benchmarks.lab.run_files import (
-    add_merge,
     begin_run,
     read_runs,
     run_command,
     write_result,
     write_run,
 )
-from benchmarks.lab.settings import add_fleet_flags, fleet_plan, words
-from benchmarks.lab.visits import MAX_TOTAL_TOKENS, add_visit_flags, visit_cells
+from benchmarks.lab.settings import fleet_plan
+from benchmarks.lab.visits import visit_cells
 from benchmarks.studies.matrix import summary as matrix_summary
 from benchmarks.studies.matrix import tables as matrix_tables
-
-
-def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
-    top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    commands = top.add_subparsers(dest="command", required=True)
-    run_ = commands.add_parser("run")
-    run_.add_argument("--arms", type=words, required=True, help=f"of {', '.join(ARMS)}")
-    add_visit_flags(run_)
-    add_fleet_flags(run_, MAX_TOTAL_TOKENS)
-    add_merge(commands, has_plot=True, has_incomplete=True)
-    return top
+from benchmarks.studies.matrix.flags import parser
 
 
 def run(args: argparse.Namespace) -> int:

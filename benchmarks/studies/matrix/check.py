@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks.inject.acceptance import DEFAULT_NAMES
 from benchmarks.lab.settings import cells_of
 from benchmarks.stats.differences import Gap, differences, gaps, keys, measured_on
-from benchmarks.stats.windows import ARMS, build_cell, luck
+from benchmarks.stats.windows import MATRIX_ARMS, build_cell, luck
 
 Raw = Mapping[str, Any]
 
@@ -29,7 +29,7 @@ MAX_LUCK = 5.0
 
 def check_matrix(result: Raw) -> list[str]:
     """Returns what is wrong with the shape or the figures of the matrix."""
-    return check_cells(result, BATCH_SIZES, DEFAULT_NAMES, ARMS)
+    return check_cells(result, BATCH_SIZES, DEFAULT_NAMES, MATRIX_ARMS)
 
 
 def check_cells(

@@ -1,4 +1,4 @@
-"""The figure of the docs, drawn from the result file."""
+"""Throughput over no speculation by batch size, drawn from the result file."""
 
 from collections.abc import Mapping
 from pathlib import Path

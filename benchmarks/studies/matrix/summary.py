@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.stats.provenance import check_same_code
-from benchmarks.stats.windows import ARMS, WINDOW_KEYS, build_cell
+from benchmarks.stats.windows import MATRIX_ARMS, WINDOW_KEYS, build_cell
 
 Raw = Mapping[str, Any]
 
@@ -46,5 +46,5 @@ def check_arms(by_cell: Mapping[tuple[int, str], Mapping[str, Any]]) -> None:
 
 
 def _in_order(arms: Mapping[str, list[Raw]]) -> dict[str, list[Raw]]:
-    others = sorted(set(arms) - set(ARMS))
-    return {name: arms[name] for name in (*ARMS, *others) if name in arms}
+    others = sorted(set(arms) - set(MATRIX_ARMS))
+    return {name: arms[name] for name in (*MATRIX_ARMS, *others) if name in arms}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.inject.acceptance import MIXED
-from benchmarks.lab.arms import ARMS as ALL_ARMS
+from benchmarks.lab.arms import ARMS
 from benchmarks.stats.figures import (
     HEADER,
     MISSED,
@@ -18,7 +18,7 @@ from benchmarks.stats.figures import (
     lowest,
 )
 from benchmarks.stats.tables import table
-from benchmarks.stats.windows import ARMS, best_static, expected_rate
+from benchmarks.stats.windows import MATRIX_ARMS, best_static, expected_rate
 
 Raw = Mapping[str, Any]
 
@@ -62,7 +62,7 @@ def window_table(windows: Sequence[Raw]) -> str:
 
 def cell_table(result: Raw) -> str:
     """Returns tokens/s of every arm per cell, and goodput over the best static arm."""
-    arms = [arm for arm in ARMS if arm in result["cells"][0]["tokens_per_s"]]
+    arms = [arm for arm in MATRIX_ARMS if arm in result["cells"][0]["tokens_per_s"]]
     rows = []
     for cell in result["cells"]:
         rates, best = cell["tokens_per_s"], best_static(cell)
@@ -129,7 +129,7 @@ def _num_eager(cells: Sequence[Raw]) -> float:
 
 
 def _num_late_captures(result: Raw) -> float:
-    ours = (server for server in result["servers"] if ALL_ARMS[server["arm"]].is_ours)
+    ours = (server for server in result["servers"] if ARMS[server["arm"]].is_ours)
     return float(sum(server["captures"]["after_ready"] for server in ours))
 
 

@@ -1,16 +1,13 @@
 """Do trees pay beside chains? The matrix's small batches, with trees in the ladder and without.
 
-Runs are those of matrix.py; acceptance of trees is injected, too: the chain's draws, raised by the
+Runs are those of the matrix; acceptance of trees is injected, too: the chain's draws, raised by the
 lift that each shape showed with a real pair (inject/acceptance.py). On the machine with the H200,
 from the project's root, once tree-acceptance.json is there:
 
-    python3 -m benchmarks.studies.matrix run --batches 1,4,8 --git-sha SHA --out $OUT --tag t1 \\
-        --arms none,static-3,goodput,goodput-trees
-    python3 -m benchmarks.studies.matrix run --batches 1,4,8 --git-sha SHA --out $OUT --tag t2 \\
-        --arms static-5,static-1-4-5,static-3-4-16,static-5-4-12
+    OUT=folder SHA=commit benchmarks/gpus.sh 0=trees-settled    # or trees-1 and trees-2: all arms
     # then anywhere:
-    python3 -m benchmarks.studies.matrix.trees runs/matrix-t*.json \\
-        --result benchmarks/results/archive/matrix-trees-h200.json
+    python3 -m benchmarks.studies.matrix.trees runs/matrix-t3.json \\
+        --result benchmarks/results/current/matrix-trees-settled-h200.json
 """
 
 import argparse
@@ -94,7 +91,7 @@ def check_matrix_trees(result: Raw) -> list[str]:
 
 
 def main() -> int:
-    """Writes the result file from run files of matrix.py."""
+    """Writes the result file from run files of the matrix."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--result", type=Path, required=True)

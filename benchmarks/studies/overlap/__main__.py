@@ -30,7 +30,7 @@ from typing import Any
 
 from benchmarks.lab.arms import ARMS, Arm
 from benchmarks.lab.fleet import Engine, keep_logs, serving_fleet
-from benchmarks.lab.load import generate, steady_window
+from benchmarks.lab.load import as_raw, generate, steady_window
 from benchmarks.lab.models import read_prompts
 from benchmarks.lab.run_files import (
     add_merge,
@@ -40,7 +40,7 @@ from benchmarks.lab.run_files import (
     write_result,
     write_run,
 )
-from benchmarks.lab.session import Plan, as_raw
+from benchmarks.lab.session import Plan
 from benchmarks.lab.settings import add_fleet_flags, fleet_plan, numbers, words
 from benchmarks.lab.visits import MAX_TOTAL_TOKENS, add_visit_flags, visit_cells
 from benchmarks.studies.matrix import tables as matrix_tables

@@ -92,9 +92,9 @@ def run(args: argparse.Namespace) -> int:
     return 1 if len(passes) < len(args.arms) * args.repeats else 0
 
 
-def send_ramp(server: Server, sent: Sequence[Arrival], prompt_seed: int = 0) -> dict[str, Any]:
+def send_ramp(server: Server, sent: Sequence[Arrival]) -> dict[str, Any]:
     """Sends every request at its time; returns times per request and tokens per moment."""
-    start_ns, answer = send_arrivals(server, sent, prompt_seed)
+    start_ns, answer = send_arrivals(server, sent)
     return ramp_summary.as_pass(sent, start_ns, answer["requests"], answer["rounds"])
 
 

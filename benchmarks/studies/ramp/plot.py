@@ -1,4 +1,4 @@
-"""The figure of the docs, drawn from the result file."""
+"""What was served, and what requests felt, drawn from the result file."""
 
 from collections.abc import Mapping
 from pathlib import Path

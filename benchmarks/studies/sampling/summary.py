@@ -2,7 +2,7 @@
 
 Each arm is tested against `none` at every output position of a cell but the first, which the
 prefill samples alike in every arm. A position's tokens are compared over all histories, and over
-all prompts in one test (benchmarks/homogeneity.py).
+all prompts in one test (benchmarks/stats/homogeneity.py).
 
 In `HOST_CELLS` the host's own verification is no sampler of `none` (sglang 0.5.21):
 eagle_utils.py:eagle_sample never reads min_p, and with top_k and top_p together cuts the second

@@ -24,10 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.inject.acceptance import expected_tokens, probabilities, shape_of
+from benchmarks.inject.acceptance import probabilities, shape_of
 from benchmarks.stats.provenance import RESULTS
 from benchmarks.stats.tables import table
+from benchmarks.stats.tokens import expected_tokens
 from benchmarks.stats.windows import STATIC
+from benchmarks.studies.matrix.tables import name_of
 from benchmarks.studies.simulator.server_costs import ServerCosts
 from benchmarks.studies.simulator.summary import (
     COSTS,
@@ -35,7 +37,6 @@ from benchmarks.studies.simulator.summary import (
     SEEDS,
     Visitor,
     fresh_policy,
-    name_of,
     visit,
     windows_of,
 )

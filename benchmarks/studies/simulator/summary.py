@@ -19,7 +19,8 @@ from benchmarks.stats.figures import HEADER, MET, MISSED, Figure, Ratio, exact, 
 from benchmarks.stats.provenance import RESULTS
 from benchmarks.stats.tables import table
 from benchmarks.stats.windows import expected_rate
-from benchmarks.studies.matrix import __main__ as matrix
+from benchmarks.studies.matrix.flags import parser
+from benchmarks.studies.matrix.tables import name_of
 from benchmarks.studies.simulator.server_costs import ServerCosts
 from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.ladder import Ladder
@@ -163,7 +164,7 @@ def windows_of(measured: Raw) -> argparse.Namespace:
     Raises:
         ValueError: Two commands differ in them.
     """
-    parsed = [matrix.parser().parse_args(argv[1:]) for argv in measured["provenance"]["argv"]]
+    parsed = [parser().parse_args(argv[1:]) for argv in measured["provenance"]["argv"]]
     names = ("settle_s", "settle_request_s", "window_s", "windows", "prompt_tokens")
     if len({tuple(getattr(args, name) for name in names) for args in parsed}) > 1:
         raise ValueError(f"the commands of {MATRIX} differ in one of {', '.join(names)}.")
@@ -198,11 +199,6 @@ def replay_cells(measured: Raw, costs: ServerCosts) -> dict[str, list[float]]:
             rate = visit(visitor, cell, costs, args, seed)
             found.setdefault(name_of(cell), []).append(round(rate, RATE_DIGITS))
     return found
-
-
-def name_of(cell: Raw) -> str:
-    """Returns a cell's key: batch size and acceptance."""
-    return f"{cell['batch_size']} {cell['acceptance']}"
 
 
 def build_result(origin: Raw, raw: Raw, measured: Raw, costs_from: Raw) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from benchmarks.lab.run_files import (
 from benchmarks.lab.session import INJECTED
 from benchmarks.lab.settings import add_fleet_flags, fleet_plan, numbers, words
 from benchmarks.lab.visits import PROMPT_SEED
-from benchmarks.stats.windows import ARMS as ALL_ARMS
+from benchmarks.stats.windows import MATRIX_ARMS
 from benchmarks.studies.transition import summary as transition_summary
 
 # Phases in order, by workload: (the phase's name, where its prompts come from, or the probability
@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     run_ = commands.add_parser("run")
     run_.add_argument("--prompts", type=Path, help="token ids per phase, JSON; real acceptance")
-    run_.add_argument("--arms", type=words, default=ALL_ARMS)
+    run_.add_argument("--arms", type=words, default=MATRIX_ARMS)
     run_.add_argument("--concurrency", type=numbers, default=(2, 16, 64))
     run_.add_argument("--workloads", type=words, default=REAL)
     # As the host's own benchmark: four requests one after the other, 256 tokens each.

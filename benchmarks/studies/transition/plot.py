@@ -1,4 +1,4 @@
-"""The figure of the docs, drawn from the result file."""
+"""Every phase over its best arm, drawn from the result file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib import pyplot
 
 from benchmarks.stats.plots import COLOURS, save
-from benchmarks.studies.transition.summary import best_static as static_over_phases
+from benchmarks.stats.windows import best_static
 from benchmarks.studies.transition.summary import oracle_arms
 
 Raw = Mapping[str, Any]
@@ -19,7 +19,7 @@ def plot_transition(result: Raw, path: Path) -> None:
     figure, axes = pyplot.subplots(-(-len(cells) // 2), 2, figsize=(10, 8), squeeze=False)
     for axis, cell in zip(axes.flat, cells, strict=False):
         best = oracle_arms(cell)
-        static = static_over_phases(cell)
+        static = best_static(cell)
         shown = [("best static", static), *((arm, arm) for arm in ("builtin", "ema", "goodput"))]
         for index, (label, arm) in enumerate((label, arm) for label, arm in shown):
             if arm not in cell["phases"]:

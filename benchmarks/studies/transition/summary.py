@@ -12,7 +12,7 @@ from benchmarks.stats.differences import Gap, differences, gaps, keys, measured_
 from benchmarks.stats.figures import HEADER, Figure, Ratio, exact
 from benchmarks.stats.provenance import check_same_code
 from benchmarks.stats.tables import table
-from benchmarks.stats.windows import ARMS, RATE_DIGITS, STATIC, relative_stderr
+from benchmarks.stats.windows import MATRIX_ARMS, RATE_DIGITS, STATIC, best_static, relative_stderr
 from benchmarks.studies.matrix.summary import check_arms
 
 Raw = Mapping[str, Any]
@@ -49,7 +49,9 @@ def merged(records: Sequence[Raw], is_incomplete: bool = False) -> dict[str, Any
     if not is_incomplete:
         check_arms(by_cell)
     cells = [
-        build_cell(*where, {arm: by_cell[where][arm] for arm in ARMS if arm in by_cell[where]})
+        build_cell(
+            *where, {arm: by_cell[where][arm] for arm in MATRIX_ARMS if arm in by_cell[where]}
+        )
         for where in sorted(by_cell)
     ]
     return {"provenance": check_same_code(records), "cells": cells}
@@ -89,12 +91,6 @@ def _phase_rates(passes: Sequence[Raw]) -> dict[str, float]:
         )
         for name in passes[0]["phases"]
     }
-
-
-def best_static(cell: Raw) -> str:
-    """Returns the arm of constant depth that was fastest over all phases."""
-    rates = cell["tokens_per_s"]
-    return max((arm for arm in STATIC if arm in rates), key=lambda arm: float(rates[arm]))
 
 
 def oracle_arms(cell: Raw) -> dict[str, str]:
@@ -190,7 +186,7 @@ def figure_table(result: Raw) -> str:
 
 def cell_table(result: Raw) -> str:
     """Returns tokens/s per arm of every phase and over all, and the oracle's."""
-    arms = [arm for arm in ARMS if arm in result["cells"][0]["tokens_per_s"]]
+    arms = [arm for arm in MATRIX_ARMS if arm in result["cells"][0]["tokens_per_s"]]
     rows = []
     for cell in result["cells"]:
         where = f"{cell['concurrency']} {cell['workload']}"

@@ -1,0 +1,38 @@
+"""How many tokens injected acceptance yields, on average and around it."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from benchmarks.inject.acceptance import lifted, shape_of
+
+
+def tokens_per_round(probability: float, num_steps: int) -> float:
+    """Returns the expected tokens of one request in one round, its bonus token included."""
+    return sum(probability**step for step in range(num_steps + 1))
+
+
+def expected_tokens(row_probabilities: Sequence[float], rounds: Mapping[str, int]) -> float:
+    """Returns the expected tokens of the whole batch over ``rounds`` (by num_steps, or none)."""
+    return sum(
+        count * sum(_of_shape(tokens_per_round, each, key) for each in row_probabilities)
+        for key, count in rounds.items()
+    )
+
+
+def tokens_variance(row_probabilities: Sequence[float], rounds: Mapping[str, int]) -> float:
+    """Returns the variance of the counted tokens around the expected ones."""
+    return sum(
+        count * sum(_of_shape(_round_variance, each, key) for each in row_probabilities)
+        for key, count in rounds.items()
+    )
+
+
+def _of_shape(figure: Callable[[float, int], float], probability: float, key: str) -> float:
+    num_steps, lift = shape_of(key)
+    return figure(lifted(probability, lift), num_steps)
+
+
+def _round_variance(probability: float, num_steps: int) -> float:
+    # E[L^2] of the accepted length L = sum over k >= 1 of (2 k - 1) P(L >= k), P(L >= k) = p^k
+    mean = tokens_per_round(probability, num_steps) - 1
+    square = sum((2 * step - 1) * probability**step for step in range(1, num_steps + 1))
+    return square - mean**2
