@@ -15,7 +15,7 @@ setup:
 ## Everything CI runs: lint, format, types, unit and property tests, a server for each great claim.
 ## What starts servers runs one after the other, the rest on two cores (tests/README.md).
 test: setup check
-	$(PY) -m pytest -n 2 -m "not e2e and not lab"
+	$(PY) -m pytest -n 2 -m "not e2e and not lab and not full"
 	$(PY) -m pytest -m smoke
 
 ## Every claim, with every architecture, release and setting.

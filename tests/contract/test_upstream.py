@@ -41,6 +41,7 @@ def passes(root: Path, test: str) -> bool:
     return done.returncode == 0
 
 
+@pytest.mark.full  # runs SGLang's own test twice, before and after
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda path: path.stem)
 def test_a_patch_applies_and_mends_what_its_test_finds(patch: Path, tmp_path: Path) -> None:
     text = patch.read_text()

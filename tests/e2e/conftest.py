@@ -46,18 +46,12 @@ def mark_smoke(items: list[pytest.Item], must_be_whole: bool) -> None:
 
 
 def scheduled(items: list[pytest.Item]) -> list[Launch]:
-    """Returns the servers that the collected tests need, in their order.
-
-    The parameter ``launch`` is compared with its reference, which therefore comes before it.
-    """
+    """Returns the servers that the collected tests are about, in their order."""
     schedule: list[Launch] = []
     for item in items:
         for name, launch in parameters(item).items():
-            if not isinstance(launch, Launch) or name == "refused":  # those never serve
-                continue
-            if name == "launch" and launch.reference() not in schedule:
-                schedule.append(launch.reference())
-            if launch not in schedule[-1:]:
+            # Those that are refused never serve.
+            if isinstance(launch, Launch) and name != "refused" and launch not in schedule[-1:]:
                 schedule.append(launch)
     return schedule
 

@@ -1,9 +1,11 @@
 """Servers shared by the tests: the one in use, and the next ones, which start meanwhile.
 
 A start is mostly imports, 19 s of CPU time in three processes, and a test keeps one core busy. The
-order in which the collected tests need their servers is known, so both cores are kept at work.
+order in which the collected tests need their servers is known, so both cores are kept at work. What
+a server is compared with stays up as long as one of the next ones needs it.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -11,20 +13,26 @@ from tests.e2e.server import Launch, Server
 
 Result = TypeVar("Result")
 
-NUM_AHEAD = 2  # servers that start while another is used; each takes 1.5 GB
+MAX_ALIVE = 4  # servers: the one in use, its reference, the next ones; each takes 1.5 GB
 
 
 class Fleet:
-    """Starts servers along a schedule and remembers what was asked of them once."""
+    """Starts servers along a schedule and remembers what was asked of them once.
+
+    Args:
+        schedule: what the tests serve, in their order; the references come by themselves.
+    """
 
     def __init__(self, schedule: Sequence[Launch]) -> None:
-        self._schedule = list(schedule)
+        self._schedule = list(schedule)  # from the one that was reached last
         self._servers: dict[Launch, Server] = {}
         self._remembered: dict[Any, Any] = {}
 
     def use(self, launch: Launch) -> Server:
-        """Returns the ready server of ``launch``; ends those of earlier tests."""
-        needed = [launch, *self._following(launch)]
+        """Returns the ready server of ``launch``; ends those that are not needed soon."""
+        if launch in self._schedule:
+            del self._schedule[: self._schedule.index(launch)]
+        needed = [launch, *self._near(launch)]
         for other in set(self._servers) - set(needed):
             self._servers.pop(other).stop()
         for other in needed:
@@ -42,7 +50,8 @@ class Fleet:
         return result
 
     def end(self, launch: Launch) -> None:
-        """Ends a server that a test broke; it is started afresh if needed again."""
+        """Ends a server that a test broke; it is started afresh if it is asked again."""
+        self._schedule = [other for other in self._schedule if other != launch]
         if launch in self._servers:
             self._servers.pop(launch).stop()
 
@@ -51,9 +60,8 @@ class Fleet:
         while self._servers:
             self._servers.popitem()[1].stop()
 
-    def _following(self, launch: Launch) -> list[Launch]:
-        """The next launches of the schedule; what lies before has been used and is dropped."""
-        if launch in self._schedule:
-            del self._schedule[: self._schedule.index(launch) + 1]
-        others = dict.fromkeys(other for other in self._schedule if other != launch)
-        return list(others)[:NUM_AHEAD]
+    def _near(self, launch: Launch) -> list[Launch]:
+        """Returns the scheduled launches from here on and their references, without ``launch``."""
+        pairs = ((each.reference(), each) for each in self._schedule)
+        others = dict.fromkeys(itertools.chain.from_iterable(pairs))
+        return [other for other in others if other != launch][: MAX_ALIVE - 1]

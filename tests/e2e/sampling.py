@@ -17,6 +17,7 @@ BANNED = (420, 447)  # frequent in what the tiny target says
 MIN_NEW_TOKENS = 24
 NUM_LOGPROB_TOKENS = 48
 NUM_RELAXED_TOKENS = 64
+DEPTHS = ("walk", "at-0", "at-3")  # how requests are named
 
 
 class Case(NamedTuple):
@@ -58,6 +59,10 @@ OUTPUT_LOGPROBS = ("output_token_logprobs", "output_top_logprobs", "output_token
 
 def parameter_answers(server: Server) -> dict[str, Any]:
     """Asks everything once; servers that switch stay at a depth where the request is named so."""
+    if server.launch.args:
+        relaxed = {depth: relaxed_answers(server, depth) for depth in DEPTHS}
+    else:  # no speculation has no depth
+        relaxed = dict.fromkeys(DEPTHS, relaxed_answers(server, "none"))
     return {
         "grammars": grammar_answers(server),
         "exact": exact_answers(server),
@@ -65,7 +70,7 @@ def parameter_answers(server: Server) -> dict[str, Any]:
         "beside sampled": beside_sampled(server),
         "beside penalised": beside_penalised(server),
         "logprobs": logprob_replies(server),
-        "relaxed": {depth: relaxed_answers(server, depth) for depth in ("walk", "at-0", "at-3")},
+        "relaxed": relaxed,
         "state": server.internal_state(),
         "whole": check_idle_and_whole(server),
     }

@@ -15,7 +15,6 @@ PINNED = "0.5.21-eagle-pinned-overlap"
 SMOKE: Mapping[str, tuple[str, ...]] = {
     "test_identity": (EAGLE3, WITHOUT_OVERLAP),
     "test_trees": (TWO_RANKS, MTP),
-    "test_mtp": (MTP,),
     "test_kv_accounting": ("0.5.21-page-16-overlap",),
     "test_sampling": (PINNED,),
     "test_constrained": (PINNED,),

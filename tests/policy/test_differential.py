@@ -20,6 +20,8 @@ from tests.hosts import host_source
 from tests.policy.cases import random_cases
 from tests.policy.mutants import mutant, mutation_points
 
+pytestmark = pytest.mark.full  # imports the real host: seconds per version
+
 HERE = Path(__file__).parent
 VERSIONS = ("0.5.21", "0.5.23")
 NUM_CASES = 4000

@@ -75,6 +75,7 @@ def served(workload: SyntheticWorkload, cost_noise: float, seed: int) -> float:
     return Replay(policy, workload, COSTS).run().tokens_per_s
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", GOLDEN)
 def test_noisy_seeds_cost_little(name: str) -> None:
     """By the mean of some draws of the noise."""
