@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.stats.differences import Gap
 from benchmarks.studies import context, penalties
-from benchmarks.studies.defaults import __main__ as defaults
+from benchmarks.studies.defaults import summary as defaults
 from tests.lab.dry_run import dry_run
 
 

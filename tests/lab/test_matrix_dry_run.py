@@ -53,7 +53,7 @@ def test_only_our_arm_loads_our_plugin(result: dict[str, Any]) -> None:
 def test_every_hook_of_the_injection_finds_its_target() -> None:
     script = (
         "import os\n"
-        "from benchmarks import inject_plugin as inject\n"
+        "from benchmarks.inject import inject_plugin as inject\n"
         "from benchmarks.inject.acceptance import OURS_ENV, SEED_ENV\n"
         "os.environ.update({OURS_ENV: '1', SEED_ENV: '1'})\n"
         "inject.register()\n"
