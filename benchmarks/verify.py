@@ -188,19 +188,18 @@ INPUTS = {simulator.COSTS}
 WITHOUT_OURS = ("tree-acceptance.json",)
 
 
-def check_file(path: Path) -> list[str]:
+def check_file(name: str, result: Raw) -> list[str]:
     """Returns everything that is wrong with one result file."""
-    check = CHECKS.get(path.name)
+    check = CHECKS.get(name)
     if check is None:
-        return [f"no check is written for {path.name}"]
-    result = json.loads(path.read_text())
-    return [*check_origin(path), *check.problems(result)]
+        return [f"no check is written for {name}"]
+    return [*check_origin(name, result), *check.problems(result)]
 
 
-def check_origin(path: Path) -> list[str]:
+def check_origin(name: str, result: Raw) -> list[str]:
     """Returns what is wrong with where a result file says that it comes from."""
-    origin = json.loads(path.read_text()).get("provenance", {})
-    if path.name not in WITHOUT_OURS:
+    origin = result.get("provenance", {})
+    if name not in WITHOUT_OURS:
         return check_provenance(origin)
     missing = PROVENANCE_KEYS - origin.keys()
     return [f"provenance lacks {sorted(missing)}"] if missing else []
@@ -209,20 +208,23 @@ def check_origin(path: Path) -> list[str]:
 def main() -> int:
     """Checks every current result, and where each archived one comes from; returns 1 if not ok."""
     num_faults = 0
-    for path in sorted(RESULTS.glob("*.json")):
-        if path.name in INPUTS:
+    there = {path.name for path in RESULTS.glob("*.json")} - INPUTS
+    for name in sorted(there | CHECKS.keys()):
+        if name not in there:
+            num_faults += show(name, ["missing"])
             continue
-        faults = show(path.name, check_file(path))
+        result = json.loads((RESULTS / name).read_text())
+        faults = show(name, check_file(name, result))
         num_faults += faults
         if not faults:
-            result = json.loads(path.read_text())
-            changed = changed_since(result["provenance"]) if path.name not in WITHOUT_OURS else []
+            changed = changed_since(result["provenance"]) if name not in WITHOUT_OURS else []
             if changed:
                 sha = result["provenance"]["git_sha"]
                 print(f"  measured at {sha[:10]}; changed since: {', '.join(changed)}")
-            print(CHECKS[path.name].targets(result))
+            print(CHECKS[name].targets(result))
     for path in sorted(ARCHIVE.glob("*.json")):
-        num_faults += show(f"{ARCHIVE.name}/{path.name}", check_origin(path))
+        problems = check_origin(path.name, json.loads(path.read_text()))
+        num_faults += show(f"{ARCHIVE.name}/{path.name}", problems)
     return 1 if num_faults else 0
 
 

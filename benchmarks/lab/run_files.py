@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import pkgutil
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -41,10 +42,21 @@ def read_runs(paths: Sequence[Path]) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in paths]
 
 
-def write_result(result: Any, path: Path) -> None:
-    """Writes a result file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
+def publish(
+    args: argparse.Namespace, result: Any, *shows: Callable[[Any], str], plot: str = ""
+) -> int:
+    """Writes a result file and prints what is shown of it; returns the exit code.
+
+    ``plot`` names who draws it, where the command asks for a picture: resolved only then, because a
+    machine that measures need not have a library that draws.
+    """
+    args.result.parent.mkdir(parents=True, exist_ok=True)
+    args.result.write_text(json.dumps(result, indent=1) + "\n")
+    for show in shows:
+        print(show(result))
+    if plot and args.plot is not None:
+        pkgutil.resolve_name(plot)(result, args.plot)
+    return 0
 
 
 def merge_lists(
@@ -56,10 +68,7 @@ def merge_lists(
     """Writes and shows what ``build`` makes of the provenance and the lists of all run files."""
     records = read_runs(args.files)
     lists = ([each for record in records for each in record[name]] for name in names)
-    result = build(check_same_code(records), *lists)
-    write_result(result, args.result)
-    print(show(result))
-    return 0
+    return publish(args, build(check_same_code(records), *lists), show)
 
 
 def run_command(parser: argparse.ArgumentParser, run: Command, merge: Command) -> int:

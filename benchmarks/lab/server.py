@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.inject.measure_plugin import ANSWER_KEY, CONTROL_ENV, done_marker
+from benchmarks.stats.provenance import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 GROUP = "sglang.srt.plugins"
 OURS = "sglang_adaptive_spec"
 PLUGINS = {
@@ -30,6 +30,7 @@ PLUGINS = {
 POLL_S = 0.05
 WATCH_POLL_S = 0.005
 STOP_S = 10.0
+NUM_TAIL_LINES = 60  # of a log, in an error
 
 
 def announce_plugins(folder: Path) -> None:
@@ -145,9 +146,9 @@ class Server:
             raise RuntimeError(f"the measuring plugin was not loaded:\n{self.log_tail()}")
         return state
 
-    def log_tail(self, num_lines: int = 60) -> str:
+    def log_tail(self) -> str:
         """Returns the end of the server's log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-num_lines:])
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-NUM_TAIL_LINES:])
 
     def stop(self) -> None:
         """Ends the server and every process that it started."""

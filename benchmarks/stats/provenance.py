@@ -95,5 +95,10 @@ def check_same_code(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         values = {record["provenance"][key] for record in records}
         if len(values) > 1:
             raise ValueError(f"the runs differ in {key}: {sorted(values)}; merge runs of one.")
-    ordered = sorted((record["provenance"] for record in records), key=lambda one: one["date"])
-    return {**ordered[0], "argv": [one["argv"] for one in ordered]}
+    origins = [record["provenance"] for record in in_order(records)]
+    return {**origins[0], "argv": [one["argv"] for one in origins]}
+
+
+def in_order(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Returns runs by the time at which they began."""
+    return sorted(records, key=lambda record: str(record["provenance"]["date"]))

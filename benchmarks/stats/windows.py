@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.inject.acceptance import probabilities
+from benchmarks.stats.provenance import in_order
 from benchmarks.stats.tokens import expected_tokens, tokens_variance
 
 MATRIX_ARMS = ("none", "static-1", "static-3", "static-5", "static-7", "builtin", "ema", "goodput")
@@ -26,6 +27,26 @@ RATE_DIGITS = 3
 STDERR_DIGITS = 6
 Raw = Mapping[str, Any]
 Rates = Mapping[str, Sequence[float]]
+
+
+def by_cell(
+    records: Sequence[Raw], name: str, where: tuple[str, str]
+) -> dict[tuple[Any, Any], dict[str, list[Raw]]]:
+    """Returns what lies in the list ``name`` of all runs, by cell and arm, the earliest first.
+
+    ``where`` names the two keys of an entry that say which cell it belongs to.
+    """
+    cells: dict[tuple[Any, Any], dict[str, list[Raw]]] = {}
+    for record in in_order(records):
+        for each in record[name]:
+            cell = cells.setdefault((each[where[0]], each[where[1]]), {})
+            cell.setdefault(each["arm"], []).append(each)
+    return cells
+
+
+def kept(entries: Sequence[Raw], wanted: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns of every entry what a result file keeps."""
+    return [{key: each[key] for key in wanted} for each in entries]
 
 
 def build_cell(

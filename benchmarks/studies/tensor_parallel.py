@@ -41,9 +41,9 @@ from benchmarks.lab.models import prompt_ids
 from benchmarks.lab.run_files import (
     add_merge,
     begin_run,
+    publish,
     read_runs,
     run_command,
-    write_result,
     write_run,
 )
 from benchmarks.lab.server import Server
@@ -191,10 +191,7 @@ def figure_table(result: Raw) -> str:
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file from one run file."""
     (record,) = read_runs(args.files)
-    result = build_result(check_same_code([record]), record)
-    write_result(result, args.result)
-    print(figure_table(result))
-    return 0
+    return publish(args, build_result(check_same_code([record]), record), figure_table)
 
 
 def main() -> int:

@@ -34,9 +34,9 @@ from benchmarks.lab.models import read_prompts
 from benchmarks.lab.run_files import (
     add_merge,
     begin_run,
+    publish,
     read_runs,
     run_command,
-    write_result,
     write_run,
 )
 from benchmarks.lab.settings import add_fleet_flags, fleet_plan, words
@@ -196,10 +196,7 @@ def merge(args: argparse.Namespace) -> int:
     """Writes the result file from run files."""
     records = read_runs(args.files)
     raw = {name: found for record in records for name, found in record["shapes"].items()}
-    result = build_result(check_same_code(records), raw)
-    write_result(result, args.result)
-    print(shape_table(result))
-    return 0
+    return publish(args, build_result(check_same_code(records), raw), shape_table)
 
 
 def main() -> int:

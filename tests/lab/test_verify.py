@@ -16,10 +16,8 @@ from tests.lab.records import PROVENANCE
 WORDS = '"""' + "A line that stays.\n" * 20 + '"""\n'
 
 
-def test_a_file_without_a_check_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "other.json"
-    path.write_text("{}")
-    assert check_file(path) == ["no check is written for other.json"]
+def test_a_file_without_a_check_is_refused() -> None:
+    assert check_file("other.json", {}) == ["no check is written for other.json"]
 
 
 @pytest.fixture
@@ -144,6 +142,7 @@ def test_an_archived_result_is_not_recomputed_and_keeps_its_origin(
     archive = tmp_path / "archive"
     archive.mkdir()
     monkeypatch.setattr(verify, "RESULTS", tmp_path / "current")
+    monkeypatch.setattr(verify, "CHECKS", {})
     monkeypatch.setattr(verify, "ARCHIVE", archive)
     path = archive / "of-a-script-that-is-gone.json"
     record = {**PROVENANCE, "code_sha256": code_sha256()}
@@ -153,3 +152,14 @@ def test_an_archived_result_is_not_recomputed_and_keeps_its_origin(
     path.write_text("{}")
     assert verify.main() == 1
     assert "provenance lacks" in capsys.readouterr().out
+
+
+def test_a_result_that_is_gone_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check = verify.Check(lambda _result: [], lambda _result: "the targets")
+    monkeypatch.setattr(verify, "RESULTS", tmp_path)
+    monkeypatch.setattr(verify, "ARCHIVE", tmp_path / "archive")
+    monkeypatch.setattr(verify, "CHECKS", {"one.json": check})
+    assert verify.main() == 1
+    assert "one.json: wrong\n  missing" in capsys.readouterr().out

@@ -30,7 +30,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -72,8 +72,6 @@ TURN_TIMEOUT_S = 400.0  # until the arms beside one are ready for the next load
 LOW = 2.0  # requests a second at both ends
 WARM_S, WARM_RATE = 3.0, 20.0
 PROMPTS_APART = 100_000  # so that no load finds another's prompts in the prefix cache
-
-Raw = Mapping[str, Any]
 
 
 def parser() -> argparse.ArgumentParser:

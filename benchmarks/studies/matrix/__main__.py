@@ -34,9 +34,9 @@ from benchmarks.lab.fleet import (
 )
 from benchmarks.lab.run_files import (
     begin_run,
+    publish,
     read_runs,
     run_command,
-    write_result,
     write_run,
 )
 from benchmarks.lab.settings import fleet_plan
@@ -79,14 +79,8 @@ def run(args: argparse.Namespace) -> int:
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file, and a plot if wanted, from run files."""
     result = matrix_summary.merged(read_runs(args.files), args.incomplete)
-    write_result(result, args.result)
-    print(matrix_tables.cell_table(result))
-    print(matrix_tables.figure_table(result))
-    if args.plot is not None:
-        from benchmarks.studies.matrix.plot import plot_matrix
-
-        plot_matrix(result, args.plot)
-    return 0
+    shows = (matrix_tables.cell_table, matrix_tables.figure_table)
+    return publish(args, result, *shows, plot="benchmarks.studies.matrix.plot:plot_matrix")
 
 
 def main() -> int:

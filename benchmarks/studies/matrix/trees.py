@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.inject.acceptance import DEFAULT_NAMES
-from benchmarks.lab.run_files import read_runs, write_result
+from benchmarks.lab.run_files import publish, read_runs
 from benchmarks.stats.differences import at_least, gaps
 from benchmarks.stats.figures import HEADER, Figure, lowest
 from benchmarks.stats.tables import table
@@ -96,10 +96,7 @@ def main() -> int:
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--result", type=Path, required=True)
     args = parser.parse_args()
-    result = merged(read_runs(args.files))
-    write_result(result, args.result)
-    print(figure_table(result))
-    return 0
+    return publish(args, merged(read_runs(args.files)), figure_table)
 
 
 if __name__ == "__main__":

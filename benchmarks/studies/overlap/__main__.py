@@ -35,9 +35,9 @@ from benchmarks.lab.models import read_prompts
 from benchmarks.lab.run_files import (
     add_merge,
     begin_run,
+    publish,
     read_runs,
     run_command,
-    write_result,
     write_run,
 )
 from benchmarks.lab.session import Plan
@@ -214,10 +214,7 @@ def constrained_window(
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file from run files."""
     result = overlap_summary.merged(read_runs(args.files))
-    write_result(result, args.result)
-    print(overlap_summary.cell_table(result))
-    print(overlap_summary.figure_table(result))
-    return 0
+    return publish(args, result, overlap_summary.cell_table, overlap_summary.figure_table)
 
 
 def main() -> int:

@@ -6,14 +6,22 @@ a token: the batch size over the rate.
 """
 
 import statistics
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from benchmarks.stats.differences import Gap, at_least, differences, gaps, keys, measured_on
 from benchmarks.stats.figures import HEADER, Figure, Ratio, geometric_mean, lowest
-from benchmarks.stats.provenance import check_same_code
+from benchmarks.stats.provenance import check_same_code, in_order
 from benchmarks.stats.tables import table
-from benchmarks.stats.windows import RATE_DIGITS, WINDOW_KEYS, build_cell, luck, relative_stderr
+from benchmarks.stats.windows import (
+    RATE_DIGITS,
+    WINDOW_KEYS,
+    build_cell,
+    by_cell,
+    kept,
+    luck,
+    relative_stderr,
+)
 from benchmarks.studies.matrix.check import MAX_LUCK
 from benchmarks.studies.matrix.tables import ratio_of
 
@@ -38,9 +46,9 @@ def merged(records: Sequence[Raw]) -> dict[str, Any]:
     Raises:
         ValueError: Two runs differ in code, host or GPU.
     """
-    ordered = sorted(records, key=lambda record: str(record["provenance"]["date"]))
-    injected = by_cell((each for record in ordered for each in record["windows"]), "acceptance")
-    grammar = by_cell((each for record in ordered for each in record["grammar"]), "kind")
+    ordered = in_order(records)
+    injected = by_cell(records, "windows", ("batch_size", "acceptance"))
+    grammar = by_cell(records, "grammar", ("batch_size", "kind"))
     refused = {arm: error for record in ordered for arm, error in record["refused"].items()}
     return {
         "provenance": check_same_code(records),
@@ -51,21 +59,12 @@ def merged(records: Sequence[Raw]) -> dict[str, Any]:
     }
 
 
-def by_cell(windows: Iterable[Raw], key: str) -> dict[tuple[int, str], dict[str, list[Raw]]]:
-    """Returns windows by (batch size, ``key``) and arm, the arms in the order of their names."""
-    cells: dict[tuple[int, str], dict[str, list[Raw]]] = {}
-    for window in windows:
-        cell = cells.setdefault((window["batch_size"], window[key]), {})
-        cell.setdefault(window["arm"], []).append(window)
-    return {where: dict(sorted(cell.items())) for where, cell in cells.items()}
-
-
 def injected_cell(
     batch_size: int, acceptance: str, windows: Mapping[str, Sequence[Raw]]
 ) -> dict[str, Any]:
     """Returns a cell as the matrix has it, and the time of a token."""
-    kept = {arm: _kept(mine, WINDOW_KEYS) for arm, mine in windows.items()}
-    cell = build_cell(batch_size, acceptance, kept)
+    by_arm = {arm: kept(mine, WINDOW_KEYS) for arm, mine in sorted(windows.items())}
+    cell = build_cell(batch_size, acceptance, by_arm)
     return {**cell, "ms_per_token": ms_per_token(batch_size, cell["tokens_per_s"])}
 
 
@@ -73,10 +72,10 @@ def grammar_cell(
     batch_size: int, kind: str, windows: Mapping[str, Sequence[Raw]]
 ) -> dict[str, Any]:
     """Returns a cell of real acceptance with its counted rates."""
-    kept = {arm: _kept(mine, REPEAT_KEYS) for arm, mine in windows.items()}
+    by_arm = {arm: kept(mine, REPEAT_KEYS) for arm, mine in sorted(windows.items())}
     rates = {
         arm: [round(each["num_tokens"] / each["seconds"], RATE_DIGITS) for each in mine]
-        for arm, mine in kept.items()
+        for arm, mine in by_arm.items()
     }
     means = {arm: round(statistics.fmean(values), RATE_DIGITS) for arm, values in rates.items()}
     return {
@@ -86,12 +85,8 @@ def grammar_cell(
         "stderr": {arm: relative_stderr(values) for arm, values in rates.items()},
         "raw": rates,
         "ms_per_token": ms_per_token(batch_size, means),
-        "windows": kept,
+        "windows": by_arm,
     }
-
-
-def _kept(windows: Sequence[Raw], wanted: Sequence[str]) -> list[dict[str, Any]]:
-    return [{key: window[key] for key in wanted} for window in windows]
 
 
 def ms_per_token(batch_size: int, rates: Mapping[str, float]) -> dict[str, float]:

@@ -28,9 +28,9 @@ from benchmarks.lab.fleet import keep_logs
 from benchmarks.lab.run_files import (
     add_merge,
     begin_run,
+    publish,
     read_runs,
     run_command,
-    write_result,
     write_run,
 )
 from benchmarks.lab.server import Server
@@ -101,13 +101,8 @@ def send_ramp(server: Server, sent: Sequence[Arrival]) -> dict[str, Any]:
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file, and a plot if wanted, from run files."""
     result = ramp_summary.merged(read_runs(args.files))
-    write_result(result, args.result)
-    print(ramp_summary.arm_table(result))
-    if args.plot is not None:
-        from benchmarks.studies.ramp.plot import plot_ramp
-
-        plot_ramp(result, args.plot)
-    return 0
+    plot = "benchmarks.studies.ramp.plot:plot_ramp"
+    return publish(args, result, ramp_summary.arm_table, plot=plot)
 
 
 def main() -> int:

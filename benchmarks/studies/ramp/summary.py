@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.stats.differences import differences, gaps, keys, measured_on
-from benchmarks.stats.provenance import check_same_code
+from benchmarks.stats.provenance import check_same_code, in_order
 from benchmarks.stats.tables import table
 from benchmarks.stats.windows import RATE_DIGITS
 
@@ -52,7 +52,7 @@ def as_pass(
 def merged(records: Sequence[Raw]) -> dict[str, Any]:
     """Returns the result of several runs of the same code on the same machine kind."""
     passes: dict[str, list[Raw]] = {}
-    for record in sorted(records, key=lambda record: str(record["provenance"]["date"])):
+    for record in in_order(records):
         for each in record["passes"]:
             passes.setdefault(each["arm"], []).append(each)
     return build_result(check_same_code(records), passes)

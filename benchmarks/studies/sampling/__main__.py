@@ -49,9 +49,9 @@ from benchmarks.lab.models import read_prompts
 from benchmarks.lab.run_files import (
     add_merge,
     begin_run,
+    publish,
     read_runs,
     run_command,
-    write_result,
     write_run,
 )
 from benchmarks.lab.session import Plan
@@ -299,10 +299,7 @@ def greedy_cell(
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file from run files."""
     result = sampling_summary.merged(read_runs(args.files))
-    write_result(result, args.result)
-    print(sampling_tables.cell_table(result))
-    print(sampling_tables.figure_table(result))
-    return 0
+    return publish(args, result, sampling_tables.cell_table, sampling_tables.figure_table)
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ import json
 import sys
 from pathlib import Path
 
+from benchmarks.lab.run_files import publish
 from benchmarks.stats.provenance import RESULTS, provenance
 from benchmarks.studies.simulator.server_costs import keep_costs
 from benchmarks.studies.simulator.summary import MATRIX, build_result, figure_table, simulate
@@ -42,9 +43,7 @@ def main() -> int:
     measured = json.loads((RESULTS / MATRIX).read_text())
     raw, costs_from = simulate(measured)
     result = build_result(provenance(args.git_sha), raw, measured, costs_from)
-    args.result.write_text(json.dumps(result, indent=1) + "\n")
-    print(figure_table(result))
-    return 0
+    return publish(args, result, figure_table)
 
 
 if __name__ == "__main__":

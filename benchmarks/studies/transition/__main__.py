@@ -36,9 +36,9 @@ from benchmarks.lab.models import prompt_ids, read_prompts
 from benchmarks.lab.run_files import (
     add_merge,
     begin_run,
+    publish,
     read_runs,
     run_command,
-    write_result,
     write_run,
 )
 from benchmarks.lab.session import INJECTED
@@ -180,14 +180,8 @@ def cycled(prompts: Sequence[Sequence[int]], number: int) -> list[Sequence[int]]
 def merge(args: argparse.Namespace) -> int:
     """Writes the result file, and a plot if wanted, from run files."""
     result = transition_summary.merged(read_runs(args.files), args.incomplete)
-    write_result(result, args.result)
-    print(transition_summary.cell_table(result))
-    print(transition_summary.figure_table(result))
-    if args.plot is not None:
-        from benchmarks.studies.transition.plot import plot_transition
-
-        plot_transition(result, args.plot)
-    return 0
+    shows = (transition_summary.cell_table, transition_summary.figure_table)
+    return publish(args, result, *shows, plot="benchmarks.studies.transition.plot:plot_transition")
 
 
 def main() -> int:

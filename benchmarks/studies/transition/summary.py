@@ -12,7 +12,15 @@ from benchmarks.stats.differences import Gap, differences, gaps, keys, measured_
 from benchmarks.stats.figures import HEADER, Figure, Ratio, exact
 from benchmarks.stats.provenance import check_same_code
 from benchmarks.stats.tables import table
-from benchmarks.stats.windows import MATRIX_ARMS, RATE_DIGITS, STATIC, best_static, relative_stderr
+from benchmarks.stats.windows import (
+    MATRIX_ARMS,
+    RATE_DIGITS,
+    STATIC,
+    best_static,
+    by_cell,
+    kept,
+    relative_stderr,
+)
 from benchmarks.studies.matrix.summary import check_arms
 
 Raw = Mapping[str, Any]
@@ -24,6 +32,7 @@ CELLS = {
 }
 NEEDED_ARMS = {*STATIC, "builtin", "goodput"}
 CELL_KEYS = {"concurrency", "workload", "phases", "tokens_per_s", "stderr", "raw"}
+PASS_KEYS = ("repeat", "phases")
 MIN_REPEATS = 3
 # Limits, from the issue that asked for the goodput policy.
 OVER_ORACLE, OVER_BEST_STATIC, OVER_BUILTIN = 0.97, 1.0, 1.0
@@ -40,19 +49,12 @@ def merged(records: Sequence[Raw], is_incomplete: bool = False) -> dict[str, Any
     Raises:
         ValueError: Two runs differ in code, host or GPU, or a cell lacks an arm that others have.
     """
-    by_cell: dict[tuple[int, str], dict[str, list[Raw]]] = {}
-    for record in sorted(records, key=lambda record: str(record["provenance"]["date"])):
-        for each in record["passes"]:
-            cell = by_cell.setdefault((each["concurrency"], each["workload"]), {})
-            kept = {"repeat": each["repeat"], "phases": each["phases"]}
-            cell.setdefault(each["arm"], []).append(kept)
+    passes = by_cell(records, "passes", ("concurrency", "workload"))
     if not is_incomplete:
-        check_arms(by_cell)
+        check_arms(passes)
     cells = [
-        build_cell(
-            *where, {arm: by_cell[where][arm] for arm in MATRIX_ARMS if arm in by_cell[where]}
-        )
-        for where in sorted(by_cell)
+        build_cell(*where, {arm: kept(mine[arm], PASS_KEYS) for arm in MATRIX_ARMS if arm in mine})
+        for where, mine in sorted(passes.items())
     ]
     return {"provenance": check_same_code(records), "cells": cells}
 
