@@ -1,12 +1,14 @@
 """Servers shared by the tests: the one in use, and the next ones, which start meanwhile.
 
-A start is mostly imports, 19 s of CPU time in three processes, and a test keeps one core busy. The
-order in which the collected tests need their servers is known, so both cores are kept at work. What
-a server is compared with stays up as long as one of the next ones needs it.
+A start is mostly imports, 13 s of CPU time a process, and a question keeps one core busy. The order
+in which the collected tests need their servers is known, so both cores are kept at work: the next
+ones start meanwhile, and a server and its reference are asked at the same time. A reference stays
+up as long as one of the next servers needs it.
 """
 
 import itertools
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from tests.e2e.server import Launch, Server
@@ -30,24 +32,33 @@ class Fleet:
 
     def use(self, launch: Launch) -> Server:
         """Returns the ready server of ``launch``; ends those that are not needed soon."""
-        if launch in self._schedule:
-            del self._schedule[: self._schedule.index(launch)]
-        needed = [launch, *self._near(launch)]
-        for other in set(self._servers) - set(needed):
-            self._servers.pop(other).stop()
-        for other in needed:
-            if other not in self._servers:
-                self._servers[other] = Server.start(other)
-        self._servers[launch].wait_ready()
-        return self._servers[launch]
+        (server,) = self._serve([launch])
+        return server
 
     def ask_once(self, launch: Launch, question: Callable[[Server], Result]) -> Result:
         """Returns what ``question`` gives on the server of ``launch``, asked only once."""
-        key = launch, question
-        if key not in self._remembered:
-            self._remembered[key] = question(self.use(launch))
-        result: Result = self._remembered[key]
+        (result,) = self.ask_together([launch], question)
         return result
+
+    def ask_together(
+        self, launches: Sequence[Launch], question: Callable[[Server], Result]
+    ) -> list[Result]:
+        """Returns what ``question`` gives on each server, asked only once, at the same time."""
+        new = [launch for launch in launches if (launch, question) not in self._remembered]
+        if new:
+            with ThreadPoolExecutor(len(new)) as clients:
+                replies = list(clients.map(question, self._serve(new)))
+            self._remembered |= {
+                (launch, question): reply for launch, reply in zip(new, replies, strict=True)
+            }
+        return [self._remembered[launch, question] for launch in launches]
+
+    def compare(
+        self, launch: Launch, question: Callable[[Server], Result]
+    ) -> tuple[Result, Result]:
+        """Returns what ``question`` gives on the server of ``launch``, and on its reference."""
+        got, expected = self.ask_together([launch, launch.reference()], question)
+        return got, expected
 
     def end(self, launch: Launch) -> None:
         """Ends a server that a test broke; it is started afresh if it is asked again."""
@@ -60,8 +71,19 @@ class Fleet:
         while self._servers:
             self._servers.popitem()[1].stop()
 
-    def _near(self, launch: Launch) -> list[Launch]:
-        """Returns the scheduled launches from here on and their references, without ``launch``."""
+    def _serve(self, launches: Sequence[Launch]) -> list[Server]:
+        """Returns ready servers; ends those that are not needed soon, starts the next ones."""
+        for launch in launches:
+            if launch in self._schedule:
+                del self._schedule[: self._schedule.index(launch)]
         pairs = ((each.reference(), each) for each in self._schedule)
-        others = dict.fromkeys(itertools.chain.from_iterable(pairs))
-        return [other for other in others if other != launch][: MAX_ALIVE - 1]
+        wanted = dict.fromkeys(itertools.chain(launches, *pairs))
+        needed = list(wanted)[: max(MAX_ALIVE, len(launches))]
+        for other in set(self._servers) - set(needed):
+            self._servers.pop(other).stop()
+        for other in needed:
+            if other not in self._servers:
+                self._servers[other] = Server.start(other)
+        for launch in launches:
+            self._servers[launch].wait_ready()
+        return [self._servers[launch] for launch in launches]

@@ -55,6 +55,8 @@ STRICT = {
     "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
     "SGLANG_IS_IN_CI": "1",
 }
+# Sources of another host are compiled once, not at every start.
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 # One core per rank of a parallel server, or the host wants a NUMA node for each.
 RANK_CORES = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 
@@ -87,19 +89,26 @@ class Launch:
         """Whether several schedulers serve together."""
         return not {"--tp-size", "--dp-size"}.isdisjoint(self.args)
 
+    @property
+    def forked(self) -> tuple[str, ...]:
+        """The plugin that forks a server's processes, unless tests are about its start."""
+        is_quick = self == self.reference() or bool(STAND_INS.intersection(self.plugins))
+        return ("forked",) * is_quick
+
     def environment(self) -> dict[str, str]:
         """Returns the environment of the process: which host, which plugins, which checks."""
         paths = [str(PLUGIN_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
         if self.host != version("sglang"):
             paths.insert(0, str(host_source(self.host)))
+        inherited = {name: text for name, text in os.environ.items() if name != NO_BYTECODE}
         return {
-            **os.environ,
+            **inherited,
             **ENVIRONMENT,
             "XDG_CACHE_HOME": _user_cache.name,
             **(STRICT if self.strict else {}),
             **(RANK_CORES if self.has_ranks else {}),
             "PYTHONPATH": os.pathsep.join(paths),
-            "SGLANG_PLUGINS": ",".join((CPU_HOST, *self.plugins)),
+            "SGLANG_PLUGINS": ",".join((CPU_HOST, *self.plugins, *self.forked)),
             "SGLANG_CPU_HOST_OVERLAP": "1" if self.overlap else "0",
         }
 

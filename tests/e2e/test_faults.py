@@ -118,8 +118,7 @@ def test_an_exception_inside_a_round_ends_the_server(fleet: Fleet, launch: Launc
 
 @pytest.mark.parametrize("launch", [CLOCK], ids=str)
 def test_a_clock_that_jumps_by_hours_changes_no_text(fleet: Fleet, launch: Launch) -> None:
-    reference = fleet.ask_once(launch.reference(), answers)
-    check_identical(fleet.ask_once(launch, answers), reference)
+    check_identical(*fleet.compare(launch, answers))
     server = fleet.use(launch)
     check_idle_and_whole(server)
     state = server.internal_state()

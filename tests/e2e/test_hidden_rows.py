@@ -23,8 +23,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("launch", CASES, ids=str,
 
 
 def test_requests_of_one_id_are_told_apart(fleet: Fleet, launch: Launch) -> None:
-    reference = fleet.ask_once(launch.reference(), answers)
-    check_identical(fleet.ask_once(launch, answers), reference)
+    check_identical(*fleet.compare(launch, answers))
     state = fleet.use(launch).internal_state()
     assert min(state["adaptive_spec"]["rounds"].values()) > 0
     assert state["adaptive_spec"]["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}

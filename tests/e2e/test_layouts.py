@@ -49,6 +49,5 @@ def test_two_nodes_switch_together(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("launch", [WORKERS], ids=str)
 def test_two_tokenizer_workers_serve_alike(fleet: Fleet, launch: Launch) -> None:
-    reference = fleet.ask_once(launch.reference(), batch_answers)
-    check_identical(fleet.ask_once(launch, batch_answers), reference)
+    check_identical(*fleet.compare(launch, batch_answers))
     check_rounds(fleet.use(launch))

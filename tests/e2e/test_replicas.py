@@ -19,8 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("launch", [TWO], ids=str)
 
 
 def test_every_greedy_answer_equals_no_speculation(fleet: Fleet, launch: Launch) -> None:
-    reference = fleet.ask_once(launch.reference(), answers)
-    check_identical(fleet.ask_once(launch, answers), reference)
+    check_identical(*fleet.compare(launch, answers))
 
 
 def test_both_replicas_serve_at_every_tier_and_their_counters_add_up(

@@ -47,8 +47,8 @@ EVERY = pytest.mark.parametrize("launch", SWITCHING, ids=str)
 
 def both(fleet: Fleet, launch: Launch, part: str) -> tuple[Any, Any]:
     """Returns a part of what the reference and the switching server answer."""
-    reference = fleet.ask_once(launch.reference(), parameter_answers)
-    return reference[part], fleet.ask_once(launch, parameter_answers)[part]
+    got, reference = fleet.compare(launch, parameter_answers)
+    return reference[part], got[part]
 
 
 @EVERY

@@ -40,8 +40,8 @@ def state_and_answers(server: Server) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_installed_and_not_selected_nothing_differs(
     fleet: Fleet, installed: Launch, absent: Launch
 ) -> None:
-    state, got = fleet.ask_once(installed, state_and_answers)
-    host_state, expected = fleet.ask_once(absent, state_and_answers)
+    replies = fleet.ask_together([installed, absent], state_and_answers)
+    (state, got), (host_state, expected) = replies
     assert "adaptive_spec" not in state
     assert state.keys() == host_state.keys()
     changed = {name for name, value in state.items() if value != host_state[name]}
@@ -66,4 +66,4 @@ def test_an_unsupported_setting_is_served_as_static_eagle_with_the_reason(
     reason = state["adaptive_spec"]["reason"]
     warnings = [line for line in server.log_text().splitlines() if reason in line]
     assert len(warnings) == 1, warnings
-    check_identical(fleet.ask_once(launch, answers), fleet.ask_once(launch.reference(), answers))
+    check_identical(*fleet.compare(launch, answers))
