@@ -27,6 +27,7 @@ FLOORS = (
     "policy",
     "loop",
     "runtime",
+    "host.events",
     "host.hooks",
     "host.shapes",
     "host.attention",

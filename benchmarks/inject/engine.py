@@ -2,14 +2,16 @@
 
 Acceptance: `SIMULATE_ACC_LEN`, the host's own switch, which `SGLANG_SIMULATE_ACC_LEN` sets at start
 (sglang 0.5.21 eagle_utils.py:eagle_sample reads it each round). Policy: ours, or a
-forced alternation of every tier that the batch may choose. Time: the calls of the adaptive
-controller, ours or the host's, wrapped on the instance.
+forced alternation of every tier that the batch may choose, or one depth throughout. Time: the calls
+of the adaptive controller, ours or the host's, wrapped on the instance.
 """
 
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+STEPS = "steps-"  # begins a command's policy that keeps to one depth
 
 
 class Calls(NamedTuple):
@@ -21,15 +23,20 @@ class Calls(NamedTuple):
 
 
 class ForcedPolicy:
-    """Overrides the choice of a policy: all reachable tiers in turn."""
+    """Overrides the choice of a policy: all reachable tiers in turn, or one depth."""
 
-    def __init__(self, policy: Any) -> None:
+    def __init__(self, policy: Any, num_steps: int | None = None) -> None:
+        """Takes whose choice it is, and the depth; None: all tiers."""
         self._policy = policy
+        self._num_steps = num_steps
         self._turn = itertools.count()
 
     def choose(self, batch: Any) -> Any:
-        """Returns the next of the tiers that the batch may choose."""
-        cycle = alternation(self._policy.ladder.of(batch.size))
+        """Returns the next of the tiers that the batch may choose, or the one of that depth."""
+        reachable = self._policy.ladder.of(batch.size)
+        if self._num_steps is not None:
+            return next(tier for tier in reachable if tier.num_steps == self._num_steps)
+        cycle = alternation(reachable)
         return cycle[next(self._turn) % len(cycle)]
 
     def is_probe(self, _tier: Any) -> bool:
@@ -119,6 +126,9 @@ class Engine:
     def _force(self, policy: str) -> None:
         if policy == "own":
             self._ours.policy = self._own_policy
+        elif policy.startswith(STEPS):
+            depth = int(policy.removeprefix(STEPS))
+            self._ours.policy = ForcedPolicy(self._own_policy, depth)
         else:
             assert policy == "alternate", policy
             self._ours.policy = ForcedPolicy(self._own_policy)

@@ -27,6 +27,8 @@ SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 PREFILL_CAPTURE = (
     "sglang.srt.model_executor.model_runner_components.cuda_graph_setup.capture_prefill_graph"
 )
+# Where a launch waits for the lengths that the round before decides, on backends that need them.
+LENGTHS = "sglang.srt.managers.overlap_utils.FutureMap.resolve_seq_lens_cpu"
 GIB = 2**30
 
 
@@ -272,4 +274,5 @@ def register() -> None:
     around("get_next_batch_to_run", "pick", is_given=False)
     around("run_batch", "launch")
     around("process_batch_result", "process")
+    HookRegistry.register(LENGTHS, probe.phases.around("lengths", is_given=True), HookType.AROUND)
     after(f"{SCHEDULER}.get_internal_state", report)

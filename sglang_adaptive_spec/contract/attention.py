@@ -1,8 +1,8 @@
 """What of the host's attention backends the plugin touches: plans, index, lengths, graphs.
 
-All of it in host/attention/: the index of KV slots is shared by shared_index.py, plans by
-workspaces.py; lengths of forwards come from eager_lengths.py, FA3's graphs of draft-extends from
-extend_graphs.py.
+All of it in host/attention/: the index of KV slots is shared by shared_index.py, FlashInfer's plan
+buffers by workspaces.py; its plans are made by uniform_plans.py and draft_bounds.py; lengths of
+forwards come from eager_lengths.py, FA3's graphs of draft-extends from extend_graphs.py.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ ATTENTION: tuple[Symbol, ...] = (
         (
             HOOK,
             "_prepare_cuda_graph_metadata",
-            "let the graphs of a backend share their plan buffers",
-            "self, bs, num_tokens, forward_mode",
+            "let the graphs of a backend share their plan buffers; give chains no mask",
+            "self, bs, num_tokens, forward_mode, spec_info",
         ),
         (READ, "forward_metadata", "find the wrappers just made"),
         (READ, "workspace_buffer", "know how wide a catch-up it allows"),
@@ -63,6 +63,59 @@ ATTENTION: tuple[Symbol, ...] = (
         (CALL, "is_decode_or_idle", "tell which wrappers were made", "self"),
         (CALL, "is_target_verify", "tell which wrappers were made", "self"),
         (CALL, "is_draft_extend_v2", "tell which wrappers were made", "self"),
+    ),
+    # -- FlashInfer's plans --
+    *of(
+        f"{_FLASHINFER}:FlashInferAttnBackend",
+        (
+            HOOK,
+            "init_forward_metadata_out_graph",
+            "capture draft-extends with tiles of their width",
+            "self, forward_batch, in_capture",
+        ),
+        (READ, "prefill_backend", "plan the kernels that take a width, and no others"),
+        (READ, "dispatch_reason", "leave windows and encoders to the host's plans"),
+    ),
+    *of(
+        f"{_FLASHINFER}:FlashInferIndicesUpdaterPrefill",
+        (
+            HOOK,
+            "call_begin_forward",
+            "take the lengths that the CPU has",
+            "self, wrapper_ragged, wrapper_paged, *, seq_lens_cpu",
+        ),
+    ),
+    *of(
+        _FLASHINFER,
+        (
+            CALL,
+            "fast_prefill_plan",
+            "plan a verify without a look at the device",
+            "self, qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, "
+            "num_qo_heads, num_kv_heads, head_dim_qk, page_size, *, causal, qo_indptr_host, "
+            "kv_indptr_host, kv_lens_host, max_q_len, max_kv_len",
+        ),
+    ),
+    *of(
+        f"{_FLASHINFER}:FlashInferMultiStepDraftBackend",
+        (
+            HOOK,
+            "common_template",
+            "plan draft steps without a look at the device",
+            "self, forward_batch",
+        ),
+        (READ, "topk", "know the bounds of every branch"),
+        (READ, "speculative_num_steps", "know the bounds of every step"),
+        (WRITE, "kv_indptr", "answer where the host copies it to the CPU"),
+    ),
+    *of(
+        "sglang.srt.speculative.eagle_info:EagleVerifyInput",
+        (READ, "topk", "tell chains from trees"),
+    ),
+    *of(
+        "sglang.srt.model_executor.forward_batch_info:ForwardBatch",
+        (READ, "forward_mode", "tell what a graph is for"),
+        (READ, "positions", "count the tokens of a request"),
     ),
     # -- the index of KV slots --
     *of(

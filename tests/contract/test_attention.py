@@ -122,3 +122,23 @@ def _constant(*names: str) -> set[str]:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in names
         for item in ast.literal_eval(node.value)
     }
+
+
+@pytest.mark.parametrize("version", TESTED)
+def test_the_last_argument_of_a_compiled_plan_is_the_width(version: str) -> None:
+    plan = ast.unparse(_node(version, "flashinfer_backend", "fast_prefill_plan"))
+    assert "False, 0, 0]\n    self._plan_info = self._cached_module.plan(*args)" in plan
+    source = (
+        host_source(version) / "sglang/srt/layers/attention/flashinfer_backend.py"
+    ).read_text()
+    assert source.count("0,  # uniform_q_len\n    ]") == 1
+
+
+@pytest.mark.parametrize("version", TESTED)
+def test_draft_steps_copy_their_bounds_where_ours_answers(version: str) -> None:
+    template = ast.unparse(
+        _node(version, "flashinfer_backend", "FlashInferMultiStepDraftBackend.common_template")
+    )
+    assert template.count("self.kv_indptr[:, :bs + 1].cpu()") == template.count(".cpu()") == 1
+    if "window" in template:  # bounds of a window are others, and ours does not answer
+        assert "self.draft_window_size" in template

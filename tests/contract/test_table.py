@@ -34,7 +34,13 @@ FOREIGN = {
     "tolist", "type", "uint8", "unsqueeze", "where", "cpu", "fill_", "full", "nbytes", "view",
     "cat", "numel", "zeros", "index_copy_", "pin_memory", "tensor",
     "get_device_module", "get_device_name", "synchronize", "current_stream", "wait_stream",
-    "_int_workspace_buffer", "_pin_memory_int_workspace_buffer",  # FlashInfer's wrappers
+    "_C", "_disabled_torch_function_impl", "as_subclass", "bool", "cumsum", "diff", "max",
+    "repeat_interleave", "zeros_like", "Event", "record",
+    # FlashInfer: its wrappers, their compiled module, and what packs bits
+    "_int_workspace_buffer", "_pin_memory_int_workspace_buffer", "_cached_module",
+    "_custom_mask_buf", "_mask_indptr_buf", "begin_forward", "plan",
+    "get_quantization_module", "segment_packbits",
+    "draft_window_size",  # not in 0.5.20: test_attention.py
     "architectures", "index_share_for_mtp_iteration",  # a Hugging Face config
     "labels", "inc",  # prometheus_client
     "structs",  # msgspec
@@ -72,7 +78,7 @@ HOOKING = (
         "shared_index.py",
         "eager_lengths.py",
     ),
-    "extend_graphs.py",
+    *("extend_graphs.py", "uniform_plans.py"),
 )
 ATTENTION = "sglang.srt.layers.attention"
 BACKEND = re.compile(r"\w+_backend\.\w+Backend")

@@ -14,16 +14,11 @@ from typing import Any
 
 import torch
 from sglang.srt.environ import envs
-from sglang.srt.plugins.hook_registry import HookType
 from sglang.srt.runtime_context import get_buffer
 
-from sglang_adaptive_spec.host.hooks import hook_now
+from sglang_adaptive_spec.host.events import DoneEvent
 from sglang_adaptive_spec.host.shapes import MOST_WORKSPACE_BYTES
 
-PREPARE = (
-    "sglang.srt.layers.attention.flashinfer_backend"
-    ".FlashInferAttnBackend._prepare_cuda_graph_metadata"
-)
 FIRST_WRAPPERS = (
     "_adaptive_spec_first_wrappers"  # on the backend: per mode, those of the first size
 )
@@ -58,24 +53,25 @@ def provide_workspace(num_bytes: int, device: str) -> None:
         ) from error
 
 
-def install_workspace_hook() -> None:
-    """Hooks the making of graph wrappers; for a process whose attention backend is FlashInfer."""
-    hook_now([(PREPARE, share_plan_buffers, HookType.AFTER)])
+def share_plan_buffers(backend: Any, forward_mode: Any) -> DoneEvent | None:
+    """Gives the wrappers just made the plan buffers of the first ones of their mode.
 
-
-def share_plan_buffers(
-    result: Any, backend: Any, _bs: int, _num_tokens: int, forward_mode: Any, *_: Any
-) -> Any:
-    """Gives the wrappers just made the plan buffers of the first ones of their mode."""
+    Returns:
+        What marks that the newest plan was copied out of them; None for a mode without plans.
+    """
     metadata = backend.forward_metadata
     if forward_mode.is_decode_or_idle():
         wrappers = metadata.decode_wrappers
     elif forward_mode.is_target_verify() or forward_mode.is_draft_extend_v2():
         wrappers = metadata.prefill_wrappers
     else:
-        return result
-    firsts = vars(backend).setdefault(FIRST_WRAPPERS, {}).setdefault(forward_mode.name, wrappers)
+        return None
+    of_modes = vars(backend).setdefault(FIRST_WRAPPERS, {})
+    if forward_mode.name not in of_modes:
+        event = torch.get_device_module(backend.workspace_buffer.device).Event()
+        of_modes[forward_mode.name] = wrappers, event
+    firsts, copied = of_modes[forward_mode.name]
     for wrapper, first in zip(wrappers, firsts, strict=True):
         for name in PLAN_BUFFERS:
             setattr(wrapper, name, getattr(first, name))
-    return result
+    return copied

@@ -9,23 +9,15 @@ drafting round, one draft-extend of that width writes the draft's KV for all of 
 
 import contextlib
 from collections.abc import Hashable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
+
+from sglang_adaptive_spec.host.events import DoneEvent
 
 # A choice: hidden states of 15 rounds of so many requests take 0.4 GB for the EAGLE-3 draft of an
 # 8B model. The draft of a larger batch is not caught up: it drafts worse afterwards.
 MAX_ROWS = 1024
-
-
-class DoneEvent(Protocol):
-    """The part of ``torch.cuda.Event`` that is used."""
-
-    def record(self) -> None:
-        """Marks the current stream."""
-
-    def synchronize(self) -> None:
-        """Waits for that work."""
 
 
 def to_device(values: Sequence[int], device: torch.device) -> torch.Tensor:

@@ -12,7 +12,7 @@ from sglang.srt.utils import is_flashinfer_available
 from sglang_adaptive_spec.host.attention.eager_lengths import install_eager_hooks
 from sglang_adaptive_spec.host.attention.extend_graphs import install_extend_hook
 from sglang_adaptive_spec.host.attention.shared_index import install_index_hooks
-from sglang_adaptive_spec.host.attention.workspaces import install_workspace_hook
+from sglang_adaptive_spec.host.attention.uniform_plans import install_plan_hooks
 from sglang_adaptive_spec.host.hooks import hook_now
 from sglang_adaptive_spec.host.shapes import attention_backends
 from sglang_adaptive_spec.host.startup.capture import garbage_hold
@@ -40,7 +40,7 @@ def install_build_hooks() -> None:
 def install_gpu_hooks(server_args: Any) -> None:
     """Hooks what attention backends keep for graphs; before any of them is made."""
     if is_flashinfer_available():
-        install_workspace_hook()
+        install_plan_hooks()
     install_extend_hook()
     backends = attention_backends(resolved_view(server_args))
     install_index_hooks(backends, use_mla_backend(server_args))

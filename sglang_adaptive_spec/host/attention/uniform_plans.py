@@ -1,0 +1,240 @@
+"""FlashInfer's plans for graphs of a round: a chain, equally many tokens a request, no wait.
+
+The host hands every verify the mask of a tree and lets FlashInfer read the lengths back from the
+device. FlashInfer takes its rows for ragged and sizes tiles for the longest that there could be:
+128 rows where 16 would do (sglang 0.5.23 flashinfer_backend.py:call_begin_forward, flashinfer
+0.6.18 prefill.py: `uniform_q_len`). Here a chain is causal, tiles fit the tokens of a request, and
+lengths come from the CPU, where the scheduler has them.
+
+A plan is copied from pinned memory that the plans of a backend and mode share (workspaces.py). Made
+without a wait it could overwrite the one before, so it waits for the copy of that one: long done,
+unless the device lags by a round.
+"""
+
+import logging
+from collections.abc import Callable
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from sglang.srt.environ import envs
+from sglang.srt.plugins.hook_registry import HookType
+from sglang.srt.speculative.eagle_info import EagleVerifyInput
+
+from sglang_adaptive_spec.host.attention.draft_bounds import know_bounds
+from sglang_adaptive_spec.host.attention.workspaces import share_plan_buffers
+from sglang_adaptive_spec.host.events import DoneEvent
+from sglang_adaptive_spec.host.hooks import hook_now
+
+logger = logging.getLogger(__name__)
+
+PREPARE = (
+    "sglang.srt.layers.attention.flashinfer_backend"
+    ".FlashInferAttnBackend._prepare_cuda_graph_metadata"
+)
+BEGIN = (
+    "sglang.srt.layers.attention.flashinfer_backend"
+    ".FlashInferAttnBackend.init_forward_metadata_out_graph"
+)
+PLAN = (
+    "sglang.srt.layers.attention.flashinfer_backend"
+    ".FlashInferIndicesUpdaterPrefill.call_begin_forward"
+)
+DRAFT = (
+    "sglang.srt.layers.attention.flashinfer_backend.FlashInferMultiStepDraftBackend.common_template"
+)
+# Of 0.5.23, off unless asked for: it plans for the mask that a chain does without here.
+HOST_PLANS = "SGLANG_OPT_FLASHINFER_VERIFY_HOST_PLAN"
+
+
+class UniformModule:
+    """FlashInfer's compiled module, whose plans are for rows of equally many tokens."""
+
+    def __init__(self, module: Any, num_tokens: int, copied: DoneEvent) -> None:
+        """Takes the module, the tokens of a request, and what marks the newest plan's copy."""
+        self._module = module
+        self._num_tokens = num_tokens
+        self._copied = copied
+
+    def plan(self, *args: Any) -> Any:
+        """Plans as the module does, whose last argument is `uniform_q_len`."""
+        self._copied.synchronize()  # never recorded: done
+        info = self._module.plan(*args[:-1], self._num_tokens)
+        self._copied.record()
+        return info
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+class VerifyPlan:
+    """Plans the verifies of one graph, in place of its wrapper's ``begin_forward``."""
+
+    def __init__(self, wrapper: Any, batch_size: int, num_tokens: int, copied: DoneEvent) -> None:
+        """Takes FlashInfer's wrapper, its requests, and what `UniformModule` takes."""
+        self._wrapper, self._num_tokens, self._copied = wrapper, num_tokens, copied
+        self._rows = torch.arange(batch_size + 1, dtype=torch.int32) * num_tokens
+        self.prefix_lens: torch.Tensor | None = None  # [bs] on the CPU, of the verify to come
+
+    def __call__(
+        self,
+        qo_indptr: torch.Tensor,
+        kv_indptr: torch.Tensor,
+        kv_indices: torch.Tensor,
+        last_page_len: torch.Tensor,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        page_size: int,
+        custom_mask: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Takes what ``plan`` takes; a wrapper without room for a mask is a chain's."""
+        # Needs kernels that only such a machine has.
+        from sglang.srt.layers.attention.flashinfer_backend import fast_prefill_plan
+
+        wrapper, num_tokens = self._wrapper, self._num_tokens
+        mask = custom_mask if wrapper._custom_mask_buf is not None else None
+        causal = mask is None
+        if not isinstance(wrapper._cached_module, UniformModule):  # the first: it is captured next
+            wrapper.plan(
+                qo_indptr,
+                kv_indptr,
+                kv_indices,
+                last_page_len,
+                num_qo_heads,
+                num_kv_heads,
+                head_dim,
+                page_size,
+                custom_mask=mask,
+                causal=causal,
+                **kwargs,
+            )
+            module = wrapper._cached_module
+            wrapper._cached_module = UniformModule(module, num_tokens, self._copied)
+        if mask is not None:
+            pack_mask(wrapper, mask, kv_indptr * num_tokens)
+        if self.prefix_lens is None:  # the host did not say
+            lens = kv_indptr.diff().cpu()
+        else:
+            lens = self.prefix_lens.to(torch.int32) + num_tokens
+        bounds = torch.zeros_like(self._rows)
+        torch.cumsum(lens, dim=0, out=bounds[1:])
+        fast_prefill_plan(
+            wrapper,
+            qo_indptr,
+            kv_indptr,
+            kv_indices,
+            last_page_len,
+            num_qo_heads,
+            num_kv_heads,
+            head_dim,
+            page_size,
+            causal=causal,
+            qo_indptr_host=self._rows,
+            kv_indptr_host=bounds,
+            kv_lens_host=lens,
+            max_q_len=num_tokens,
+            max_kv_len=int(lens.max()),
+            **kwargs,
+        )
+
+
+def quantization_module() -> Any:
+    """Returns FlashInfer's compiled module that packs bits, on a machine that has it."""
+    module = import_module("flashinfer.quantization.packbits")
+    return module.get_quantization_module()
+
+
+def pack_mask(wrapper: Any, mask: torch.Tensor, bounds: torch.Tensor) -> None:
+    """Packs a tree's mask, bytes to bits, straight into what the graph reads.
+
+    Args:
+        wrapper: FlashInfer's.
+        mask: [>= bounds[-1]] bool.
+        bounds: [bs + 1] int32: where the part of each request begins.
+    """
+    packed = torch.zeros_like(bounds)
+    torch.cumsum((bounds.diff() + 7) // 8, dim=0, out=packed[1:])
+    quantization_module().segment_packbits(
+        mask.view(-1), bounds, packed, "little", wrapper._custom_mask_buf
+    )
+    wrapper._mask_indptr_buf.copy_(packed)
+
+
+# -- the host's methods, hooked --
+
+
+def has_uniform_plans(backend: Any) -> bool:
+    """Returns whether graphs of this backend have one wrapper, of the kernels that take a width."""
+    return backend.prefill_backend == "fa2" and backend.dispatch_reason is None
+
+
+def prepare_wrappers(
+    prepare: Callable[..., Any],
+    backend: Any,
+    bs: int,
+    num_tokens: int,
+    forward_mode: Any,
+    spec_info: Any,
+) -> Any:
+    """Around FlashInferAttnBackend._prepare_cuda_graph_metadata: a chain gets no mask.
+
+    A wrapper that has room for a mask reads it, whatever it is planned with.
+    """
+    is_own = (
+        forward_mode.is_target_verify()
+        and isinstance(spec_info, EagleVerifyInput)
+        and has_uniform_plans(backend)
+    )
+    is_chain = is_own and spec_info.topk == 1
+    given = SimpleNamespace(custom_mask=None) if is_chain else spec_info
+    result = prepare(backend, bs, num_tokens, forward_mode, given)
+    copied = share_plan_buffers(backend, forward_mode)
+    if is_own:
+        assert copied is not None, "a verify has plans"
+        for wrapper in backend.forward_metadata.prefill_wrappers:
+            wrapper.begin_forward = VerifyPlan(wrapper, bs, num_tokens // bs, copied)
+    return result
+
+
+def begin_graph(
+    begin: Callable[..., Any], backend: Any, forward_batch: Any, in_capture: bool = False
+) -> Any:
+    """Around FlashInferAttnBackend.init_forward_metadata_out_graph: draft-extends of one width."""
+    result = begin(backend, forward_batch, in_capture)
+    mode = forward_batch.forward_mode
+    if in_capture and mode.is_draft_extend_v2() and has_uniform_plans(backend):
+        num_tokens = forward_batch.positions.numel() // forward_batch.batch_size
+        copied = share_plan_buffers(backend, mode)
+        assert copied is not None, "a draft-extend has plans"
+        for wrapper in backend.forward_metadata.prefill_wrappers:
+            wrapper._cached_module = UniformModule(wrapper._cached_module, num_tokens, copied)
+        begin(backend, forward_batch)  # the capture takes the tiles of this plan
+    return result
+
+
+def tell_lengths(
+    call: Callable[..., Any], updater: Any, ragged: Any, paged: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Around FlashInferIndicesUpdaterPrefill.call_begin_forward, where lengths are known."""
+    plan = paged.begin_forward
+    if isinstance(plan, VerifyPlan):
+        plan.prefix_lens = kwargs["seq_lens_cpu"]
+    return call(updater, ragged, paged, *args, **kwargs)
+
+
+def install_plan_hooks() -> None:
+    """Hooks the plans of graphs; for a process whose attention backend may be FlashInfer."""
+    hooks: dict[str, Callable[..., Any]] = {
+        PREPARE: prepare_wrappers,
+        BEGIN: begin_graph,
+        PLAN: tell_lengths,
+        DRAFT: know_bounds,
+    }
+    hook_now([(target, hook, HookType.AROUND) for target, hook in hooks.items()])
+    host_plans = getattr(envs, HOST_PLANS, None)
+    if host_plans is not None and host_plans.get():
+        logger.warning("ADAPTIVE_EAGLE ignores %s=1: it plans verifies itself.", HOST_PLANS)
+        host_plans.set(False)

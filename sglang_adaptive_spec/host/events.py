@@ -1,0 +1,13 @@
+"""Marks of device work that others wait for."""
+
+from typing import Protocol
+
+
+class DoneEvent(Protocol):
+    """The part of ``torch.cuda.Event`` that is used."""
+
+    def record(self) -> None:
+        """Marks the current stream."""
+
+    def synchronize(self) -> None:
+        """Waits for that work."""

@@ -1,0 +1,407 @@
+"""Plans of FlashInfer's graphs: chains without a mask, tiles of one width, no look at the device.
+
+The host's own code plans, on the CPU, with a wrapper that notes what it is planned with.
+"""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+MODULE = "sglang.srt.layers.attention.flashinfer_backend"
+HEADS, KV_HEADS, HEAD_DIM = 4, 2, 16
+LENS = [5, 9, 1]  # prefixes of a batch
+TOKENS = 4  # of a request in a verify
+ARGUMENTS = 20  # of the compiled module's plan; the last is uniform_q_len
+
+
+class Event:
+    """An event that notes the order of what it is asked."""
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+
+    def record(self) -> None:
+        self._log.append("record")
+
+    def synchronize(self) -> None:
+        self._log.append("synchronize")
+
+
+class Compiled:
+    """FlashInfer's compiled module, as far as plans go."""
+
+    name = "compiled"
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+        self.planned: list[tuple[Any, ...]] = []
+
+    def plan(self, *args: Any) -> int:
+        self._log.append("plan")
+        self.planned.append(args)
+        return len(self.planned)
+
+
+class Wrapper:
+    """BatchPrefillWithPagedKVCacheWrapper of one graph, as far as the host's plans touch it."""
+
+    is_cuda_graph_enabled = True
+    _backend = "fa2"
+    device = torch.device("cpu")
+
+    def __init__(self, batch_size: int, has_mask: bool, compiled: Compiled) -> None:
+        ints = {"dtype": torch.int32}
+        self._compiled = compiled
+        self._cached_module: Any = None
+        self._custom_mask_buf = torch.zeros(4096, dtype=torch.uint8) if has_mask else None
+        self._mask_indptr_buf = torch.zeros(batch_size + 1, **ints) if has_mask else None
+        self._qo_indptr_buf = torch.zeros(batch_size + 1, **ints)
+        self._paged_kv_indptr_buf = torch.zeros(batch_size + 1, **ints)
+        self._paged_kv_last_page_len_buf = torch.zeros(batch_size, **ints)
+        self._paged_kv_indices_buf = torch.zeros(4096, **ints)
+        self._max_total_num_rows = None
+        self._float_workspace_buffer = self._int_workspace_buffer = None
+        self._pin_memory_int_workspace_buffer = None
+        self.first: dict[str, Any] = {}
+        self.begin_forward: Callable[..., Any] = self.plan
+
+    def plan(self, *_args: Any, **kwargs: Any) -> None:
+        """FlashInfer's own, which reads lengths back: only before a capture."""
+        assert not self.first, "planned by FlashInfer again"
+        self.first = kwargs
+        self._cached_module = self._compiled
+
+
+@pytest.fixture
+def plans(plugins_loaded: None) -> Any:
+    from sglang_adaptive_spec.host.attention import uniform_plans
+
+    return uniform_plans
+
+
+@pytest.fixture
+def log() -> list[str]:
+    return []
+
+
+def verify_input(topk: int, mask: torch.Tensor) -> Any:
+    """The host's input of a verify of `TOKENS` tokens a request, whose index is made here."""
+    from sglang.srt.speculative.eagle_info import EagleVerifyInput
+
+    made = EagleVerifyInput.create_idle_input(topk, 1, TOKENS, device="cpu")
+    lens = torch.tensor(LENS, dtype=torch.int32) + TOKENS
+    bounds = torch.zeros(len(LENS) + 1, dtype=torch.int32)
+    bounds[1:] = torch.cumsum(lens, dim=0)
+    rows = torch.arange(len(LENS) + 1, dtype=torch.int32) * TOKENS
+    index = torch.arange(int(bounds[-1]), dtype=torch.int32)
+    made.custom_mask = mask
+    made.generate_attn_arg_prefill = lambda *_args: (index, bounds, rows, mask)
+    return made
+
+
+def mode(name: str) -> Any:
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    return ForwardMode[name]
+
+
+def backend(log: list[str], **attributes: Any) -> Any:
+    """A FlashInferAttnBackend's part in a capture; it notes the mask that it was told of."""
+    made = SimpleNamespace(
+        prefill_backend="fa2",
+        dispatch_reason=None,
+        workspace_buffer=torch.empty(0),
+        kv_index_translator=SimpleNamespace(reads_are_translated=False),
+        **attributes,
+    )
+
+    def prepare(self: Any, bs: int, num_tokens: int, forward_mode: Any, spec_info: Any) -> None:
+        assert num_tokens == bs * TOKENS
+        self.compiled = Compiled(log)
+        self.has_mask = getattr(spec_info, "custom_mask", None) is not None
+        self.wrapper = Wrapper(bs, self.has_mask, self.compiled)
+        self.wrapper._int_workspace_buffer = f"{forward_mode.name} {bs}"
+        self.forward_metadata = SimpleNamespace(prefill_wrappers=[self.wrapper])
+
+    made.prepare = prepare
+    return made
+
+
+def captured(plans: Any, made: Any, topk: int, mask: torch.Tensor) -> Any:
+    """Prepares and plans a verify as a capture does; returns the host's input."""
+    spec = verify_input(topk, mask)
+    plans.prepare_wrappers(
+        made.prepare, made, len(LENS), len(LENS) * TOKENS, mode("TARGET_VERIFY"), spec
+    )
+    planned(plans, made, spec)
+    return spec
+
+
+def planned(plans: Any, made: Any, spec: Any) -> None:
+    """Plans a verify through the host's own `call_begin_forward`."""
+    from sglang.srt.layers.attention.flashinfer_backend import FlashInferIndicesUpdaterPrefill
+
+    updater: Any = object.__new__(FlashInferIndicesUpdaterPrefill)
+    vars(updater).update(
+        attn_backend=made,
+        num_qo_heads=HEADS,
+        num_kv_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
+        q_data_type=torch.bfloat16,
+        data_type=torch.bfloat16,
+        kv_last_page_len=torch.ones(8, dtype=torch.int32),
+        req_to_token=None,
+    )
+    lens = torch.tensor(LENS)
+    plans.tell_lengths(
+        FlashInferIndicesUpdaterPrefill.call_begin_forward,
+        updater,
+        None,
+        made.wrapper,
+        torch.arange(len(LENS)),
+        lens,
+        sum(LENS),
+        lens,
+        None,
+        None,
+        torch.zeros(8),
+        torch.zeros(8),
+        False,
+        spec,
+        seq_lens_cpu=lens,
+    )
+
+
+@pytest.fixture
+def events(plans: Any, log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    module = SimpleNamespace(Event=lambda: Event(log))
+    monkeypatch.setattr(torch, "get_device_module", lambda *_args: module)
+
+
+@pytest.mark.usefixtures("events")
+def test_a_chain_is_planned_causal_without_a_mask(plans: Any, log: list[str]) -> None:
+    made = backend(log)
+    spec = captured(plans, made, topk=1, mask=torch.ones(512, dtype=torch.bool))
+    assert not made.has_mask, "a wrapper with room for a mask reads it"
+    assert spec.custom_mask is not None, "the host's input is left as it is"
+    assert made.wrapper.first["causal"]
+    assert made.wrapper.first["custom_mask"] is None
+    planned(plans, made, spec)
+    for args in made.compiled.planned:  # the capture's like a replay's
+        assert len(args) == ARGUMENTS
+        assert args[-1] == TOKENS
+        assert args[14] is True  # causal
+        rows, bounds, lens = args[3:6]
+        assert rows.tolist() == [0, 4, 8, 12]
+        assert lens.tolist() == [9, 13, 5]  # the tokens to verify included
+        assert bounds.tolist() == [0, 9, 22, 27]
+    assert len(made.compiled.planned) == 2
+    assert made.wrapper._paged_kv_indptr_buf.tolist() == [0, 9, 22, 27]
+    assert made.wrapper._cached_module.name == "compiled"  # runs go to the module itself
+
+
+@pytest.mark.usefixtures("events")
+def test_a_plan_waits_for_the_copy_of_the_one_before(plans: Any, log: list[str]) -> None:
+    made = backend(log)
+    spec = captured(plans, made, topk=1, mask=torch.ones(512, dtype=torch.bool))
+    planned(plans, made, spec)
+    assert log == ["synchronize", "plan", "record"] * 2
+
+
+@pytest.mark.usefixtures("events")
+def test_a_tree_keeps_its_mask_bit_by_bit(
+    plans: Any, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed: list[Any] = []
+
+    def segment_packbits(*args: Any) -> None:
+        packed.append(args)
+
+    module = SimpleNamespace(segment_packbits=segment_packbits)
+    monkeypatch.setattr(plans, "quantization_module", lambda: module)
+    made = backend(log)
+    mask = torch.ones(512, dtype=torch.bool)
+    spec = captured(plans, made, topk=4, mask=mask)
+    assert made.has_mask
+    assert made.wrapper.first["custom_mask"] is mask
+    planned(plans, made, spec)
+    bits, bounds, target, order, buffer = packed[-1]
+    assert bits.data_ptr() == mask.data_ptr()
+    assert bounds.tolist() == [0, 36, 88, 108]
+    assert target.tolist() == [0, 5, 12, 15]  # bytes: 36, 52 and 20 bits
+    assert order == "little"
+    assert buffer is made.wrapper._custom_mask_buf
+    assert made.wrapper._mask_indptr_buf.tolist() == target.tolist()
+    assert made.compiled.planned[-1][14] is False  # not causal
+    assert made.compiled.planned[-1][-1] == TOKENS
+
+
+@pytest.mark.usefixtures("events")
+def test_lengths_that_the_host_does_not_tell_are_read(plans: Any, log: list[str]) -> None:
+    made = backend(log)
+    spec = captured(plans, made, topk=1, mask=torch.ones(512, dtype=torch.bool))
+    made.wrapper.begin_forward.prefix_lens = None
+    index, bounds, rows, mask = spec.generate_attn_arg_prefill()
+    made.wrapper.begin_forward(
+        rows, bounds, index, torch.ones(3), HEADS, KV_HEADS, HEAD_DIM, 1, custom_mask=mask
+    )
+    assert made.compiled.planned[-1][5].tolist() == [9, 13, 5]
+
+
+@pytest.mark.usefixtures("events")
+@pytest.mark.parametrize(
+    "attributes", [{"prefill_backend": "cutlass"}, {"dispatch_reason": "SLIDING_WINDOW"}]
+)
+def test_other_kernels_and_windows_keep_the_hosts_plans(
+    plans: Any, log: list[str], attributes: dict[str, Any]
+) -> None:
+    made = backend(log)
+    vars(made).update(attributes)
+    spec = verify_input(1, torch.ones(512, dtype=torch.bool))
+    plans.prepare_wrappers(made.prepare, made, 3, 12, mode("TARGET_VERIFY"), spec)
+    assert made.has_mask
+    assert made.wrapper.begin_forward == made.wrapper.plan
+
+
+@pytest.mark.usefixtures("events")
+def test_a_draft_extend_is_captured_with_the_tiles_of_its_width(plans: Any, log: list[str]) -> None:
+    made = backend(log)
+    batch = SimpleNamespace(
+        batch_size=3, forward_mode=mode("DRAFT_EXTEND_V2"), positions=torch.zeros(3 * TOKENS)
+    )
+    begun: list[Any] = []
+
+    def begin(self: Any, forward_batch: Any, in_capture: bool = False) -> str:
+        begun.append(in_capture)
+        if in_capture:
+            plans.prepare_wrappers(self.prepare, self, 3, 12, forward_batch.forward_mode, None)
+            self.wrapper.plan()
+        else:
+            self.wrapper._cached_module.plan("what", "the host", 0)
+        return "begun"
+
+    assert plans.begin_graph(begin, made, batch, in_capture=True) == "begun"
+    assert begun == [True, False]
+    assert made.compiled.planned == [("what", "the host", TOKENS)]
+    plans.begin_graph(begin, made, batch)
+    assert begun == [True, False, False]
+
+
+@pytest.mark.usefixtures("events")
+def test_graphs_of_a_mode_share_buffers_and_the_mark_of_the_newest_copy(
+    plans: Any, log: list[str]
+) -> None:
+    made = backend(log)
+    spec = captured(plans, made, topk=1, mask=torch.ones(512, dtype=torch.bool))
+    first = made.wrapper
+    other = SimpleNamespace(**vars(made))
+    captured(plans, made, topk=1, mask=torch.ones(512, dtype=torch.bool))
+    assert made.wrapper._int_workspace_buffer == first._int_workspace_buffer == "TARGET_VERIFY 3"
+    assert made.wrapper.begin_forward._copied is first.begin_forward._copied
+    extend = mode("DRAFT_EXTEND_V2")
+    plans.prepare_wrappers(made.prepare, made, 3, 12, extend, None)
+    assert made.wrapper._int_workspace_buffer == "DRAFT_EXTEND_V2 3"
+    assert other.forward_metadata.prefill_wrappers == [first]
+    assert spec.custom_mask is not None
+
+
+# -- draft steps --
+
+
+@pytest.mark.parametrize("topk", [1, 3])
+def test_bounds_on_the_cpu_are_those_that_the_kernel_writes(
+    plugins_loaded: None, topk: int
+) -> None:
+    from sglang_adaptive_spec.host.attention.draft_bounds import bounds_on_cpu
+
+    num_steps = 3
+    got = bounds_on_cpu(torch.tensor(LENS), topk, num_steps)
+    expected = []
+    for step in range(1, num_steps + 1):
+        bounds = [0]
+        for length in LENS:
+            for _ in range(topk):
+                bounds.append(bounds[-1] + length + step)
+        expected.append(bounds)
+    assert got.dtype == torch.int32
+    assert got.tolist() == expected
+
+
+def draft_steps(monkeypatch: pytest.MonkeyPatch, **attributes: Any) -> tuple[Any, list[Any]]:
+    """The host's draft steps, whose kernel writes nothing, and what each step was planned with."""
+    from sglang.srt.layers.attention import flashinfer_backend as host
+
+    steps: Any = object.__new__(host.FlashInferMultiStepDraftBackend)
+    seen: list[Any] = []
+
+    class Kernel:
+        def __getitem__(self, _grid: Any) -> Any:
+            return lambda *args: seen.append(args[4])
+
+    vars(steps).update(
+        topk=1,
+        speculative_num_steps=3,
+        page_size=1,
+        pool_len=64,
+        kv_indptr=torch.full((3, 9), -1, dtype=torch.int32),
+        req_to_token_pool=SimpleNamespace(req_to_token=None),
+        generate_draft_decode_kv_indices=Kernel(),
+        draft_window_size=0,
+        draft_sink_size=0,
+        **attributes,
+    )
+    return steps, seen
+
+
+@pytest.mark.parametrize("are_known", [True, False])
+def test_draft_steps_are_planned_with_bounds_of_the_cpu(
+    plugins_loaded: None, monkeypatch: pytest.MonkeyPatch, are_known: bool
+) -> None:
+    from sglang.srt.layers.attention import flashinfer_backend as host
+
+    from sglang_adaptive_spec.host.attention.draft_bounds import know_bounds
+
+    steps, seen = draft_steps(monkeypatch)
+    spec = SimpleNamespace(is_draft_input=lambda: True)
+    batch = SimpleNamespace(
+        batch_size=3,
+        seq_lens_sum=sum(LENS),
+        seq_lens_cpu=torch.tensor(LENS) if are_known else None,
+        req_pool_indices=None,
+        seq_lens=None,
+        positions=None,
+        spec_info=spec,
+    )
+    planned: list[tuple[list[int], torch.Tensor]] = []
+
+    def call(_step: int, forward_batch: Any) -> None:
+        bounds = host.global_override_indptr_cpu
+        planned.append((bounds.tolist(), forward_batch.spec_info.kv_indptr))
+
+    template = host.FlashInferMultiStepDraftBackend.common_template
+    know_bounds(template, steps, batch, torch.zeros((3, 256), dtype=torch.int32), call)
+    starts = [0, 5, 14, 15]
+    expected = [
+        [start + step * row for row, start in enumerate(starts)] if are_known else [-1] * 4
+        for step in (1, 2)
+    ]
+    assert [bounds for bounds, _ in planned] == expected
+    assert all(type(on_device) is torch.Tensor for _, on_device in planned)
+    (given,) = seen
+    assert given.data_ptr() == steps.kv_indptr.data_ptr()
+    assert steps.kv_indptr[:, :4].cpu().tolist() == [[-1] * 4] * 3  # beyond the draft: the device's
+
+
+def test_windows_of_drafts_are_read_from_the_device(
+    plugins_loaded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sglang_adaptive_spec.host.attention.draft_bounds import know_bounds
+
+    steps, _ = draft_steps(monkeypatch)
+    steps.draft_window_size = 16
+    batch = SimpleNamespace(seq_lens_cpu=torch.tensor(LENS))
+    assert know_bounds(lambda *args: args, steps, batch, "buffer") == (steps, batch, "buffer")
+    assert type(steps.kv_indptr) is torch.Tensor
