@@ -92,7 +92,7 @@ ATTENTION: tuple[Symbol, ...] = (
             "fast_prefill_plan",
             "plan a verify without a look at the device",
             "self, qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, "
-            "num_qo_heads, num_kv_heads, head_dim_qk, page_size, *, causal, qo_indptr_host, "
+            "num_qo_heads, num_kv_heads, head_dim_qk, page_size, *, qo_indptr_host, "
             "kv_indptr_host, kv_lens_host, max_q_len, max_kv_len",
         ),
     ),

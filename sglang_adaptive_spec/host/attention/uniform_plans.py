@@ -96,30 +96,16 @@ class VerifyPlan:
 
         wrapper, num_tokens = self._wrapper, self._num_tokens
         mask = custom_mask if wrapper._custom_mask_buf is not None else None
-        causal = mask is None
+        kwargs["causal"] = mask is None
         if not isinstance(wrapper._cached_module, UniformModule):  # the first: it is captured next
-            wrapper.plan(
-                qo_indptr,
-                kv_indptr,
-                kv_indices,
-                last_page_len,
-                num_qo_heads,
-                num_kv_heads,
-                head_dim,
-                page_size,
-                custom_mask=mask,
-                causal=causal,
-                **kwargs,
-            )
+            heads = (num_qo_heads, num_kv_heads, head_dim)
+            args = (qo_indptr, kv_indptr, kv_indices, last_page_len, *heads, page_size)
+            wrapper.plan(*args, custom_mask=mask, **kwargs)
             module = wrapper._cached_module
             wrapper._cached_module = UniformModule(module, num_tokens, self._copied)
         if mask is not None:
             pack_mask(wrapper, mask, kv_indptr * num_tokens)
-        if self.prefix_lens is None:  # the host did not say
-            lens = kv_indptr.diff().cpu()
-        else:
-            lens = self.prefix_lens.to(torch.int32) + num_tokens
-        bounds = torch.zeros_like(self._rows)
+        lens, bounds = self._lens_on_cpu(kv_indptr), torch.zeros_like(self._rows)
         torch.cumsum(lens, dim=0, out=bounds[1:])
         fast_prefill_plan(
             wrapper,
@@ -131,7 +117,6 @@ class VerifyPlan:
             num_kv_heads,
             head_dim,
             page_size,
-            causal=causal,
             qo_indptr_host=self._rows,
             kv_indptr_host=bounds,
             kv_lens_host=lens,
@@ -139,6 +124,12 @@ class VerifyPlan:
             max_kv_len=int(lens.max()),
             **kwargs,
         )
+
+    def _lens_on_cpu(self, kv_indptr: torch.Tensor) -> torch.Tensor:
+        """Returns the tokens of each request, those to verify included: [bs] int32."""
+        if self.prefix_lens is None:  # the host did not say
+            return kv_indptr.diff().cpu()
+        return self.prefix_lens.to(torch.int32) + self._num_tokens
 
 
 def quantization_module() -> Any:
