@@ -48,6 +48,7 @@ class DecodeBatch(NamedTuple):
     requests: tuple[Hashable, ...]  # one opaque key per row
     context_tokens: int = 0  # summed over the requests; 0 if the host does not know it
     now_s: float = 0.0  # a monotonic clock, an argument so that policies stay deterministic
+    most_decodes: int = 1  # of a request, that a zero-step round may run one after the other
 
 
 class Observation(NamedTuple):
@@ -59,6 +60,7 @@ class Observation(NamedTuple):
     num_correct_drafts: Sequence[int]  # accepted drafts per row, bonus token excluded
     # Zero steps propose nothing; what the draft would have proposed first is known now and then.
     first_draft_correct: Sequence[bool | None] | None = None  # per row
+    num_decodes: int = 1  # of a request: at zero steps the tokens that the round gave it
 
 
 class RoundTime(NamedTuple):
@@ -70,3 +72,4 @@ class RoundTime(NamedTuple):
     ms: float
     is_catch_up: bool = False  # a zero-step round that also caught the draft up
     num_rounds: int = 1  # it stands for: a tier known well is not timed in every round
+    num_decodes: int = 1  # that a zero-step round ran one after the other

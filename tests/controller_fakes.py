@@ -43,6 +43,13 @@ class ScriptedPolicy:
         self.times: list[RoundTime] = []
         self.failing = ""
         self.results_at_once = 1
+        self.length = 1  # of zero-step rounds, where there is room
+        self.rooms: list[int] = []  # what there was
+
+    def run_length(self, batch: DecodeBatch) -> int:
+        self._fail_in("run_length")
+        self.rooms.append(batch.most_decodes)
+        return min(self.length, batch.most_decodes)
 
     def choose(self, batch: DecodeBatch) -> Tier:
         self._fail_in("choose")
@@ -90,7 +97,12 @@ class KnownPeriods:
         del num_in_flight
         size, context_tokens = launched.batch.size, launched.batch.context_tokens
         launched.period = RoundTime(
-            launched.tier, size, context_tokens, self._ms(launched), launched.is_catch_up
+            launched.tier,
+            size,
+            context_tokens,
+            self._ms(launched),
+            launched.is_catch_up,
+            num_decodes=launched.num_decodes,
         )
         self._rounds[launched.number] = launched
         self._rounds.pop(launched.number - MAX_ROUNDS - 1, None)
@@ -152,10 +164,13 @@ def make(*steps: int) -> tuple[AdaptiveController, ScriptedPolicy, FakePool]:
 
 
 def decode(
-    controller: AdaptiveController, requests: Sequence[Hashable] = ("a",), context_tokens: int = 0
+    controller: AdaptiveController,
+    requests: Sequence[Hashable] = ("a",),
+    context_tokens: int = 0,
+    most_decodes: int = 1,
 ) -> Round:
     """Launches a round; settles the schedule after a catch-up, as the worker does."""
-    batch = DecodeBatch(len(requests), tuple(requests), context_tokens)
+    batch = DecodeBatch(len(requests), tuple(requests), context_tokens, 0.0, most_decodes)
     launch = controller.before_decode(batch)
     schedule = controller.draft_schedule
     if launch.is_catch_up:

@@ -201,7 +201,7 @@ class Probe:
             (
                 now_ns,
                 size,
-                size + result.num_correct_drafts,
+                size * result.num_non_draft_tokens_per_req + result.num_correct_drafts,
                 result.speculative_num_draft_tokens,
                 has_finished,
                 bool(result.can_run_cuda_graph),

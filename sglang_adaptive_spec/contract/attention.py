@@ -70,7 +70,7 @@ ATTENTION: tuple[Symbol, ...] = (
         (
             HOOK,
             "init_forward_metadata_out_graph",
-            "capture draft-extends with tiles of their width",
+            "capture draft-extends with tiles of their width; let plans of decodes wait",
             "self, forward_batch, in_capture",
         ),
         (READ, "prefill_backend", "plan the kernels that take a width, and no others"),

@@ -130,6 +130,72 @@ PLAIN: tuple[Symbol, ...] = (
         "sglang.srt.layers.logits_processor:LogitsProcessorOutput",
         (READ, "hidden_states", "keep what the draft will read"),
     ),
+    # -- several decodes in one of them --
+    *of(
+        "sglang.srt.managers.scheduler_components.batch_result_processor"
+        ":SchedulerBatchResultProcessor",
+        (
+            HOOK,
+            "_resolve_spec_v2_tokens",
+            "count a run's decodes as so many verifies",
+            "self, result, batch",
+        ),
+    ),
+    *of(
+        "sglang.srt.managers.scheduler_components.metrics_reporter:SchedulerMetricsReporter",
+        (
+            HOOK,
+            "update_spec_metrics",
+            "the same in the server's gauges",
+            "self, bs, num_correct_drafts, num_accept_tokens",
+        ),
+    ),
+    *of(
+        "sglang.srt.managers.utils:GenerationBatchResult",
+        (READ, "num_non_draft_tokens_per_req", "know a run's decodes"),
+    ),
+    *of(
+        "sglang.srt.managers.scheduler:Scheduler",
+        (READ, "waiting_queue", "let no request wait for a run"),
+    ),
+    *of(
+        "sglang.srt.managers.schedule_batch:ScheduleBatch",
+        (READ, "return_hidden_states", "run single decodes for them"),
+    ),
+    *of(
+        "sglang.srt.managers.schedule_batch:Req",
+        (WRITE, "spec_verify_ct", "count a run's decodes as so many verifies"),
+        (
+            CALL,
+            "update_spec_correct_drafts_histogram",
+            "the same in the request's histogram",
+            "self, num_correct_drafts",
+        ),
+        (READ, "is_retracted", "count as the host does"),
+        (CALL, "finished", "count as the host does", "self"),
+        (READ, "stream", "run single decodes for streams with an interval"),
+        (READ, "sampling_params", "run single decodes for streams with an interval"),
+        (READ, "return_routed_experts", "run single decodes for them"),
+        (READ, "return_indexer_topk", "run single decodes for them"),
+    ),
+    *of(
+        "sglang.srt.sampling.sampling_params:SamplingParams",
+        (READ, "stream_interval", "run single decodes for streams with an interval"),
+    ),
+    *of(
+        "sglang.srt.sampling.sampling_batch_info:SamplingBatchInfo",
+        (READ, "has_custom_logit_processor", "run single decodes for it"),
+        (READ, "penalizer_orchestrator", "run single decodes under penalties"),
+        (READ, "acc_additive_penalties", "the same under the overlap schedule"),
+    ),
+    *of(
+        "sglang.srt.sampling.penaltylib.orchestrator:BatchedPenalizerOrchestrator",
+        (READ, "is_required", "run single decodes under penalties"),
+    ),
+    *of(
+        "sglang.srt.model_executor.model_runner:ModelRunner",
+        (READ, "sampling_observer", "run single decodes for it"),
+    ),
     # -- what drafting rounds read of them --
     *of(
         "sglang.srt.managers.utils",
@@ -139,7 +205,8 @@ PLAIN: tuple[Symbol, ...] = (
             "give the round's result, and the catch-up its input",
             "*, logits_output, next_token_ids, can_run_cuda_graph, speculative_num_draft_tokens, "
             "next_draft_input, accept_lens, new_seq_lens, routed_experts_output, "
-            "indexer_topk_output, extra_keep_alive_refs",
+            "indexer_topk_output, extra_keep_alive_refs, speculative_output_stride, "
+            "num_non_draft_tokens_per_req",
         ),
     ),
     *of(

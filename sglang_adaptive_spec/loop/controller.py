@@ -45,7 +45,10 @@ class DraftSchedule(Protocol):
     def is_behind(self, requests: Sequence[Hashable]) -> bool:
         """Returns whether the draft lacks a token of any of ``requests``."""
 
-    def add_round(self, requests: Sequence[Hashable], is_last: bool) -> bool:
+    def room(self, requests: Sequence[Hashable]) -> int:
+        """Returns how many decodes the next zero-step round may add before a catch-up."""
+
+    def add_round(self, requests: Sequence[Hashable], is_last: bool, num_decodes: int = 1) -> bool:
         """Books a zero-step round; returns whether it must end with a catch-up."""
 
 
@@ -111,14 +114,14 @@ class AdaptiveController:
         chosen, is_probe, decision = self._choose(batch)
         if has_changed:
             self._results_at_once = self.policy.results_at_once
-        tier, is_catch_up = self._with_draft_caught_up(chosen, batch.requests)
+        tier, is_catch_up, num_decodes = self._with_draft_caught_up(chosen, batch)
         if tier != self.decode_tier:
             self._count_switch(tier, batch.size)
         self.newest = batch
         if tier != self.pool.current:
             self.pool.activate(tier)
         num_in_flight = len(self.rounds) - len(self._results)
-        launched = self.rounds.launch(batch, tier, is_catch_up, is_probe, decision)
+        launched = self.rounds.launch(batch, tier, is_catch_up, num_decodes, is_probe, decision)
         if self.clock is not None:
             self.clock.start(launched, num_in_flight)
         if len(self.rounds) > MAX_ROUNDS:
@@ -153,7 +156,7 @@ class AdaptiveController:
         if period is not None and self.shared_times is not None:
             self.shared_times.add(period)
         try:
-            self.counters.count_round(done.tier, num_correct_drafts)
+            self.counters.count_round(done.tier, num_correct_drafts, done.num_decodes)
             observation = done.finish(num_correct_drafts)
             if self.recorder is not None:
                 self.recorder.record(observation, done.batch.context_tokens, done.batch.now_s)
@@ -172,17 +175,31 @@ class AdaptiveController:
             except Exception:  # noqa: BLE001 - any policy must leave serving alive
                 self._count_policy_error("learn_time")
 
-    def _with_draft_caught_up(self, tier: Tier, requests: Sequence[Hashable]) -> tuple[Tier, bool]:
-        """Returns the tier to run and whether the round ends with a catch-up of the draft."""
-        schedule = self.draft_schedule
+    def _with_draft_caught_up(self, tier: Tier, batch: DecodeBatch) -> tuple[Tier, bool, int]:
+        """Returns the tier to run, whether the draft catches up at its end, and its decodes."""
+        schedule, requests = self.draft_schedule, batch.requests
         if schedule is None:
-            return tier, False
+            return tier, False, 1
         if tier == PLAIN_TIER:
-            is_due = schedule.add_round(requests, is_last=False)
-            return tier, is_due and self.may_draft(len(requests))
+            may_draft = self.may_draft(batch.size)
+            if may_draft and batch.most_decodes > 1:  # else nothing of what is kept is read
+                most = max(1, min(batch.most_decodes, schedule.room(requests)))
+                batch = batch._replace(most_decodes=most)
+            num_decodes = self._run_length(batch)
+            is_due = schedule.add_round(requests, False, num_decodes)
+            return tier, is_due and may_draft, num_decodes
         if schedule.is_behind(requests):
-            return PLAIN_TIER, schedule.add_round(requests, is_last=True)
-        return tier, False
+            return PLAIN_TIER, schedule.add_round(requests, is_last=True), 1
+        return tier, False, 1
+
+    def _run_length(self, batch: DecodeBatch) -> int:
+        if batch.most_decodes == 1:
+            return 1
+        try:
+            return self.policy.run_length(batch)
+        except Exception:  # noqa: BLE001 - any policy must leave serving alive
+            self._count_policy_error("run_length")
+            return 1
 
     def _choose(self, batch: DecodeBatch) -> tuple[Tier, bool, Decision | None]:
         """Returns the policy's choice, whether it is a look at a tier, and its newest decision."""

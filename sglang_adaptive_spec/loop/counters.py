@@ -14,18 +14,22 @@ class RoundCounters:
         self.num_rounds: dict[Tier, int] = defaultdict(int)
         # histogram[tier][n]: request-rounds in which exactly n drafts were accepted
         self.histogram: dict[Tier, list[int]] = {}
+        self.num_runs: dict[int, int] = defaultdict(int)  # zero-step rounds by their decodes
         self.num_switches = {"policy": 0, "batch_size": 0}
         self.num_prefill_activations = 0
         self.num_policy_errors = 0
         self.num_feedback_mismatches = 0
 
-    def count_round(self, tier: Tier, num_correct_drafts: Sequence[int]) -> None:
+    def count_round(
+        self, tier: Tier, num_correct_drafts: Sequence[int], num_decodes: int = 1
+    ) -> None:
         """Books one finished round; ``num_correct_drafts`` has one entry per request."""
         self.num_rounds[tier] += 1
         histogram = self.histogram.get(tier)
         if histogram is None:
             histogram = self.histogram[tier] = [0] * (tier.num_steps + 1)
         if not tier.num_steps:
+            self.num_runs[num_decodes] += 1
             histogram[0] += len(num_correct_drafts)
             return
         for num_correct in num_correct_drafts:

@@ -59,12 +59,13 @@ class RoundMeter:
         expected = self._expected(done)
         if expected is None:
             return
-        num_rounds = period.num_rounds
+        num_rounds, num_decodes = period.num_rounds, done.num_decodes
         timed.num_rounds += num_rounds
-        timed.tokens += num_rounds * (done.batch.size + sum(done.num_correct_drafts))
+        num_tokens = num_decodes * done.batch.size + sum(done.num_correct_drafts)
+        timed.tokens += num_rounds * num_tokens
         timed.ms += num_rounds * period.ms
-        timed.expected_tokens += num_rounds * expected[0]
-        timed.expected_ms += num_rounds * expected[1]
+        timed.expected_tokens += num_rounds * num_decodes * expected[0]
+        timed.expected_ms += num_rounds * num_decodes * expected[1]
         if done.is_catch_up:
             self.num_catch_ups += num_rounds
             self.catch_up_ms += num_rounds * period.ms

@@ -34,6 +34,7 @@ class Round:
     batch: DecodeBatch
     tier: Tier  # as it runs
     is_catch_up: bool = False  # a zero-step round that ends with a catch-up of the draft
+    num_decodes: int = 1  # of a zero-step round, one after the other
     is_probe: bool = False  # the policy asked for a look at a tier, not what it is on
     decision: Decision | None = None  # the policy's newest when it chose
     first_drafts: FirstDrafts | None = None
@@ -47,7 +48,9 @@ class Round:
         firsts = self.first_drafts.read() if self.first_drafts is not None else None
         self.first_drafts = None  # pinned memory; the round may stay known for a while
         batch = self.batch
-        return Observation(self.tier, batch.size, batch.requests, num_correct_drafts, firsts)
+        return Observation(
+            self.tier, batch.size, batch.requests, num_correct_drafts, firsts, self.num_decodes
+        )
 
 
 class RoundQueue:
@@ -67,11 +70,14 @@ class RoundQueue:
         batch: DecodeBatch,
         tier: Tier,
         is_catch_up: bool,
+        num_decodes: int,
         is_probe: bool,
         decision: Decision | None,
     ) -> Round:
         """Returns a new round at the end of the queue."""
-        launched = Round(self._num_launched, batch, tier, is_catch_up, is_probe, decision)
+        launched = Round(
+            self._num_launched, batch, tier, is_catch_up, num_decodes, is_probe, decision
+        )
         self._num_launched += 1
         self._rounds.append(launched)
         return launched

@@ -168,7 +168,13 @@ class RoundTimer:
             return None
         batch, is_catch_up = before.batch, before.is_catch_up
         before.period = RoundTime(
-            before.tier, batch.size, batch.context_tokens, ms, is_catch_up, stands_for
+            before.tier,
+            batch.size,
+            batch.context_tokens,
+            ms,
+            is_catch_up,
+            stands_for,
+            before.num_decodes,
         )
         return before
 

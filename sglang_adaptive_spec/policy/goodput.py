@@ -23,6 +23,7 @@ from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.probe_choice import ProbeChoice
 from sglang_adaptive_spec.policy.probing import Prober
+from sglang_adaptive_spec.policy.run_length import RunLengths
 from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
@@ -88,6 +89,7 @@ class GoodputPolicy:
         self.acceptance = acceptance
         self.initial = initial
         self.prober = Prober()
+        self.runs = RunLengths()
         self._learns_own_times = learns_own_times  # else `learn_time` is told what all ranks learn
         self.home = initial  # the tier in force, probes aside
         self.decision: Decision | None = None
@@ -121,9 +123,18 @@ class GoodputPolicy:
             self._decide(batch)
         return self.prober.pick(self.home, self._home_ms)
 
+    def run_length(self, batch: DecodeBatch) -> int:
+        """Returns the decodes of the zero-step round to come."""
+        if not self.costs.is_measured(PLAIN_TIER):  # nobody knows how long a run would take
+            return 1
+        expected_ms = self.costs.round_ms(PLAIN_TIER, batch.size, batch.context_tokens)
+        return self.runs.choose(batch, expected_ms)
+
     def observe(self, observation: Observation) -> None:
         """Learns what a round accepted, and position 1 from zero-step rounds."""
         tier = observation.tier
+        num_tokens = observation.num_decodes * observation.batch_size
+        self.runs.saw(num_tokens + sum(observation.num_correct_drafts))
         if tier.num_steps:
             self.acceptance.observe(observation.requests, observation.num_correct_drafts, tier)
         elif observation.first_draft_correct is not None:
@@ -143,10 +154,21 @@ class GoodputPolicy:
 
         Beyond the measured sizes its time would count for those of the largest.
         """
+        if round_time.tier == PLAIN_TIER:
+            self.runs.learn(round_time)
+            round_time = self._of_one_decode(round_time)
         if len(self.ladder.of(round_time.batch_size)) > 1:
             self.costs.observe(round_time)
             self.prober.saw_time(round_time.tier, round_time.ms)
             self._num_timed[round_time.tier] = self._num_timed.get(round_time.tier, 0) + 1
+
+    def _of_one_decode(self, round_time: RoundTime) -> RoundTime:
+        """Returns a run's time as that of a round with one decode, its share of catch-ups apart."""
+        if round_time.num_decodes == 1:
+            return round_time
+        _, size, context_tokens, ms, *_ = round_time
+        ms = ms / round_time.num_decodes - self.costs.plain_extra_ms(size, context_tokens)
+        return round_time._replace(ms=ms, is_catch_up=False, num_decodes=1)
 
     def is_probe(self, tier: Tier) -> bool:
         """Returns whether ``tier`` is another than the one in force."""
@@ -175,6 +197,7 @@ class GoodputPolicy:
                 "moves": dict(self.num_switches),
                 "probing": self.prober.describe(),
             },
+            "runs": self.runs.describe(),
             "acceptance": self.acceptance.describe(),
             "costs": self.costs.describe(newest.size, newest.context_tokens),
         }
@@ -182,6 +205,7 @@ class GoodputPolicy:
     def _note_change(self, requests: tuple[Hashable, ...]) -> None:
         """Brings the next decision forward, the more so the more of the batch may be new."""
         size = len(requests)
+        self.runs.saw_change(self._requests, requests)
         self._due -= DECISION_ROUNDS * REDECIDE_BATCH / size
         if abs(size - len(self._requests)) > size / REDECIDE_BATCH:
             self._due = 0.0

@@ -22,6 +22,9 @@ class Choices(Protocol):
     def choose(self, batch: DecodeBatch) -> Tier:
         """Returns the tier for the decode batch that is about to launch."""
 
+    def run_length(self, batch: DecodeBatch) -> int:
+        """Returns the decodes of the zero-step round that ``batch`` runs now: 1 to most_decodes."""
+
     def observe(self, observation: Observation) -> None:
         """Learns from a finished round; rounds arrive in launch order, one round late."""
 
@@ -41,6 +44,10 @@ class SimplePolicy:
 
     results_at_once = 1
     decision: Decision | None = None
+
+    def run_length(self, _batch: DecodeBatch) -> int:
+        """Returns 1."""
+        return 1
 
     def observe(self, observation: Observation) -> None:
         """Takes no notice."""

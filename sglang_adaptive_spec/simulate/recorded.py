@@ -55,7 +55,9 @@ class RecordedWorkload:
         self.max_steps = max(max_steps, trace.header.max_steps)
         self._seed = seed
         rounds = trace.rounds
-        tokens = [len(one.requests) + sum(one.num_correct_drafts) for one in rounds]
+        tokens = [
+            one.num_decodes * len(one.requests) + sum(one.num_correct_drafts) for one in rounds
+        ]
         self._starts = np.concatenate([[0], np.cumsum(tokens)[:-1]])  # [rounds] tokens before each
         self._num_tokens = sum(tokens)
         self._sizes = [len(one.requests) for one in rounds]
@@ -183,5 +185,5 @@ def _rows(rounds: Sequence[TraceRound], phases: Sequence[int]) -> list[_Rows]:
             rows.known.append(known[row])
             rows.is_censored.append(is_censored[row])
             rows.phases.append(phase)
-            rows.num_tokens += one.num_correct_drafts[row] + 1
+            rows.num_tokens += one.num_correct_drafts[row] + one.num_decodes
     return list(requests.values())

@@ -46,6 +46,7 @@ class TraceRound(
     num_correct_drafts: list[Count]
     # Zero-step rounds only: would the draft's first proposal have been accepted?
     first_draft_correct: list[bool | None] | None = None
+    num_decodes: Annotated[int, Meta(ge=1)] = 1  # of a zero-step round: tokens of each request
 
 
 @dataclass(frozen=True, slots=True)

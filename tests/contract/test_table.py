@@ -35,7 +35,7 @@ FOREIGN = {
     "cat", "numel", "zeros", "index_copy_", "pin_memory", "tensor",
     "get_device_module", "get_device_name", "synchronize", "current_stream", "wait_stream",
     "_C", "_disabled_torch_function_impl", "as_subclass", "bool", "cumsum", "diff", "max",
-    "repeat_interleave", "zeros_like", "Event", "record",
+    "repeat_interleave", "stack", "zeros_like", "Event", "record",
     # FlashInfer: its wrappers, their compiled module, and what packs bits
     "_int_workspace_buffer", "_pin_memory_int_workspace_buffer", "_cached_module",
     "_custom_mask_buf", "_mask_indptr_buf", "begin_forward", "plan",
@@ -78,7 +78,7 @@ HOOKING = (
         "shared_index.py",
         "eager_lengths.py",
     ),
-    *("extend_graphs.py", "uniform_plans.py"),
+    *("extend_graphs.py", "uniform_plans.py", "runs.py"),
 )
 ATTENTION = "sglang.srt.layers.attention"
 BACKEND = re.compile(r"\w+_backend\.\w+Backend")

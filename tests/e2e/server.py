@@ -126,7 +126,15 @@ class Launch:
 
 
 # Plugins whose own policy chooses in the place of the server's.
-STAND_INS = {"failing", "forced_switch", "hidden_rows", "pinned", "visit_mixed", "visit_zero"}
+STAND_INS = {
+    "failing",
+    "forced_switch",
+    "hidden_rows",
+    "pinned",
+    "runs",
+    "visit_mixed",
+    "visit_zero",
+}
 
 # The host picks further ports by itself, which others may take before it listens.
 PORT_TAKEN = "EADDRINUSE"

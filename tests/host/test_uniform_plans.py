@@ -291,6 +291,28 @@ def test_a_draft_extend_is_captured_with_the_tiles_of_its_width(plans: Any, log:
 
 
 @pytest.mark.usefixtures("events")
+@pytest.mark.parametrize("is_draft", [False, True])
+def test_decodes_of_the_target_wait_for_each_others_plans(
+    plans: Any, log: list[str], is_draft: bool
+) -> None:
+    made = backend(log, skip_prefill=is_draft)
+    batch = SimpleNamespace(batch_size=3, forward_mode=mode("DECODE"))
+
+    def begin(self: Any, forward_batch: Any, in_capture: bool = False) -> None:
+        if in_capture:
+            self.wrapper = Wrapper(3, False, Compiled(log))
+            self.wrapper.plan()
+            self.forward_metadata = SimpleNamespace(decode_wrappers=[self.wrapper])
+        self.wrapper._cached_module.plan("as", "planned")
+
+    plans.begin_graph(begin, made, batch, in_capture=True)
+    assert log == ["plan"]
+    plans.begin_graph(begin, made, batch)
+    assert log[1:] == (["plan"] if is_draft else ["synchronize", "plan", "record"])
+    assert made.wrapper._compiled.planned[-1] == ("as", "planned")
+
+
+@pytest.mark.usefixtures("events")
 def test_graphs_of_a_mode_share_buffers_and_the_mark_of_the_newest_copy(
     plans: Any, log: list[str]
 ) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from sglang_adaptive_spec.tiers import chain_tier
+
 SKIP = "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND"
 
 
@@ -15,7 +17,9 @@ def worker_of(steps: tuple[int, ...]) -> Any:
     return SimpleNamespace(
         _target_worker=SimpleNamespace(model_runner=SimpleNamespace(max_running_requests=8)),
         _draft_worker=SimpleNamespace(),
-        adaptive_options=SimpleNamespace(config=SimpleNamespace(candidate_steps=steps)),
+        adaptive_options=SimpleNamespace(
+            config=SimpleNamespace(candidate_steps=steps), startup_tier=chain_tier(7)
+        ),
         tier_builder=SimpleNamespace(max_catch_up_size=lambda: 8),
         controller=SimpleNamespace(draft_schedule=None),
         plain_rounds=None,

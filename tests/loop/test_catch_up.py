@@ -65,3 +65,33 @@ def test_no_debt_ever_exceeds_the_interval(rounds: list[list[int]], interval: in
         assert is_due == (max(debts) == interval)
         if is_due:
             schedule.settle()
+
+
+def test_a_run_counts_as_its_decodes_and_leaves_room_for_another() -> None:
+    schedule = CatchUpSchedule(interval=15)
+    assert schedule.room(["a"]) == 15
+    assert not schedule.add_round(["a"], False, num_decodes=7)
+    assert (schedule.debts(["a"]), schedule.room(["a"])) == ([7], 8)
+    assert not schedule.add_round(["a"], False, num_decodes=4)
+    assert schedule.room(["a", "b"]) == 4  # the batch has changed
+    assert schedule.add_round(["a", "b"], False, num_decodes=4)
+    assert schedule.debts(["a", "b"]) == [15, 4]
+    schedule.settle()
+    assert schedule.add_round(["a", "b"], False, num_decodes=8)  # no second one fits
+
+
+@given(batches, st.sampled_from([1, 7, 15]), st.data())
+def test_runs_never_exceed_the_interval_either(
+    rounds: list[list[int]], interval: int, data: st.DataObject
+) -> None:
+    schedule = CatchUpSchedule(interval)
+    for requests in rounds:
+        room = schedule.room(requests)
+        assert room >= 1
+        length = data.draw(st.sampled_from([each for each in (1, 2, 4, 8) if each <= room]))
+        is_due = schedule.add_round(requests, False, length)
+        debts = schedule.debts(requests)
+        assert length <= min(debts) <= max(debts) <= interval
+        assert is_due == (max(debts) + length > interval)
+        if is_due:
+            schedule.settle()

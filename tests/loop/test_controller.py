@@ -76,6 +76,53 @@ def test_a_catch_up_is_due_after_the_interval_and_counts_anew_from_there() -> No
     assert due == [INTERVAL, 2 * INTERVAL]
 
 
+def test_runs_end_with_a_catch_up_where_no_other_one_fits() -> None:
+    controller, policy, _ = lagging(0)
+    policy.length = 2
+    launches = [decode(controller, most_decodes=8) for _ in range(4)]
+    assert [(each.num_decodes, each.is_catch_up) for each in launches] == [
+        *((2, False), (2, True)),
+        *((2, False), (2, True)),
+    ]
+    assert policy.rooms == [4, 2, 4, 2]
+    for _ in launches:
+        controller.observe([0], 1)
+    assert [seen.num_decodes for seen in policy.observed] == [2] * 4
+    assert controller.counters.num_runs == {2: 4}
+
+
+def test_a_run_is_what_is_left_until_the_catch_up() -> None:
+    controller, policy, _ = lagging(0)
+    policy.length = 1
+    decode(controller, most_decodes=8)
+    policy.length = 8
+    launch = decode(controller, most_decodes=8)
+    assert (policy.rooms, launch.num_decodes, launch.is_catch_up) == ([4, 3], 3, True)
+
+
+def test_leaving_zero_steps_runs_one_decode_and_so_does_whoever_has_no_room() -> None:
+    controller, policy, _ = lagging(0, 3)
+    policy.length = 8
+    first = decode(controller)  # the scheduler has no room for more
+    last = decode(controller, most_decodes=8)
+    assert (first.num_decodes, last.num_decodes, last.is_catch_up) == (1, 1, True)
+    assert policy.rooms == []
+
+
+def test_runs_of_a_batch_too_large_to_draft_know_no_catch_up() -> None:
+    controller, policy, _ = lagging(0)
+    policy.length, policy.most_drafting = 8, 1
+    launches = [decode(controller, ("a", "b"), most_decodes=8) for _ in range(3)]
+    assert [(each.num_decodes, each.is_catch_up) for each in launches] == [(8, False)] * 3
+
+
+def test_a_policy_that_fails_about_runs_gets_single_decodes() -> None:
+    controller, policy, _ = lagging(0)
+    policy.failing = "run_length"
+    assert decode(controller, most_decodes=8).num_decodes == 1
+    assert controller.counters.num_policy_errors == 1
+
+
 def test_a_request_that_joins_is_caught_up_with_the_others() -> None:
     controller, _, _ = lagging(0)
     decode(controller, ["a"])

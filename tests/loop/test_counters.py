@@ -36,3 +36,12 @@ def test_positions_never_rise_and_sum_to_the_correct_drafts(rounds: list[list[in
     positions = counters.accepted_per_position(THREE)
     assert positions == sorted(positions, reverse=True)
     assert sum(positions) == counters.num_correct_drafts(THREE) == sum(map(sum, rounds))
+
+
+def test_zero_step_rounds_are_counted_by_their_decodes() -> None:
+    counters = RoundCounters()
+    for num_decodes in (1, 8, 8):
+        counters.count_round(PLAIN_TIER, [0, 0], num_decodes)
+    counters.count_round(THREE, [1])
+    assert counters.num_runs == {1: 1, 8: 2}
+    assert counters.num_rounds[PLAIN_TIER] == 3

@@ -71,6 +71,10 @@ class Visitor:
         """How many results the policy takes together next."""
         return self.policy.results_at_once
 
+    def run_length(self, batch: DecodeBatch) -> int:
+        """Returns what the policy says."""
+        return self.policy.run_length(batch)
+
     def is_probe(self, tier: Tier) -> bool:
         """Returns what the policy says."""
         return self.policy.is_probe(tier)

@@ -12,7 +12,7 @@ unless the device lags by a round.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -48,19 +48,22 @@ DRAFT = (
 HOST_PLANS = "SGLANG_OPT_FLASHINFER_VERIFY_HOST_PLAN"
 
 
-class UniformModule:
-    """FlashInfer's compiled module, whose plans are for rows of equally many tokens."""
+class PlannedModule:
+    """FlashInfer's compiled module, whose plans wait for the copy of the one before."""
 
-    def __init__(self, module: Any, num_tokens: int, copied: DoneEvent) -> None:
-        """Takes the module, the tokens of a request, and what marks the newest plan's copy."""
+    def __init__(self, module: Any, copied: DoneEvent, num_tokens: int | None = None) -> None:
+        """Takes the module, what marks the newest plan's copy, and the tokens of each request.
+
+        Without the latter, rows are what the module makes of them.
+        """
         self._module = module
-        self._num_tokens = num_tokens
         self._copied = copied
+        self._width = () if num_tokens is None else (num_tokens,)
 
     def plan(self, *args: Any) -> Any:
-        """Plans as the module does, whose last argument is `uniform_q_len`."""
+        """Plans as the module does; the last argument of a prefill's plan is `uniform_q_len`."""
         self._copied.synchronize()  # never recorded: done
-        info = self._module.plan(*args[:-1], self._num_tokens)
+        info = self._module.plan(*args[: len(args) - len(self._width)], *self._width)
         self._copied.record()
         return info
 
@@ -72,7 +75,7 @@ class VerifyPlan:
     """Plans the verifies of one graph, in place of its wrapper's ``begin_forward``."""
 
     def __init__(self, wrapper: Any, batch_size: int, num_tokens: int, copied: DoneEvent) -> None:
-        """Takes FlashInfer's wrapper, its requests, and what `UniformModule` takes."""
+        """Takes FlashInfer's wrapper, its requests, and what `PlannedModule` takes."""
         self._wrapper, self._num_tokens, self._copied = wrapper, num_tokens, copied
         self._rows = torch.arange(batch_size + 1, dtype=torch.int32) * num_tokens
         self.prefix_lens: torch.Tensor | None = None  # [bs] on the CPU, of the verify to come
@@ -97,12 +100,12 @@ class VerifyPlan:
         wrapper, num_tokens = self._wrapper, self._num_tokens
         mask = custom_mask if wrapper._custom_mask_buf is not None else None
         kwargs["causal"] = mask is None
-        if not isinstance(wrapper._cached_module, UniformModule):  # the first: it is captured next
+        if not isinstance(wrapper._cached_module, PlannedModule):  # the first: it is captured next
             heads = (num_qo_heads, num_kv_heads, head_dim)
             args = (qo_indptr, kv_indptr, kv_indices, last_page_len, *heads, page_size)
             wrapper.plan(*args, custom_mask=mask, **kwargs)
             module = wrapper._cached_module
-            wrapper._cached_module = UniformModule(module, num_tokens, self._copied)
+            wrapper._cached_module = PlannedModule(module, self._copied, num_tokens)
         if mask is not None:
             pack_mask(wrapper, mask, kv_indptr * num_tokens)
         lens, bounds = self._lens_on_cpu(kv_indptr), torch.zeros_like(self._rows)
@@ -193,17 +196,29 @@ def prepare_wrappers(
 def begin_graph(
     begin: Callable[..., Any], backend: Any, forward_batch: Any, in_capture: bool = False
 ) -> Any:
-    """Around FlashInferAttnBackend.init_forward_metadata_out_graph: draft-extends of one width."""
+    """Around FlashInferAttnBackend.init_forward_metadata_out_graph: before a capture or replay.
+
+    Draft-extends get tiles of their width. The target's decodes may follow each other at once.
+    """
     result = begin(backend, forward_batch, in_capture)
     mode = forward_batch.forward_mode
-    if in_capture and mode.is_draft_extend_v2() and has_uniform_plans(backend):
+    if not in_capture:
+        return result
+    if mode.is_draft_extend_v2() and has_uniform_plans(backend):
         num_tokens = forward_batch.positions.numel() // forward_batch.batch_size
         copied = share_plan_buffers(backend, mode)
-        assert copied is not None, "a draft-extend has plans"
-        for wrapper in backend.forward_metadata.prefill_wrappers:
-            wrapper._cached_module = UniformModule(wrapper._cached_module, num_tokens, copied)
+        guard(backend.forward_metadata.prefill_wrappers, copied, num_tokens)
         begin(backend, forward_batch)  # the capture takes the tiles of this plan
+    elif mode.is_decode_or_idle() and not backend.skip_prefill:
+        guard(backend.forward_metadata.decode_wrappers, share_plan_buffers(backend, mode))
     return result
+
+
+def guard(wrappers: Sequence[Any], copied: DoneEvent | None, num_tokens: int | None = None) -> None:
+    """Lets the plans of FlashInfer's ``wrappers`` wait for each other."""
+    assert copied is not None, "a mode of graphs has plans"
+    for wrapper in wrappers:
+        wrapper._cached_module = PlannedModule(wrapper._cached_module, copied, num_tokens)
 
 
 def tell_lengths(

@@ -64,15 +64,16 @@ class RowMap:
         }
         self.rows = to_device(list(self._row_of.values()), self._device)
 
-    def caught_up(self, debts: Sequence[int]) -> list[bool]:
+    def caught_up(self, debts: Sequence[int], num_decodes: int = 1) -> list[bool]:
         """Returns per row of the batch whether the draft lacked nothing before this round.
 
         Args:
             debts: tokens that it lacks now. After a batch with too many requests they count from
                 there on, and tell nothing.
+            num_decodes: those of this round.
         """
         is_told = self.rows is not None and not self._was_too_large
-        return [is_told and debt == 1 for debt in debts]
+        return [is_told and debt == num_decodes for debt in debts]
 
 
 @contextlib.contextmanager
@@ -81,8 +82,7 @@ def one_at_a_time(last: DoneEvent | None) -> Iterator[None]:
 
     FlashInfer's plan for a graph is made without waiting, in one pinned buffer per backend (sglang
     0.5.23 flashinfer_backend.py:fast_prefill_plan): made early, it would overwrite the one before,
-    which the device has not copied yet. Catch-ups in one part, of two rounds and more, are never
-    that close: the scheduler reads the result of the first before it launches the second.
+    which the device has not copied yet.
 
     Args:
         last: marks the last such draft-extend; None where they are never close.
@@ -106,9 +106,9 @@ class Window(NamedTuple):
 
 
 class Backlog:
-    """Keeps the hidden states and tokens of the newest ``width`` zero-step rounds, by row.
+    """Keeps the hidden states and tokens of the newest ``width`` decodes, by row.
 
-    All rows of a batch advance by one token in every round, so a round has one place in the ring
+    All rows of a batch advance by one token in every decode, so a decode has one place in the ring
     whatever the positions of its rows.
     """
 

@@ -177,7 +177,7 @@ class PlainRounds:
 
     def __init__(self, worker: Any, max_batch_size: int, part_size: int) -> None:
         draft_runner = worker.draft_worker.draft_runner
-        num_rows = min(max_batch_size, MAX_ROWS)
+        num_rows = self._num_rows = min(max_batch_size, MAX_ROWS)
         self._worker = worker
         self.part_size = part_size
         self._target_worker = worker.target_worker
@@ -192,7 +192,7 @@ class PlainRounds:
             worker.device,
         )
         self._rows = RowMap(num_rows, worker.device)
-        self._ones = torch.ones(num_rows, dtype=torch.int32, device=worker.device)
+        self._accept_lens: dict[int, torch.Tensor] = {}  # by decodes of a round: [num_rows]
         self._verify_input = EagleVerifyInput.create_idle_input(
             topk=1, spec_steps=0, num_verify_tokens=1, device=worker.device
         )
@@ -201,6 +201,8 @@ class PlainRounds:
         self._on_publish: Callable[..., Any] | None = None
         self._draft_input: Any = None
         self._debts: list[int] = []  # per row, this round included
+        self.most_decodes = 1  # of a round, as far as the host reserves slots
+        self._num_decodes = 1
         self._is_catch_up = False
         self._has_target = True  # else the draft is caught up alone
         self.is_running = False
@@ -208,9 +210,16 @@ class PlainRounds:
 
     # -- called by the worker, in this order --
 
-    def begin(self, on_publish: Any, requests: Sequence[Hashable], is_catch_up: bool) -> None:
+    def begin(
+        self,
+        on_publish: Any,
+        requests: Sequence[Hashable],
+        is_catch_up: bool,
+        num_decodes: int = 1,
+    ) -> None:
         """Starts a round of ``requests``, which the schedule has booked already."""
         self._on_publish, self._is_catch_up = on_publish, is_catch_up
+        self._num_decodes = num_decodes
         self._debts = self.schedule.debts(requests)
         self._rows.assign(requests)
         if is_catch_up or self._rows.rows is None:  # without rows nothing can be caught up
@@ -246,16 +255,44 @@ class PlainRounds:
         return self._verify_input
 
     def verify(self, batch: Any, grammar_barrier: Any) -> GenerationBatchResult:
-        """Runs the target on the bonus tokens and samples the next ones."""
+        """Runs the target on the bonus tokens and samples the next ones, as often as asked."""
         if not self._has_target:
             return GenerationBatchResult(
                 new_seq_lens=batch.seq_lens, next_draft_input=EagleDraftInput()
             )
-        draft_input, lens_before = self._draft_input, batch.seq_lens
-        lens_after = lens_before + 1
+        draft_input, num_decodes = self._draft_input, self._num_decodes
+        lens_after = batch.seq_lens + num_decodes
         if self._on_publish is not None:
             self._on_publish(lens_after)
-        self._prepare(batch, draft_input.bonus_tokens, lens_after)
+        tokens, columns, keep_alive = draft_input.bonus_tokens, [], [draft_input]
+        for _ in range(num_decodes):
+            output, forward_batch, tokens = self._decode(batch, tokens, grammar_barrier)
+            columns.append(tokens)
+            keep_alive.append(forward_batch)
+        self._look_at_first_drafts(draft_input, columns[0])
+        next_input = EagleDraftInput(bonus_tokens=tokens)
+        for name in RELAYED:
+            setattr(next_input, name, getattr(draft_input, name))
+        return GenerationBatchResult(
+            logits_output=output.logits_output,
+            next_token_ids=tokens if num_decodes == 1 else torch.stack(columns, dim=1).flatten(),
+            can_run_cuda_graph=output.can_run_cuda_graph,
+            speculative_num_draft_tokens=1,
+            next_draft_input=next_input,
+            accept_lens=self._accepted(len(tokens)),
+            new_seq_lens=lens_after,
+            routed_experts_output=output.routed_experts_output,
+            indexer_topk_output=output.indexer_topk_output,
+            extra_keep_alive_refs=keep_alive,
+            speculative_output_stride=num_decodes,
+            num_non_draft_tokens_per_req=num_decodes,
+        )
+
+    def _decode(
+        self, batch: Any, tokens: torch.Tensor, grammar_barrier: Any
+    ) -> tuple[Any, ForwardBatch, torch.Tensor]:
+        """Runs one decode of ``tokens``, which moves the batch on by one token."""
+        self._prepare(batch, tokens, batch.seq_lens + 1)
         runner = self._target_worker.model_runner
         forward_batch = ForwardBatch.init_new(
             batch,
@@ -271,26 +308,10 @@ class PlainRounds:
         logits_output = output.logits_output
         if batch.has_grammar and grammar_barrier is not None:
             grammar_barrier()
-        tokens = self._sample(batch, forward_batch, logits_output)
-        self._look_at_first_drafts(draft_input, tokens)
+        next_tokens = self._sample(batch, forward_batch, logits_output)
         if self._rows.rows is not None:
-            hidden_states = logits_output.hidden_states
-            self.backlog.keep(self._rows.rows, hidden_states, tokens)
-        next_input = EagleDraftInput(bonus_tokens=tokens)
-        for name in RELAYED:
-            setattr(next_input, name, getattr(draft_input, name))
-        return GenerationBatchResult(
-            logits_output=logits_output,
-            next_token_ids=tokens,
-            can_run_cuda_graph=output.can_run_cuda_graph,
-            speculative_num_draft_tokens=1,
-            next_draft_input=next_input,
-            accept_lens=self._accept_lens(len(tokens)),
-            new_seq_lens=lens_after,
-            routed_experts_output=output.routed_experts_output,
-            indexer_topk_output=output.indexer_topk_output,
-            extra_keep_alive_refs=[forward_batch, draft_input],
-        )
+            self.backlog.keep(self._rows.rows, logits_output.hidden_states, next_tokens)
+        return output, forward_batch, next_tokens
 
     def draft_extend(self, extend: Callable[..., Any], batch: Any, result: Any) -> None:
         """Catches the draft up through the host's ``extend``, if that is due."""
@@ -311,7 +332,7 @@ class PlainRounds:
             last = self._last_extend if has_extend_graphs(draft) else None
             extend_in_parts(extend_part, batch, next_input, parts, last)
             return
-        with one_at_a_time(self._last_extend if self.width == 1 else None):
+        with one_at_a_time(self._last_extend):
             extend_part(batch, slice(None), next_input)
 
     # -- pieces of a round --
@@ -402,14 +423,18 @@ class PlainRounds:
         compute_spec_logprobs(batch, logits_output, tokens, accept_index=accept_index)
         return tokens.to(torch.int64)
 
-    def _accept_lens(self, size: int) -> torch.Tensor:
-        if size > len(self._ones):
-            return torch.ones(size, dtype=torch.int32, device=self._ones.device)
-        return self._ones[:size]
+    def _accepted(self, size: int) -> torch.Tensor:
+        """Returns the tokens that the round gives each request: [size] int32."""
+        lens = self._accept_lens.get(self._num_decodes)
+        if lens is None or len(lens) < size:
+            room, device = max(size, self._num_rows), self._worker.device
+            lens = torch.full((room,), self._num_decodes, dtype=torch.int32, device=device)
+            self._accept_lens[self._num_decodes] = lens
+        return lens[:size]
 
     def _look_at_first_drafts(self, draft_input: Any, tokens: torch.Tensor) -> None:
         """Compares what the draft would propose with what the target chose, where it is current."""
-        is_known = self._rows.caught_up(self._debts)
+        is_known = self._rows.caught_up(self._debts, self._num_decodes)
         if any(is_known) and draft_input.topk_index is not None:
             drafts = draft_input.topk_index[:, 0]
             is_correct = first_draft_correct(self._worker, drafts, tokens)

@@ -8,7 +8,7 @@ process that serves ADAPTIVE_EAGLE.
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ from sglang_adaptive_spec.host.serving.plain_round import (
     plain_round_unsupported_reason,
 )
 from sglang_adaptive_spec.host.serving.rows import context_tokens, row_keys
+from sglang_adaptive_spec.host.serving.runs import install_run_hooks, needs_every_token
 from sglang_adaptive_spec.host.startup.build_hooks import (
     CAPTURES_ATTRIBUTE,
     install_build_hooks,
@@ -139,6 +140,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self._built_values: tuple[object, ...] = ()
         self.plain_rounds: PlainRounds | None = None
         self._is_target_last_to_read = False
+        self._waiting: Callable[[], Sequence[Any]] = lambda: (True,)  # nobody knows yet
         # Made when all tiers are built, with how the costs were measured, if the policy has any.
         self.controller: AdaptiveController
         self.seeding: Seeding | None
@@ -196,7 +198,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
     ) -> Any:
         plain = self.plain_rounds
         assert plain is not None, "the caller checked this"
-        plain.begin(on_publish, launched.batch.requests, launched.is_catch_up)
+        requests, num_decodes = launched.batch.requests, launched.num_decodes
+        plain.begin(on_publish, requests, launched.is_catch_up, num_decodes)
         try:
             # Published inside `verify`, before the target runs.
             result = super().forward_batch_generation(batch, None, *args, **kwargs)
@@ -261,8 +264,23 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             self._draft_worker.draft_runner.shared_read_done_event = None
 
     def _decode_batch(self, batch: Any) -> DecodeBatch:
-        size = batch.seq_lens.shape[0]
-        return DecodeBatch(size, row_keys(batch), context_tokens(batch), time.monotonic())
+        size, now_s = batch.seq_lens.shape[0], time.monotonic()
+        most = self._most_decodes(batch)
+        return DecodeBatch(size, row_keys(batch), context_tokens(batch), now_s, most)
+
+    def _most_decodes(self, batch: Any) -> int:
+        """Returns the decodes of a request that the round may run, if it is a zero-step one."""
+        if self.plain_rounds is None or self.controller.decode_tier != PLAIN_TIER:
+            return 1  # the first of a stay runs one
+        if self._waiting() or needs_every_token(batch):
+            return 1
+        if self._target_worker.model_runner.sampling_observer is not None:
+            return 1
+        return self.plain_rounds.most_decodes
+
+    def meet(self, scheduler: Any) -> None:
+        """Takes the scheduler whose worker this is, before it serves."""
+        self._waiting = lambda: scheduler.waiting_queue
 
     def prepare_plain_rounds(self) -> None:
         """Makes what zero-step rounds keep for the draft, for as many requests as may run."""
@@ -281,6 +299,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND.set(False)
         part_size = self.tier_builder.max_catch_up_size()
         self.plain_rounds = PlainRounds(self, target_runner.max_running_requests, part_size)
+        self.plain_rounds.most_decodes = self.adaptive_options.startup_tier.num_draft_tokens
+        install_run_hooks()
         self._draft_worker.plain_rounds = self.plain_rounds
 
     # -- building a tier through the host --

@@ -249,7 +249,7 @@ class CostTable:
     def observe(self, round_time: RoundTime) -> None:
         """Learns from one uninterrupted served round; a tier it does not hold is left alone."""
         idx = self._idx.get(round_time.tier)
-        _, batch_size, context_tokens, ms, is_catch_up, _ = round_time
+        batch_size, context_tokens, ms, is_catch_up = round_time[1:5]
         if idx is None or not (math.isfinite(ms) and ms > 0):
             return
         alone_ms = max(self._alone_ms(idx, batch_size, context_tokens), MIN_MS)

@@ -37,6 +37,9 @@ class StandIn:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
 
+    def run_length(self, _batch: Any) -> int:
+        return 1  # what a round gives shall follow from the choice alone
+
     def observe_time(self, round_time: Any) -> None:
         self._policy.observe_time(round_time)
 

@@ -1,0 +1,122 @@
+"""Several plain decodes in one zero-step round: no other text, and counts of single rounds.
+
+The policy is replaced by a seeded walk that stays at zero steps for some rounds and draws the
+decodes of each: 1, 2, 4 or 8, as many as the draft can still catch up on. The host's own memory
+checks are on.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.e2e.fleet import Fleet
+from tests.e2e.launches import CONFIGS, forced
+from tests.e2e.sampling import exact_answers
+from tests.e2e.server import OURS, Launch, Server
+from tests.e2e.traffic import (
+    PROMPTS,
+    Answers,
+    abort_running,
+    answers,
+    batch_answers,
+    check_identical,
+    check_idle_and_whole,
+    disconnect_while_running,
+    greedy,
+)
+
+CONFIG = CONFIGS / "runs.json"
+MIN_ROUNDS = 10  # of every length
+# Each for what a run must not step over.
+ALONE = {
+    "a grammar": {"regex": "[a-z]{20,40}"},
+    "a penalty": {"frequency_penalty": 0.5},
+    "fewest tokens": {"min_new_tokens": 8},
+    "a stream with an interval": {"stream_interval": 3},
+}
+
+
+def runs(base: str, host: str, overlap: bool) -> Launch:
+    """ADAPTIVE_EAGLE that walks in runs."""
+    launch = forced(base, host=host, overlap=overlap, config=CONFIG)
+    return replace(launch, name=f"{base}-runs", plugins=(OURS, "runs"))
+
+
+CASES = [
+    runs("eagle3", "0.5.21", overlap=True),
+    runs("eagle", "0.5.23", overlap=False),
+    runs("eagle", "0.5.20", overlap=True),
+    runs("eagle3", "0.5.23", overlap=True),
+]
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.parametrize("launch", CASES, ids=str, scope="module"),
+]
+
+
+def all_answers(server: Server) -> Answers:
+    """Asks prompts alone and in batches, and for stops, ends and counts of every kind."""
+    return answers(server) | {f"exact {name}": got for name, got in exact_answers(server).items()}
+
+
+def test_every_greedy_answer_equals_no_speculation(fleet: Fleet, launch: Launch) -> None:
+    check_identical(*fleet.compare(launch, all_answers))
+
+
+def test_every_length_ran_and_the_draft_caught_up(fleet: Fleet, launch: Launch) -> None:
+    fleet.ask_once(launch, all_answers)
+    server = fleet.use(launch)
+    check_idle_and_whole(server)
+    state = server.internal_state()
+    spec = state["adaptive_spec"]
+    assert spec["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
+    assert set(spec["zero_step_decodes"]) == {"1", "2", "4", "8"}
+    assert min(spec["zero_step_decodes"].values()) >= MIN_ROUNDS, spec["zero_step_decodes"]
+    assert sum(spec["zero_step_decodes"].values()) == spec["rounds"]["0"]
+    walk = state["e2e_walk"]
+    assert walk["needless_catch_ups"] == 0, walk
+    assert walk["plain_chosen"] + walk["catch_ups"] == spec["rounds"]["0"], walk
+
+
+def test_counts_are_those_of_single_rounds(server: Server) -> None:
+    """A request's verifies and accepted drafts make up its tokens, whatever the runs."""
+    before = server.internal_state()["adaptive_spec"]["zero_step_decodes"]
+    sampling = greedy(200)
+    meta = server.post("/generate", {"text": PROMPTS[1], "sampling_params": sampling})["meta_info"]
+    after = server.internal_state()["adaptive_spec"]["zero_step_decodes"]
+    assert {length for length in after if after[length] > before.get(length, 0)} > {"1", "2"}
+    # The first token is prefill's; what the last round gave beyond the end is cut off.
+    num_tokens = meta["spec_verify_ct"] + meta["spec_num_correct_drafts"]
+    assert 199 <= num_tokens <= 199 + 8
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_run_is_one_decode_where_every_token_counts(server: Server, name: str) -> None:
+    before = server.internal_state()["adaptive_spec"]["zero_step_decodes"]
+    body = {"text": PROMPTS[1], "sampling_params": greedy(40, **ALONE[name])}
+    server.post("/generate", {**body, "stream": "stream_interval" in ALONE[name]})
+    check_idle_and_whole(server)
+    after = server.internal_state()["adaptive_spec"]["zero_step_decodes"]
+    assert after.pop("1") > before.pop("1")
+    assert after == before
+
+
+def test_logprobs_are_of_single_rounds(fleet: Fleet, launch: Launch) -> None:
+    body = {
+        "text": PROMPTS[0],
+        "sampling_params": greedy(48),
+        "return_logprob": True,
+    }
+    got = fleet.use(launch).post("/generate", body)
+    assert len(got["meta_info"]["output_token_logprobs"]) == 48
+
+
+def test_aborted_requests_leave_nothing_behind(fleet: Fleet, launch: Launch) -> None:
+    server = fleet.use(launch)
+    assert abort_running(server, rid="abort") == "abort"
+    disconnect_while_running(server, rid="leave", text="leave me", num_tokens=900)
+    check_idle_and_whole(server)
+    reference = fleet.ask_once(launch.reference(), all_answers)
+    batch = batch_answers(server)
+    check_identical(batch, {name: reference[name] for name in batch})

@@ -1,0 +1,115 @@
+"""How long zero-step rounds run: by what they take a token, ends of requests included."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sglang_adaptive_spec.policy.run_length import (
+    END_MEMORY,
+    KNOWN_ROUNDS,
+    LENGTHS,
+    MAX_RUN_MS,
+    MIN_GAIN,
+    RETRY_ROUNDS,
+    RunLengths,
+)
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, RoundTime
+
+EXPECTED_MS = 1.0
+
+
+def batch(size: int = 4, most: int = 8) -> DecodeBatch:
+    return DecodeBatch(size, tuple(range(size)), most_decodes=most)
+
+
+def timed(length: int, ms: float, size: int = 4) -> RoundTime:
+    return RoundTime(PLAIN_TIER, size, 100, ms, num_decodes=length)
+
+
+def serve(
+    runs: RunLengths, round_ms: float, decode_ms: float, num_rounds: int = 60, most: int = 8
+) -> list[int]:
+    """Serves rounds that take a fixed time and one for each decode; returns their lengths."""
+    lengths = []
+    for _ in range(num_rounds):
+        length = runs.choose(batch(most=most), EXPECTED_MS)
+        runs.learn(timed(length, round_ms + length * decode_ms))
+        lengths.append(length)
+    return lengths
+
+
+def test_the_longest_is_looked_at_first_and_stays_where_the_cpu_bounds_rounds() -> None:
+    lengths = serve(RunLengths(), round_ms=1.3, decode_ms=1.0)
+    assert lengths[:KNOWN_ROUNDS] == [8] * KNOWN_ROUNDS
+    assert set(lengths[: len(LENGTHS) * KNOWN_ROUNDS]) == set(LENGTHS)  # each was tried
+    assert set(lengths[len(LENGTHS) * KNOWN_ROUNDS :]) == {8}
+
+
+def test_rounds_are_single_where_a_run_brings_nothing() -> None:
+    lengths = serve(RunLengths(), round_ms=0.0, decode_ms=2.0)
+    assert lengths[-1] == 1
+
+
+def test_each_step_up_must_pay() -> None:
+    """Half a ms on 8: two decodes gain 3 %, more of them too little each."""
+    assert serve(RunLengths(), round_ms=0.5, decode_ms=2.0, most=2)[-1] == 2
+    gains = 1 - (2.0 + 0.1 / 8) / 2.1
+    assert gains > MIN_GAIN  # all of it together does
+    assert serve(RunLengths(), round_ms=0.1, decode_ms=2.0)[-1] in (2, 4, 8)
+    assert serve(RunLengths(), round_ms=0.03, decode_ms=2.0)[-1] == 1
+
+
+def test_a_run_takes_no_longer_than_a_stream_may_wait() -> None:
+    slow = MAX_RUN_MS / 3
+    lengths = serve(RunLengths(), round_ms=0.5, decode_ms=slow)
+    assert lengths[-1] == 2
+    assert max(lengths[KNOWN_ROUNDS:]) <= 2  # as soon as anything is known
+    assert RunLengths().choose(batch(), expected_ms=MAX_RUN_MS) == 1
+
+
+def test_what_ended_requests_lose_is_counted() -> None:
+    runs = RunLengths()
+    serve(runs, round_ms=0.2, decode_ms=1.0)
+    assert runs.choose(batch(), EXPECTED_MS) > 1
+    runs.saw(20)
+    runs.saw_change(("a", "b", "c"), ("c", "d"))  # one in ten tokens is a request's last
+    assert runs.choose(batch(), EXPECTED_MS) == 1
+    runs.saw(END_MEMORY)
+    runs.saw(END_MEMORY)
+    assert runs.choose(batch(), EXPECTED_MS) > 1
+
+
+def test_lengths_are_tried_anew_now_and_then() -> None:
+    runs = RunLengths()
+    assert serve(runs, round_ms=0.0, decode_ms=2.0)[-1] == 1
+    lengths = serve(runs, round_ms=1.3, decode_ms=1.0, num_rounds=2 * RETRY_ROUNDS)
+    assert lengths[-1] == 8
+
+
+def test_sizes_an_octave_apart_are_apart() -> None:
+    runs = RunLengths()
+    serve(runs, round_ms=0.0, decode_ms=2.0)
+    assert runs.choose(batch(7), EXPECTED_MS) == 1
+    assert runs.choose(batch(8), EXPECTED_MS) == 8
+    shown = runs.describe()["ms_per_decode"]
+    assert shown == {"4": {"1": 2.0, "2": 2.0, "4": 2.0, "8": 2.0}}
+
+
+@given(
+    st.integers(1, 16),
+    st.lists(st.tuples(st.sampled_from(LENGTHS), st.floats(0.01, 100.0)), max_size=60),
+)
+def test_never_more_than_there_is_room_for(most: int, times: list[tuple[int, float]]) -> None:
+    runs = RunLengths()
+    for length, ms in times:
+        runs.learn(timed(length, ms))
+        assert runs.choose(batch(most=most), EXPECTED_MS) in LENGTHS
+        assert runs.choose(batch(most=most), EXPECTED_MS) <= most
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_one_round_far_off_decides_nothing(length: int) -> None:
+    runs = RunLengths()
+    before = serve(runs, round_ms=1.3, decode_ms=1.0)[-1]
+    runs.learn(timed(length, 1000.0))
+    assert runs.choose(batch(), EXPECTED_MS) == before
