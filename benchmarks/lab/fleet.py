@@ -52,6 +52,7 @@ class Visit:
     settle_s: float
     window_s: float
     timing: bool = False
+    policy: str = "own"  # what the arm's server chooses by (inject/engine.py)
 
 
 @contextlib.contextmanager
@@ -135,7 +136,7 @@ def visit_rounds(
         "batch_size": wanted.batch_size,
         "seconds": wanted.settle_s + wanted.window_s + WATCH_MARGIN_S,
     }
-    server.command(accept_length=INJECTED, timing=wanted.timing, watch=watch)
+    server.command(accept_length=INJECTED, policy=wanted.policy, timing=wanted.timing, watch=watch)
     ids = request_ids(wanted.acceptance, wanted.batch_size, wanted.repeat)
     client = threading.Thread(
         target=send_until_aborted, args=(server.url, prompts, max_new_tokens, ids), daemon=True

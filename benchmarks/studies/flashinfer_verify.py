@@ -34,6 +34,7 @@ from benchmarks.inject.plan_plugin import WITHOUT_ENV
 from benchmarks.lab.arms import OURS, Arm, add_before, earlier
 from benchmarks.lab.fleet import (
     FULL_BATCH_TIMEOUT_S,
+    RESERVED_TOKENS,
     WATCH_MARGIN_S,
     abort_all,
     keep_logs,
@@ -66,6 +67,7 @@ FORCED = ("--skip-tokenizer-init", "--max-running-requests", "130")
 ACCEPTANCE = "0.3"  # contexts hardly grow
 PARTS = ("mask", "tile", "verify-sync", "draft-sync")
 MIN_ROUNDS = 8
+ROOM = 8192  # tokens of a request where the context is the model's own
 
 Raw = Mapping[str, Any]
 
@@ -144,8 +146,9 @@ def windows_of(
                 print(f"left out at the deadline: {size} x {context}", flush=True)
                 return
             ids = request_ids(ACCEPTANCE, size, context)
+            room = (args.context_length or ROOM) - context - RESERVED_TOKENS
             client = threading.Thread(
-                target=send_until_aborted, args=(server.url, prompts[:size], 4096, ids), daemon=True
+                target=send_until_aborted, args=(server.url, prompts[:size], room, ids), daemon=True
             )
             client.start()
             try:

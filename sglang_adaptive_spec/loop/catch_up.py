@@ -21,6 +21,14 @@ class CatchUpSchedule:
         behind = self._behind
         return bool(behind) and any(request in behind for request in requests)
 
+    @property
+    def may_have_been_level(self) -> bool:
+        """Whether the draft may have lacked nothing before the newest round.
+
+        Not if the same batch ran a zero-step round before it: a caller need not ask for debts then.
+        """
+        return not self._since
+
     def debts(self, requests: Sequence[Hashable]) -> list[int]:
         """Returns per request how many tokens the draft lacks."""
         behind, since = self._behind, self._since

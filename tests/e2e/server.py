@@ -133,6 +133,7 @@ STAND_INS = {
     "pinned",
     "runs",
     "visit_mixed",
+    "visit_runs",
     "visit_zero",
 }
 

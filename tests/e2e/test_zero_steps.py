@@ -49,6 +49,11 @@ TOO_LARGE_TO_DRAFT = replace(
     name="eagle3-zero-above-four",
     strict=True,
 )
+RUN_ROUNDS = 12  # of a visit in runs: plugins/e2e_plugins/visit_runs.py
+IN_RUNS = [
+    replace(visiting(base, host), name=f"{base}-visit-runs", plugins=(OURS, "visit_runs"))
+    for base, host in (("eagle3", "0.5.21"), ("eagle", "0.5.23"))
+]
 MUTANTS = [
     visiting("eagle3", "0.5.21", "stale_backlog_row"),
     visiting("eagle3", "0.5.21", "shifted_catch_up"),
@@ -112,6 +117,22 @@ def test_after_a_visit_rounds_accept_what_they_would_have_accepted(
     check_as_if_never_left(comparison)
 
 
+@pytest.mark.parametrize("launch", IN_RUNS, ids=str)
+def test_after_a_visit_in_runs_it_is_the_same(fleet: Fleet, launch: Launch) -> None:
+    reference = fleet.ask_once(launch.reference(), reference_answers)["ids"]
+    server = fleet.use(launch)
+    visit = run_arm(server, "visit", PROMPTS, NUM_TOKENS)
+    stay = run_arm(server, "stay", PROMPTS, NUM_TOKENS)
+    assert visit.output_ids == stay.output_ids == reference
+    for rounds in visit.rounds:
+        check_visit(rounds, RUN_ROUNDS)
+        assert {one.decodes for one in rounds if one.steps == 0} == {1, 4}
+    comparison = compare(visit, stay)
+    print(len(comparison.accepted), comparison.visit_mean, comparison.stay_mean)
+    assert len(comparison.accepted) >= MIN_ROUNDS
+    check_as_if_never_left(comparison)
+
+
 @pytest.mark.parametrize("launch", IN_PARTS, ids=str)
 def test_more_requests_than_graphs_hold_are_caught_up_in_parts(
     fleet: Fleet, launch: Launch
@@ -166,7 +187,7 @@ def test_a_grammar_holds_at_zero_steps(fleet: Fleet, launch: Launch) -> None:
     rounds = fleet.use(launch).internal_state()["e2e_rounds"]
     extras: tuple[list[str], ...] = ([], ["return_logprob"])
     rids = [f"visit-{n}-of-{len(PROMPTS)}-{extra}" for n in (0, 2, 4) for extra in extras]
-    assert all([0, 0, None] in rounds[rid] for rid in rids), "they had no round at zero steps"
+    assert all([0, 0, None, 1] in rounds[rid] for rid in rids), "they had no round at zero steps"
 
 
 @pytest.mark.parametrize("launch", TINY_CASES[:1], ids=str)
@@ -178,7 +199,7 @@ def test_sampled_requests_are_served_at_zero_steps(fleet: Fleet, launch: Launch)
     replies = ask(server, sampling, return_logprob=False)
     assert [len(reply["output_ids"]) for reply in replies] == [48] * len(PROMPTS)
     rounds = server.internal_state()["e2e_rounds"]
-    assert [0, 0, None] in rounds[f"visit-0-of-{len(PROMPTS)}-['return_logprob']"], (
+    assert [0, 0, None, 1] in rounds[f"visit-0-of-{len(PROMPTS)}-['return_logprob']"], (
         "it had no round at zero steps"
     )
     assert server.internal_state()["adaptive_spec"]["fallbacks"]["policy_error"] == 0

@@ -25,6 +25,7 @@ class Round:
     steps: int
     accepted: int
     first_draft: bool | None  # whether it would have held, where zero steps tell
+    decodes: int  # of a zero-step round
     relay: list[float]  # of the draft's hidden state that the round began with
 
 
@@ -70,7 +71,7 @@ def by_position(rounds: list[Round]) -> dict[int, Round]:
     position, placed = 1, {}  # prefill gave the first token
     for one in rounds:
         placed[position] = one
-        position += one.accepted + 1
+        position += one.accepted + one.decodes
     return placed
 
 
@@ -102,11 +103,11 @@ def relative_difference(one: list[float], other: list[float]) -> float:
     return max(differences) / max(map(abs, other))
 
 
-def check_visit(rounds: list[Round]) -> None:
+def check_visit(rounds: list[Round], num_rounds: int = VISIT_ROUNDS) -> None:
     """Asserts that a request was away for the whole visit, and one catch-up round more."""
     steps = [one.steps for one in rounds]
     first, last = steps.index(0), len(steps) - 1 - steps[::-1].index(0)
-    assert steps[first : last + 1] == [0] * (VISIT_ROUNDS + 1)
+    assert steps[first : last + 1] == [0] * (num_rounds + 1)
     assert set(steps[:first] + steps[last + 1 :]) == {STEPS}
 
 

@@ -67,6 +67,16 @@ def test_no_debt_ever_exceeds_the_interval(rounds: list[list[int]], interval: in
             schedule.settle()
 
 
+def test_only_the_first_round_of_a_batch_may_have_begun_level() -> None:
+    schedule = CatchUpSchedule(interval=9)
+    level = []
+    for requests in (["a"], ["a"], ["a", "b"], ["a", "b"]):
+        schedule.add_round(requests, is_last=False)
+        assert schedule.may_have_been_level >= (1 in schedule.debts(requests))
+        level.append(schedule.may_have_been_level)
+    assert level == [True, False, True, False]
+
+
 def test_a_run_counts_as_its_decodes_and_leaves_room_for_another() -> None:
     schedule = CatchUpSchedule(interval=15)
     assert schedule.room(["a"]) == 15

@@ -200,7 +200,7 @@ class PlainRounds:
         self._last_extend = None if is_cpu else torch.get_device_module(worker.device).Event()
         self._on_publish: Callable[..., Any] | None = None
         self._draft_input: Any = None
-        self._debts: list[int] = []  # per row, this round included
+        self._debts: list[int] = []  # per row, this round included; empty where nobody asks
         self.most_decodes = 1  # of a round, as far as the host reserves slots
         self._num_decodes = 1
         self._is_catch_up = False
@@ -220,9 +220,11 @@ class PlainRounds:
         """Starts a round of ``requests``, which the schedule has booked already."""
         self._on_publish, self._is_catch_up = on_publish, is_catch_up
         self._num_decodes = num_decodes
-        self._debts = self.schedule.debts(requests)
         self._rows.assign(requests)
-        if is_catch_up or self._rows.rows is None:  # without rows nothing can be caught up
+        is_settled = is_catch_up or self._rows.rows is None  # without rows nothing is caught up
+        is_asked = is_settled or self.schedule.may_have_been_level
+        self._debts = self.schedule.debts(requests) if is_asked else []
+        if is_settled:
             self.schedule.settle()
         self.first_drafts = None
         self.is_running = True

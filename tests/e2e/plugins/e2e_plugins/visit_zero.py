@@ -27,12 +27,15 @@ relays: dict[str, list[list[float]]] = defaultdict(list)
 class VisitZero(StandIn):
     """Chooses by the round since the batch was complete."""
 
+    last_round = LAST_ROUND
+
     def __init__(self, policy: Any, tiers: Sequence[Any]) -> None:
         super().__init__(policy, tiers)
         self._by_steps = {tier.num_steps: tier for tier in tiers}
         self._requests: set[str] = set()
         self._num_rounds = 0
-        # request id: per round [steps, accepted drafts, whether its first draft is known to hold]
+        # request id: per round [steps, accepted drafts, whether its first draft is known to hold,
+        # decodes]
         self.rounds: dict[str, list[list[Any]]] = defaultdict(list)
 
     def choose(self, batch: Any) -> Any:
@@ -43,7 +46,7 @@ class VisitZero(StandIn):
         if self._num_rounds or len(requests) == _num_together(requests):
             self._num_rounds += 1
         is_visit = any(rid.startswith("visit") for rid in requests)
-        is_away = is_visit and FIRST_ROUND <= self._num_rounds <= LAST_ROUND
+        is_away = is_visit and FIRST_ROUND <= self._num_rounds <= self.last_round
         return self._by_steps[0 if is_away else STEPS]
 
     def observe(self, observation: Any) -> None:
@@ -51,7 +54,8 @@ class VisitZero(StandIn):
         names = rids(observation.requests)
         rows = zip(names, observation.num_correct_drafts, firsts, strict=True)
         for rid, num_correct, first in rows:
-            self.rounds[rid].append([observation.tier.num_steps, num_correct, first])
+            steps, num_decodes = observation.tier.num_steps, observation.num_decodes
+            self.rounds[rid].append([steps, num_correct, first, num_decodes])
 
 
 def _num_together(rids: set[str]) -> int:
@@ -73,6 +77,6 @@ def shown(visit: VisitZero) -> dict[str, Any]:
     return {"e2e_rounds": dict(visit.rounds), "e2e_relays": dict(relays)}
 
 
-def register() -> None:
-    take_over(VisitZero, shown)
+def register(policy: type[VisitZero] = VisitZero) -> None:
+    take_over(policy, shown)
     HookRegistry.register(ROUND, keep_relay, HookType.AROUND)

@@ -1,0 +1,233 @@
+"""Does a zero-step round give what a round without speculation gives?
+
+Two servers alive together, `none` and `zero`: ours by default, whose policy is kept at zero steps
+and chooses only how many decodes a round runs. Windows of the two take turns. A stream's tokens
+come once a round, so the gap between two is the time from one round's result to the next. `text` is
+taken from a result of studies/transition with the SmolLM2 pair, where the policy chooses all.
+
+On the machine with the H200, from the project's root (T as in studies/transition; 150 s each):
+
+    python3 -m benchmarks.studies.never_below_none run --git-sha SHA --out $OUT --tag 8b
+    python3 -m benchmarks.studies.never_below_none run --target T --model smollm2 \\
+        --git-sha SHA --out $OUT --tag smollm2
+    python3 -m benchmarks.studies.never_below_none merge runs/never-below-none-*.json \\
+        --text benchmarks/results/current/transition-h200.json \\
+        --result benchmarks/results/current/never-below-none-h200.json
+"""
+
+import argparse
+import itertools
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.inject.engine import STEPS
+from benchmarks.lab.arms import OURS, Arm
+from benchmarks.lab.fleet import Visit, keep_logs, new_token_limit, serving_fleet, visit_rounds
+from benchmarks.lab.load import SKIPPED_ROUNDS, Round, full_run
+from benchmarks.lab.models import prompt_ids
+from benchmarks.lab.run_files import (
+    add_merge,
+    begin_run,
+    publish,
+    read_runs,
+    run_command,
+    write_run,
+)
+from benchmarks.lab.settings import PYTHON_TREE, add_fleet_flags, fleet_plan, numbers
+from benchmarks.lab.visits import PROMPT_SEED
+from benchmarks.stats.differences import differences, keys
+from benchmarks.stats.figures import HEADER, Figure, Ratio, ratio_of_pairs
+from benchmarks.stats.provenance import check_same_code
+from benchmarks.stats.tables import table
+
+NONE, ZERO = "none", "zero"
+ACCEPTANCE = "0.3"  # of drafts that nobody proposes
+MAX_TOTAL_TOKENS = 65536
+LEAST_SMALL, LEAST_LARGE, SMALL_BATCH = 0.99, 0.98, 40  # of none, by batch size
+
+Raw = Mapping[str, Any]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line."""
+    top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = top.add_subparsers(dest="command", required=True)
+    run_ = commands.add_parser("run")
+    run_.add_argument("--model", default="8b", help="what the result calls it [8b]")
+    run_.add_argument("--batches", type=numbers, default=(1, 4, 16, 40, 64, 128))
+    run_.add_argument("--settle-s", type=float, default=1.0, help="before a window [1.0]")
+    run_.add_argument("--window-s", type=float, default=1.0)
+    add_fleet_flags(run_, MAX_TOTAL_TOKENS)
+    run_.set_defaults(repeats=3)
+    add_merge(commands)
+    merge_ = commands.choices["merge"]
+    merge_.add_argument("--text", type=Path, help="a result of studies/transition, same code")
+    return top
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures every batch size; returns 1 if a window is missing."""
+    deadline = time.monotonic() + args.deadline
+    record, path = begin_run(args, "never-below-none")
+    record |= {"model": args.model, "windows": [], "servers": []}
+    arms = [Arm(NONE, environment=PYTHON_TREE), Arm(ZERO, OURS, environment=PYTHON_TREE)]
+    num_missing = 0
+    with tempfile.TemporaryDirectory(prefix="zero-bench-") as scratch:
+        plan = fleet_plan(args, Path(scratch))
+        prompts = prompt_ids(max(args.batches), plan.prompt_tokens, PROMPT_SEED)
+        with serving_fleet(arms, plan, deadline) as engines:
+            for size, repeat in itertools.product(args.batches, range(1, args.repeats + 1)):
+                limit = new_token_limit(
+                    args.max_total_tokens, args.context_length, plan.prompt_tokens, size
+                )
+                for engine in engines if repeat % 2 else reversed(engines):
+                    policy = f"{STEPS}0" if engine.arm.is_ours else "own"
+                    wanted = Visit(
+                        ACCEPTANCE, size, repeat, args.settle_s, args.window_s, policy=policy
+                    )
+                    try:
+                        rounds, _ = visit_rounds(engine, wanted, prompts[:size], limit)
+                        window = window_of(rounds, size, args.settle_s)
+                    except (RuntimeError, ValueError, OSError) as error:
+                        print(f"{engine.arm.name} {size}: {error}", flush=True)
+                        num_missing += 1
+                        continue
+                    place = {"arm": engine.arm.name, "batch": size, "repeat": repeat}
+                    record["windows"].append({**place, **window})
+            record["servers"] = [engine.measured for engine in engines]
+            write_run(record, path)
+        keep_logs(arms, Path(scratch), path.with_suffix(".log"))
+    write_run(record, path)
+    print(figure_table(build_result(record["provenance"], [record], {})))
+    return int(num_missing > 0)
+
+
+def window_of(rounds: Sequence[Sequence[Any]], size: int, settle_s: float) -> dict[str, Any]:
+    """Returns tokens, seconds, decodes of rounds and the 99th percentile of gaps, in ms.
+
+    Raises:
+        ValueError: Too few rounds in which all requests lived.
+    """
+    run_ = full_run(rounds, size)[SKIPPED_ROUNDS:]
+    if run_:
+        start_ns = run_[0].time_ns + int(settle_s * 1e9)
+        run_ = [each for each in run_ if each.time_ns >= start_ns]
+    if len(run_) < SKIPPED_ROUNDS:
+        raise ValueError(f"batch {size}: {len(run_)} rounds after {settle_s} s; run longer.")
+    gaps = sorted((late.time_ns - early.time_ns) / 1e6 for early, late in itertools.pairwise(run_))
+    return {
+        "num_tokens": sum(each.num_tokens for each in run_[1:]),
+        "seconds": round((run_[-1].time_ns - run_[0].time_ns) / 1e9, 6),
+        "decodes": dict(sorted(Counter(decodes_of(each, size) for each in run_).items())),
+        "gap_p99_ms": round(gaps[min(len(gaps) - 1, int(0.99 * len(gaps)))], 3),
+    }
+
+
+def decodes_of(each: Round, size: int) -> str:
+    """Returns how many tokens a round gave each request."""
+    return str(each.num_tokens // size)
+
+
+def of(record: Raw, arm: str, size: int | str) -> list[Raw]:
+    """Returns the windows of an arm at a batch size."""
+    return [
+        each for each in record["windows"] if (each["arm"], str(each["batch"])) == (arm, str(size))
+    ]
+
+
+def over_none(record: Raw, size: int | str) -> Ratio:
+    """Returns tokens/s of zero steps over those of no speculation, window by window."""
+    mine, others = (
+        [each["num_tokens"] / each["seconds"] for each in of(record, arm, size)]
+        for arm in (ZERO, NONE)
+    )
+    pairs = min(len(mine), len(others))
+    return ratio_of_pairs(mine[:pairs], others[:pairs])
+
+
+def build_result(origin: Raw, records: Sequence[Raw], text: Raw) -> dict[str, Any]:
+    """Returns the result file."""
+    kept = [{name: record[name] for name in ("model", "windows", "servers")} for record in records]
+    zero: dict[str, Any] = {record["model"]: {} for record in kept}
+    decodes: dict[str, Any] = {record["model"]: {} for record in kept}
+    gaps: dict[str, Any] = {record["model"]: {} for record in kept}
+    for record in kept:
+        model = record["model"]
+        for size in dict.fromkeys(str(each["batch"]) for each in record["windows"]):
+            ratio = over_none(record, size)
+            zero[model][size] = {
+                "ratio": round(ratio.value, 4),
+                "interval": [round(end, 4) for end in ratio.interval],
+            }
+            rounds: Counter[str] = Counter()
+            for each in of(record, ZERO, size):
+                rounds.update(each["decodes"])
+            decodes[model][size] = dict(sorted(rounds.items()))
+            gaps[model][size] = {
+                arm: max(each["gap_p99_ms"] for each in of(record, arm, size))
+                for arm in (ZERO, NONE)
+            }
+    return {
+        "provenance": dict(origin),
+        "zero_over_none": zero,
+        "decodes": decodes,
+        "gap_p99_ms": gaps,
+        "text": dict(text),
+        "raw": kept,
+    }
+
+
+def text_of(path: Path | None) -> dict[str, Any]:
+    """Returns tokens/s by workload, requests and arm."""
+    text: dict[str, Any] = {}
+    for cell in json.loads(path.read_text())["cells"] if path is not None else ():
+        of_workload = text.setdefault(cell["workload"], {})
+        of_workload[str(cell["concurrency"])] = cell["tokens_per_s"]
+    return text
+
+
+def figure_table(result: Raw) -> str:
+    """Returns every ratio with its verdict, and the runs."""
+    figures, rows = [], []
+    for record in result["raw"]:
+        model = record["model"]
+        for size, cell in result["zero_over_none"][model].items():
+            limit = LEAST_SMALL if int(size) <= SMALL_BATCH else LEAST_LARGE
+            claim = f"{model}, batch {size}: zero steps over none"
+            figures.append(Figure(claim, over_none(record, size), limit))
+            gap, runs = result["gap_p99_ms"][model][size], result["decodes"][model][size]
+            rows.append((model, size, cell["ratio"], runs, gap[ZERO], gap[NONE]))
+    head = ("model", "batch", "over none", "decodes: rounds", "gap p99 ms", "of none")
+    return "\n".join((table(HEADER, [each.row() for each in figures]), table(head, rows)))
+
+
+def check_never_below_none(result: Raw) -> list[str]:
+    """Returns what is wrong with the shape or the figures of a result."""
+    wanted = {"provenance", "zero_over_none", "decodes", "gap_p99_ms", "text", "raw"}
+    problems = keys("file", result, wanted)
+    if problems:
+        return problems
+    again = build_result(result["provenance"], result["raw"], result["text"])
+    return differences(result, again, "")
+
+
+def merge(args: argparse.Namespace) -> int:
+    """Writes the result file from run files."""
+    records = read_runs(args.files)
+    result = build_result(check_same_code(records), records, text_of(args.text))
+    return publish(args, result, figure_table)
+
+
+def main() -> int:
+    """Runs one command."""
+    return run_command(parser(), run, merge)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

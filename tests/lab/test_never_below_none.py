@@ -1,0 +1,83 @@
+"""Zero steps beside none: from rounds to windows, from windows to ratios."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.studies.never_below_none import (
+    NONE,
+    ZERO,
+    build_result,
+    check_never_below_none,
+    figure_table,
+    text_of,
+    window_of,
+)
+
+MS = 1_000_000
+SIZE = 4
+
+
+def rounds(num_rounds: int, ms: float, decodes: int = 1) -> list[list[Any]]:
+    """Rounds of a full batch, so many ms apart."""
+    return [
+        [int(number * ms * MS), SIZE, SIZE * decodes, 1, False, True]
+        for number in range(num_rounds)
+    ]
+
+
+def test_a_window_counts_the_tokens_of_runs_and_the_gaps_between_them() -> None:
+    window = window_of(rounds(103, 10.0, decodes=8), SIZE, settle_s=0.0)
+    assert window["num_tokens"] == 99 * 8 * SIZE
+    assert window["seconds"] == pytest.approx(0.99)
+    assert window["decodes"] == {"8": 100}
+    assert window["gap_p99_ms"] == 10.0
+
+
+def test_one_gap_in_fifty_is_seen_and_one_in_two_hundred_is_not() -> None:
+    late = rounds(53, 1.0)
+    late[-1][0] += 30 * MS
+    assert window_of(late, SIZE, 0.0)["gap_p99_ms"] == 31.0
+    late = rounds(304, 1.0)
+    late[-1][0] += 30 * MS
+    assert window_of(late, SIZE, 0.0)["gap_p99_ms"] == 1.0
+
+
+def test_a_window_that_is_too_short_says_so() -> None:
+    with pytest.raises(ValueError, match=r"batch 4: 0 rounds after 5\.0 s; run longer"):
+        window_of(rounds(20, 1.0), SIZE, settle_s=5.0)
+
+
+def record(model: str, ratio: float) -> dict[str, Any]:
+    windows = []
+    for arm, seconds in ((NONE, 1.0), (ZERO, 1.0 / ratio)):
+        for repeat in (1, 2, 3):
+            place = {"arm": arm, "batch": 16, "repeat": repeat}
+            window = {"num_tokens": 1600, "seconds": seconds, "decodes": {"4": 100}}
+            windows.append({**place, **window, "gap_p99_ms": 10.0 * seconds})
+    return {"model": model, "windows": windows, "servers": []}
+
+
+def test_ratios_are_of_pairs_by_model_and_batch() -> None:
+    records = [record("8b", 0.995), record("smollm2", 0.5)]
+    result = build_result({"git_sha": "a"}, records, {"mixed-text": {"2": {"none": 1.0}}})
+    assert result["zero_over_none"]["8b"]["16"]["ratio"] == pytest.approx(0.995)
+    assert result["zero_over_none"]["smollm2"]["16"]["ratio"] == pytest.approx(0.5)
+    assert result["decodes"]["8b"]["16"] == {"4": 300}
+    assert result["gap_p99_ms"]["smollm2"]["16"] == {ZERO: 20.0, NONE: 10.0}
+    assert check_never_below_none(result) == []
+    shown = figure_table(result)
+    assert "MISSED" in shown
+    assert shown.count("met") == 1
+    result["decodes"]["8b"]["16"]["4"] = 1
+    assert check_never_below_none(result)
+
+
+def test_text_comes_from_the_cells_of_a_transition(tmp_path: Path) -> None:
+    path = tmp_path / "transition.json"
+    cell = {"workload": "mixed-text", "concurrency": 2, "tokens_per_s": {"none": 3.0}}
+    path.write_text(json.dumps({"cells": [cell]}))
+    assert text_of(path) == {"mixed-text": {"2": {"none": 3.0}}}
+    assert text_of(None) == {}
