@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from sglang.srt.environ import envs
+from sglang.srt.layers.attention.flashinfer_backend import fast_prefill_plan
 from sglang.srt.plugins.hook_registry import HookType
 from sglang.srt.speculative.eagle_info import EagleVerifyInput
 
@@ -94,9 +95,6 @@ class VerifyPlan:
         **kwargs: Any,
     ) -> None:
         """Takes what ``plan`` takes; a wrapper without room for a mask is a chain's."""
-        # Needs kernels that only such a machine has.
-        from sglang.srt.layers.attention.flashinfer_backend import fast_prefill_plan
-
         wrapper, num_tokens = self._wrapper, self._num_tokens
         mask = custom_mask if wrapper._custom_mask_buf is not None else None
         kwargs["causal"] = mask is None
