@@ -101,8 +101,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def as_raw(one: TraceRound) -> list[Any]:
-    """Returns a round as it is kept: context told, requests, accepted drafts."""
-    return [one.context_tokens, list(one.requests), list(one.num_correct_drafts)]
+    """Returns a round as it is kept: context told, requests, accepted drafts, decodes."""
+    correct = list(one.num_correct_drafts)
+    return [one.context_tokens, list(one.requests), correct, one.num_decodes]
 
 
 def compare(wave: Raw) -> dict[str, Any]:
@@ -110,20 +111,21 @@ def compare(wave: Raw) -> dict[str, Any]:
     emitted: dict[int, int] = {}
     before = 0  # tokens of the round before, which may have been in flight
     wrong, largest, behind = 0, 0, 0
-    for told, requests, num_correct in wave["rounds"]:
+    for told, requests, num_correct, *rest in wave["rounds"]:
+        num_decodes = rest[0] if rest else 1  # files from before rounds had several
         true = sum(wave["prompt_tokens"] + emitted.get(request, 0) for request in requests)
         wrong += not 0 <= true - told <= before
         behind += told < true
         largest = max(largest, true)
         for request, correct in zip(requests, num_correct, strict=True):
-            emitted[request] = emitted.get(request, 0) + correct + 1
-        before = len(requests) + sum(num_correct)
+            emitted[request] = emitted.get(request, 0) + correct + num_decodes
+        before = num_decodes * len(requests) + sum(num_correct)
     return {
         "num_rounds": len(wave["rounds"]),
         "num_wrong": wrong,
         "num_without_the_round_in_flight": behind,
         "largest_context_tokens": largest,
-        "largest_told_tokens": max(told for told, _, _ in wave["rounds"]),
+        "largest_told_tokens": max(told for told, *_ in wave["rounds"]),
     }
 
 
