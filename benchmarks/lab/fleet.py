@@ -138,15 +138,8 @@ def visit_rounds(
     }
     server.command(accept_length=INJECTED, policy=wanted.policy, timing=wanted.timing, watch=watch)
     ids = request_ids(wanted.acceptance, wanted.batch_size, wanted.repeat)
-    client = threading.Thread(
-        target=send_until_aborted, args=(server.url, prompts, max_new_tokens, ids), daemon=True
-    )
-    client.start()
-    try:
+    with running_batch(server.url, prompts, max_new_tokens, ids):
         server.wait_watch(FULL_BATCH_TIMEOUT_S)
-    finally:
-        abort_all(server.url)
-        client.join(FULL_BATCH_TIMEOUT_S)
     answer = server.command(accept_length=INJECTED) if wanted.timing else {}
     return (answer["rounds"] if wanted.timing else server.rounds()), answer
 
@@ -161,6 +154,22 @@ def keep_logs(arms: Sequence[Arm], folder: Path, path: Path) -> None:
                 lines = [line for line in lines if ACCESS not in line]
                 start, rest = lines[:MAX_LOG_LINES], lines[MAX_LOG_LINES:]
                 kept.writelines([f"=== {arm.name}\n", *start, "...\n", *rest[-MAX_LOG_LINES:]])
+
+
+@contextlib.contextmanager
+def running_batch(
+    url: str, prompts: Sequence[Sequence[int]], max_new_tokens: int, ids: Sequence[str]
+) -> Iterator[None]:
+    """Sends a batch that decodes for as long as the block lasts."""
+    client = threading.Thread(
+        target=send_until_aborted, args=(url, prompts, max_new_tokens, ids), daemon=True
+    )
+    client.start()
+    try:
+        yield
+    finally:
+        abort_all(url)
+        client.join(FULL_BATCH_TIMEOUT_S)
 
 
 def send_until_aborted(

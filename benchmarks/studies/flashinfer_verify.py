@@ -21,7 +21,6 @@ import itertools
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -36,9 +35,8 @@ from benchmarks.lab.fleet import (
     FULL_BATCH_TIMEOUT_S,
     RESERVED_TOKENS,
     WATCH_MARGIN_S,
-    abort_all,
     keep_logs,
-    send_until_aborted,
+    running_batch,
 )
 from benchmarks.lab.load import SKIPPED_ROUNDS, full_run
 from benchmarks.lab.models import prompt_ids
@@ -147,18 +145,11 @@ def windows_of(
                 return
             ids = request_ids(ACCEPTANCE, size, context)
             room = (args.context_length or ROOM) - context - RESERVED_TOKENS
-            client = threading.Thread(
-                target=send_until_aborted, args=(server.url, prompts[:size], room, ids), daemon=True
-            )
-            client.start()
-            try:
+            with running_batch(server.url, prompts[:size], room, ids):
                 for number in range(args.passes):
                     for depth in DEPTHS:
                         window = one_window(server, size, depth, args.window_s)
                         yield {"context": context, "batch": size, "pass": number, **window}
-            finally:
-                abort_all(server.url)
-                client.join(FULL_BATCH_TIMEOUT_S)
 
 
 def one_window(server: Server, size: int, depth: int, seconds: float) -> dict[str, Any]:

@@ -18,7 +18,7 @@ MIN_GAIN = 0.02  # that a longer run must bring
 MAX_RUN_MS = 20.0  # tokens of a stream come no further apart, and a new request waits no longer
 KNOWN_ROUNDS = 4  # timed, before a length is believed; a choice
 WINDOW = 16  # rounds of a length
-# Timed rounds of a batch size until all lengths but the one in use are tried anew.
+# Timed rounds of an octave until all its lengths are tried anew.
 RETRY_ROUNDS = 1024
 # Tokens of requests after which what is known of their ends counts half.
 END_MEMORY = 8192
@@ -33,6 +33,7 @@ class RunLengths:
 
     def __init__(self) -> None:
         self._times_ms: dict[tuple[int, int], deque[float]] = {}  # per decode, by octave and length
+        self._ms: dict[tuple[int, int], float] = {}  # what is believed of those known by now
         self._num_timed: dict[int, int] = {}  # by octave, since the last retry
         self._tokens = 0.0  # of requests, remembered
         self._ends = 0.0  # requests that left within them
@@ -53,7 +54,7 @@ class RunLengths:
         ]
         # The longest first: a look at zero steps sees at once what they can give.
         for length in reversed(fitting):
-            if self._ms(octave, length) is None:
+            if (octave, length) not in self._ms:
                 return length
         best = fitting[0]
         for length in fitting[1:]:
@@ -67,10 +68,15 @@ class RunLengths:
         octave, length = round_time.batch_size.bit_length(), round_time.num_decodes
         times = self._times_ms.setdefault((octave, length), deque(maxlen=WINDOW))
         times.append(round_time.ms / length)
+        if len(times) >= KNOWN_ROUNDS:
+            most = OUTLIER * median(times)
+            self._ms[octave, length] = sum(min(ms, most) for ms in times) / len(times)
         num_timed = self._num_timed[octave] = self._num_timed.get(octave, 0) + 1
         if num_timed >= RETRY_ROUNDS:
             self._num_timed[octave] = 0
-            self._times_ms = {key: ms for key, ms in self._times_ms.items() if key[0] != octave}
+            for each in LENGTHS:
+                self._times_ms.pop((octave, each), None)
+                self._ms.pop((octave, each), None)
 
     def saw(self, num_tokens: int) -> None:
         """Counts the tokens of a finished round."""
@@ -85,30 +91,21 @@ class RunLengths:
     def describe(self) -> dict[str, Any]:
         """Returns ms per decode by least batch size and length, for /server_info."""
         known: dict[str, dict[str, float]] = {}
-        for octave, length in sorted(self._times_ms):
-            if (ms := self._ms(octave, length)) is not None:
-                known.setdefault(str(2 ** (octave - 1)), {})[str(length)] = round(ms, 4)
+        for (octave, length), ms in sorted(self._ms.items()):
+            known.setdefault(str(2 ** (octave - 1)), {})[str(length)] = round(ms, 4)
         return {"ms_per_decode": known, "ends_per_token": round(self._end_share, 6)}
 
     @property
     def _end_share(self) -> float:
         return self._ends / self._tokens if self._tokens else 0.0
 
-    def _ms(self, octave: int, length: int) -> float | None:
-        """Returns ms per decode; None while it is not known."""
-        times = self._times_ms.get((octave, length), ())
-        if len(times) < KNOWN_ROUNDS:
-            return None
-        most = OUTLIER * median(times)
-        return sum(min(ms, most) for ms in times) / len(times)
-
     def _bound_ms(self, octave: int, length: int, expected_ms: float) -> float:
         """Returns ms per decode, as known of this length, of another, or as expected."""
-        known = (self._ms(octave, each) for each in (length, *LENGTHS))
-        return next((ms for ms in known if ms is not None), expected_ms)
+        known = (
+            self._ms[octave, each] for each in (length, *LENGTHS) if (octave, each) in self._ms
+        )
+        return next(known, expected_ms)
 
     def _per_token(self, octave: int, length: int) -> float:
-        ms = self._ms(octave, length)
-        assert ms is not None, "every length that fits was timed"
         lost = min(LOST_PER_DECODE * (length - 1) * self._end_share, 0.9)
-        return ms / (1 - lost)
+        return self._ms[octave, length] / (1 - lost)

@@ -14,7 +14,7 @@ from tests.e2e.fleet import Fleet
 from tests.e2e.launches import ALGORITHM, CONFIGS, PAIR, PAIR_DRAFT, TIERS, adaptive
 from tests.e2e.server import OURS, Launch, Server
 from tests.e2e.traffic import PROMPTS, SCHEMA, check_identical, check_logprobs, greedy
-from tests.e2e.visits import check_as_if_never_left, check_visit, compare, run_arm
+from tests.e2e.visits import Arm, check_as_if_never_left, check_visit, compare, run_arm
 
 NUM_TOKENS = 200
 MIN_ROUNDS = 200  # after resuming, at the same positions in both arms
@@ -86,6 +86,14 @@ def visit_answers(server: Server) -> dict[str, Any]:
     }
 
 
+def both_arms(server: Server, reference: list[list[int]]) -> tuple[Arm, Arm]:
+    """Runs both arms; whatever the draft proposes, the text is that of no speculation."""
+    visit = run_arm(server, "visit", PROMPTS, NUM_TOKENS)
+    stay = run_arm(server, "stay", PROMPTS, NUM_TOKENS)
+    assert visit.output_ids == stay.output_ids == reference
+    return visit, stay
+
+
 def texts_only(server: Server) -> dict[str, Any]:
     """What no speculation answers to the prompts of both arms."""
     replies = ask(server, [greedy(NUM_TOKENS)] * len(PROMPTS))
@@ -104,9 +112,7 @@ def test_after_a_visit_rounds_accept_what_they_would_have_accepted(
     asked = texts_only if launch == REAL else reference_answers
     reference = fleet.ask_once(launch.reference(), asked)["ids"]
     server = fleet.use(launch)
-    visit = run_arm(server, "visit", PROMPTS, NUM_TOKENS)
-    stay = run_arm(server, "stay", PROMPTS, NUM_TOKENS)
-    assert visit.output_ids == stay.output_ids == reference
+    visit, stay = both_arms(server, reference)
     for rounds in visit.rounds:
         check_visit(rounds)
     comparison = compare(visit, stay)
@@ -121,9 +127,7 @@ def test_after_a_visit_rounds_accept_what_they_would_have_accepted(
 def test_after_a_visit_in_runs_it_is_the_same(fleet: Fleet, launch: Launch) -> None:
     reference = fleet.ask_once(launch.reference(), reference_answers)["ids"]
     server = fleet.use(launch)
-    visit = run_arm(server, "visit", PROMPTS, NUM_TOKENS)
-    stay = run_arm(server, "stay", PROMPTS, NUM_TOKENS)
-    assert visit.output_ids == stay.output_ids == reference
+    visit, stay = both_arms(server, reference)
     for rounds in visit.rounds:
         check_visit(rounds, RUN_ROUNDS)
         assert {one.decodes for one in rounds if one.steps == 0} == {1, 4}
@@ -164,10 +168,8 @@ def test_a_batch_too_large_to_draft_drafts_once_it_is_smaller(fleet: Fleet) -> N
 def test_a_mistake_in_what_the_draft_catches_up_on_is_found(fleet: Fleet, launch: Launch) -> None:
     reference = fleet.ask_once(launch.reference(), reference_answers)["ids"]
     server = fleet.use(launch)
-    visit = run_arm(server, "visit", PROMPTS, NUM_TOKENS)
-    stay = run_arm(server, "stay", PROMPTS, NUM_TOKENS)
+    visit, stay = both_arms(server, reference)
     fleet.end(launch)
-    assert visit.output_ids == stay.output_ids == reference  # drafts never change the text
     with pytest.raises(AssertionError, match="hidden state"):
         check_as_if_never_left(compare(visit, stay))
 

@@ -85,7 +85,7 @@ def one_at_a_time(last: DoneEvent | None) -> Iterator[None]:
     which the device has not copied yet.
 
     Args:
-        last: marks the last such draft-extend; None where they are never close.
+        last: marks the last such draft-extend; None where no plan is made without waiting.
     """
     if last is not None:
         last.synchronize()  # never recorded: done

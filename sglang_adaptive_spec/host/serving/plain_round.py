@@ -328,13 +328,13 @@ class PlainRounds:
 
         next_input, draft = result.next_draft_input, self._worker.draft_worker
         part_size = catch_up_part_size(draft, self.part_size, self.width)
+        # Only graphs share a plan buffer: a plan without one waits for the device by itself.
+        last = self._last_extend if has_extend_graphs(draft) else None
         if len(rows) > part_size:
             parts = row_parts(len(rows), part_size)
-            # Only graphs share a plan buffer: a plan without one waits for the device by itself.
-            last = self._last_extend if has_extend_graphs(draft) else None
             extend_in_parts(extend_part, batch, next_input, parts, last)
             return
-        with one_at_a_time(self._last_extend):
+        with one_at_a_time(last):
             extend_part(batch, slice(None), next_input)
 
     # -- pieces of a round --

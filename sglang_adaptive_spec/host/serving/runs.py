@@ -5,7 +5,7 @@ those of the drafts (sglang 0.5.23 scheduler_components/batch_result_processor.p
 metrics_reporter.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookType
@@ -40,14 +40,17 @@ def needs_every_token(batch: Any) -> bool:
         or info.has_custom_logit_processor
         or info.acc_additive_penalties is not None
         or (penalties is not None and penalties.is_required)
-        or any(map(_is_alone, batch.reqs))
+        or _has_one_alone(batch.reqs)
     )
 
 
-def _is_alone(req: Any) -> bool:
-    interval = req.sampling_params.stream_interval or get_serving().stream_interval
-    return bool(
-        (req.stream and interval > 1) or req.return_routed_experts or req.return_indexer_topk
+def _has_one_alone(reqs: Sequence[Any]) -> bool:
+    usual = get_serving().stream_interval
+    return any(
+        (req.stream and (req.sampling_params.stream_interval or usual) > 1)
+        or req.return_routed_experts
+        or req.return_indexer_topk
+        for req in reqs
     )
 
 
