@@ -196,6 +196,39 @@ PLAIN: tuple[Symbol, ...] = (
         "sglang.srt.model_executor.model_runner:ModelRunner",
         (READ, "sampling_observer", "run single decodes for it"),
     ),
+    # -- what they leave as it was --
+    *of(
+        "sglang.srt.speculative.eagle_utils",
+        (
+            HOOK,
+            "eagle_prepare_for_decode",
+            "reserve slots only where a round may run out of them",
+            "batch",
+        ),
+    ),
+    *of(
+        "sglang.srt.managers.schedule_batch:ScheduleBatch",
+        (CALL, "maybe_evict_swa", "do the rest of that step all the same", "self"),
+    ),
+    *of(
+        "sglang.srt.managers.schedule_batch:Req",
+        (WRITE, "decode_batch_idx", "do the rest of that step all the same"),
+    ),
+    *of(
+        "sglang.srt.managers.overlap_utils:FutureMap",
+        (
+            HOOK,
+            "stash",
+            "relay tokens alone where the drafts are those relayed before",
+            "self, future_indices, payload",
+        ),
+        (CALL, "stash_bonus_tokens", "the same", "self, indices, bonus_tokens"),
+    ),
+    *of(
+        "sglang.srt.managers.overlap_utils:RelayPayload",
+        (READ, "topk_index", "know the drafts relayed before"),
+        (READ, "bonus_tokens", "relay them alone"),
+    ),
     # -- what drafting rounds read of them --
     *of(
         "sglang.srt.managers.utils",

@@ -50,6 +50,7 @@ from sglang_adaptive_spec.host.serving.draft_parts import (
     row_parts,
     rows_of,
 )
+from sglang_adaptive_spec.host.serving.unchanged import unchanged
 from sglang_adaptive_spec.host.shapes import plan_bytes, plan_heads
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS
@@ -275,6 +276,7 @@ class PlainRounds:
         next_input = EagleDraftInput(bonus_tokens=tokens)
         for name in RELAYED:
             setattr(next_input, name, getattr(draft_input, name))
+        unchanged.relay(draft_input.topk_index)
         return GenerationBatchResult(
             logits_output=output.logits_output,
             next_token_ids=tokens if num_decodes == 1 else torch.stack(columns, dim=1).flatten(),

@@ -32,6 +32,7 @@ from sglang_adaptive_spec.host.serving.plain_round import (
 )
 from sglang_adaptive_spec.host.serving.rows import context_tokens, row_keys
 from sglang_adaptive_spec.host.serving.runs import install_run_hooks, needs_every_token
+from sglang_adaptive_spec.host.serving.unchanged import install_unchanged_hooks, unchanged
 from sglang_adaptive_spec.host.startup.build_hooks import (
     CAPTURES_ATTRIBUTE,
     install_build_hooks,
@@ -200,6 +201,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         assert plain is not None, "the caller checked this"
         requests, num_decodes = launched.batch.requests, launched.num_decodes
         plain.begin(on_publish, requests, launched.is_catch_up, num_decodes)
+        unchanged.launch(num_decodes)
         try:
             # Published inside `verify`, before the target runs.
             result = super().forward_batch_generation(batch, None, *args, **kwargs)
@@ -301,6 +303,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self.plain_rounds = PlainRounds(self, target_runner.max_running_requests, part_size)
         self.plain_rounds.most_decodes = self.adaptive_options.startup_tier.num_draft_tokens
         install_run_hooks()
+        install_unchanged_hooks()
         self._draft_worker.plain_rounds = self.plain_rounds
 
     # -- building a tier through the host --
