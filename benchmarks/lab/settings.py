@@ -10,9 +10,8 @@ from benchmarks.lab.session import Plan
 
 DUMMY_WEIGHTS = ("--load-format", "dummy")
 GPU_COMMON = (
-    *("--attention-backend", "flashinfer", "--mem-fraction-static", "0.8"),
-    *("--max-running-requests", "160", "--cuda-graph-max-bs-decode", "128"),
-    *("--skip-tokenizer-init", "--random-seed", "1"),
+    *("--mem-fraction-static", "0.8", "--max-running-requests", "160"),
+    *("--cuda-graph-max-bs-decode", "128", "--skip-tokenizer-init", "--random-seed", "1"),
 )
 # The CPU host of this repository: flags that make the same servers start without a GPU.
 CPU_COMMON = (
@@ -67,6 +66,7 @@ def add_fleet_flags(parser: argparse.ArgumentParser, max_total_tokens: int) -> N
     parser.add_argument("--context-length", type=int, default=8192)
     parser.add_argument("--max-total-tokens", type=int, default=max_total_tokens)
     parser.add_argument("--port", type=int, default=31300)
+    parser.add_argument("--attention-backend", help="of every server [SGLang's own choice]")
     parser.add_argument("--target", type=Path, help="a model folder instead of dummy weights")
     parser.add_argument("--draft", type=Path, help="the draft beside --target")
     parser.add_argument("--dry-cpu", action="store_true", help="the same path without a GPU")
@@ -81,6 +81,8 @@ def fleet_plan(args: argparse.Namespace, scratch: Path) -> Plan:
 def plan_with(args: argparse.Namespace, scratch: Path, arguments: Sequence[str]) -> Plan:
     """Returns a plan of servers with these arguments, the models and the context length."""
     common = [*arguments]
+    if args.attention_backend:
+        common += ["--attention-backend", args.attention_backend]
     if args.context_length:  # else the model's own
         common += ["--context-length", str(args.context_length)]
     if args.target is None:

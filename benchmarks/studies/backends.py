@@ -301,7 +301,7 @@ def plan_of(case: Case, plan: Plan, is_cpu: bool) -> Plan:
     if pair is not None:
         common = tuple(word for word in common if word not in DUMMY_WEIGHTS)
         plan = replace(plan, pair=pair)
-    if not case.backend:
+    if not case.backend and "--attention-backend" in common:
         at = common.index("--attention-backend")
         common = common[:at] + common[at + 2 :]
     return replace(plan, common=common)

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="zero-bench-") as scratch:
         plan = fleet_plan(args, Path(scratch))
         prompts = prompt_ids(max(args.batches), plan.prompt_tokens, PROMPT_SEED)
-        with serving_fleet(arms, plan, deadline) as engines:
+        with serving_fleet(arms, plan, deadline, at_once=True, ours_too=True) as engines:
             for size, repeat in itertools.product(args.batches, range(1, args.repeats + 1)):
                 limit = new_token_limit(
                     args.max_total_tokens, args.context_length, plan.prompt_tokens, size

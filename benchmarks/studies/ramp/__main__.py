@@ -39,7 +39,7 @@ from benchmarks.lab.settings import CPU_COMMON, PYTHON_TREE, add_fleet_flags, pl
 from benchmarks.studies.ramp import summary as ramp_summary
 
 # The only choices are those that the machine and the missing weights force.
-GPU_DEFAULTS = ("--attention-backend", "flashinfer", "--skip-tokenizer-init", "--random-seed", "1")
+GPU_DEFAULTS = ("--skip-tokenizer-init", "--random-seed", "1")
 
 
 def parser() -> argparse.ArgumentParser:
