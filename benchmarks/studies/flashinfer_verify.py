@@ -165,12 +165,13 @@ def one_window(server: Server, size: int, depth: int, seconds: float) -> dict[st
         (late.time_ns - early.time_ns) / 1e6
         for early, late in itertools.pairwise(rounds[SKIPPED_ROUNDS:])
     ]
-    waits = answer["phases"].get("lengths decode", (0, 0.0))
+    phases = answer["phases"]
+    wait_ms, num_launches = phases.get("lengths decode", (0, 0.0))[1], phases["launch decode"][0]
     return {
         "depth": depth,
         "rounds": len(gaps),
         "ms": round(statistics.median(gaps), 4) if gaps else None,
-        "wait_ms": round(waits[1] / waits[0], 4) if waits[0] else 0.0,
+        "wait_ms": round(wait_ms / num_launches, 4),
         "eager": sum(not each.replayed_graph for each in rounds),
     }
 

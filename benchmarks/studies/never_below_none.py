@@ -1,9 +1,9 @@
 """Does a zero-step round give what a round without speculation gives?
 
 Two servers alive together, `none` and `zero`: ours by default, whose policy is kept at zero steps
-and chooses only how many decodes a round runs. Windows of the two take turns. A stream's tokens
-come once a round, so the gap between two is the time from one round's result to the next. `text` is
-taken from a result of studies/transition with the SmolLM2 pair, where the policy chooses all.
+and chooses only how many decodes a round runs. Windows of the two take turns. Between two tokens of
+a stream lies the time from one round's result to the next, or none within a run. `text` is taken
+from a result of studies/transition with the SmolLM2 pair, where the policy chooses all.
 
 On the machine with the H200, from the project's root (T as in studies/transition; 150 s each):
 
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def window_of(rounds: Sequence[Sequence[Any]], size: int, settle_s: float) -> dict[str, Any]:
-    """Returns tokens, seconds, decodes of rounds and the 99th percentile of gaps, in ms.
+    """Returns tokens, seconds, decodes of rounds and the gaps between them, in ms.
 
     Raises:
         ValueError: Too few rounds in which all requests lived.
@@ -120,13 +120,26 @@ def window_of(rounds: Sequence[Sequence[Any]], size: int, settle_s: float) -> di
         run_ = [each for each in run_ if each.time_ns >= start_ns]
     if len(run_) < SKIPPED_ROUNDS:
         raise ValueError(f"batch {size}: {len(run_)} rounds after {settle_s} s; run longer.")
-    gaps = sorted((late.time_ns - early.time_ns) / 1e6 for early, late in itertools.pairwise(run_))
+    gaps = [(late.time_ns - early.time_ns) / 1e6 for early, late in itertools.pairwise(run_)]
     return {
         "num_tokens": sum(each.num_tokens for each in run_[1:]),
         "seconds": round((run_[-1].time_ns - run_[0].time_ns) / 1e9, 6),
         "decodes": dict(sorted(Counter(decodes_of(each, size) for each in run_).items())),
-        "gap_p99_ms": round(gaps[min(len(gaps) - 1, int(0.99 * len(gaps)))], 3),
+        "gaps_ms": [round(gap, 2) for gap in gaps],
     }
+
+
+def gap_p99_ms(windows: Sequence[Raw]) -> float:
+    """Returns the 99th percentile of the gaps between two tokens of a stream.
+
+    The tokens of a run come at once.
+    """
+    gaps: list[float] = [gap for each in windows for gap in each["gaps_ms"]]
+    num_tokens = sum(
+        int(decodes) * rounds for each in windows for decodes, rounds in each["decodes"].items()
+    )
+    gaps += [0.0] * max(num_tokens - len(gaps) - len(windows), 0)
+    return sorted(gaps)[min(len(gaps) - 1, int(0.99 * len(gaps)))]
 
 
 def decodes_of(each: Round, size: int) -> str:
@@ -169,10 +182,7 @@ def build_result(origin: Raw, records: Sequence[Raw], text: Raw) -> dict[str, An
             for each in of(record, ZERO, size):
                 rounds.update(each["decodes"])
             decodes[model][size] = dict(sorted(rounds.items()))
-            gaps[model][size] = {
-                arm: max(each["gap_p99_ms"] for each in of(record, arm, size))
-                for arm in (ZERO, NONE)
-            }
+            gaps[model][size] = {arm: gap_p99_ms(of(record, arm, size)) for arm in (ZERO, NONE)}
     return {
         "provenance": dict(origin),
         "zero_over_none": zero,

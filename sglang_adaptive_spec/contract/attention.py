@@ -1,8 +1,9 @@
 """What of the host's attention backends the plugin touches: plans, index, lengths, graphs.
 
 All of it in host/attention/: the index of KV slots is shared by shared_index.py, FlashInfer's plan
-buffers by workspaces.py; its plans are made by uniform_plans.py and draft_bounds.py; lengths of
-forwards come from eager_lengths.py, FA3's graphs of draft-extends from extend_graphs.py.
+buffers by workspaces.py; its plans are made by uniform_plans.py and draft_bounds.py, those of
+drafts by late_lengths.py before lengths are known; lengths of other forwards come from
+eager_lengths.py, FA3's graphs of draft-extends from extend_graphs.py.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ ATTENTION: tuple[Symbol, ...] = (
         ),
         (READ, "prefill_backend", "plan the kernels that take a width, and no others"),
         (READ, "dispatch_reason", "leave windows and encoders to the host's plans"),
+        (READ, "decode_use_tensor_cores", "draft without lengths where the kernel allows it"),
+        (READ, "is_multimodal", "leave positions that follow from lengths to the host"),
     ),
     *of(
         f"{_FLASHINFER}:FlashInferIndicesUpdaterPrefill",
@@ -261,5 +264,19 @@ ATTENTION: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.managers.schedule_batch:ReqKvInfo",
         (READ, "kv_allocated_len", "know how long a request may be without a sync"),
+    ),
+    # -- lengths that a draft need not wait for --
+    *of(
+        "sglang.srt.environ:Envs",
+        (READ, "SGLANG_IS_IN_CI", "take a length once where SGLang checks that"),
+    ),
+    *of(
+        "sglang.srt.managers.scheduler:Scheduler",
+        (READ, "future_map", "fetch a round's lengths for its verify"),
+    ),
+    *of(
+        "sglang.srt.managers.overlap_utils:FutureMap",
+        (WRITE, "needs_cpu_seq_lens", "have lengths copied when they are asked for"),
+        (CALL, "resolve_seq_lens_cpu", "fetch a round's lengths for its verify", "self, batch"),
     ),
 )

@@ -52,6 +52,11 @@ ROUNDS: tuple[Symbol, ...] = (
         ),
         (
             OVERRIDE,
+            "spec_v2_attn_backends",
+            "let no draft wait for lengths that only the verify needs",
+        ),
+        (
+            OVERRIDE,
             "_build_trivial_verify_input",
             "leave out a tree that a zero-step round does not need",
             "self, batch",

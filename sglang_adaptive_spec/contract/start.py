@@ -171,6 +171,7 @@ _START: tuple[Symbol, ...] = (
     ),
     *of(
         "sglang.srt.server_args:ServerArgs",
+        (READ, "enable_dp_attention", "let drafts wait for lengths that ranks share"),
         (READ, "attention_backend", "refuse trees on backends that draft chains only"),
         (READ, "decode_attention_backend", "refuse trees on backends that draft chains only"),
         (READ, "prefill_attention_backend", "refuse trees on backends that draft chains only"),

@@ -63,7 +63,8 @@ IMPLIED = {
     "sglang.srt.server_args.ServerArgs.__reduce__",
 }
 # Redefined, but not functions.
-PROPERTIES = {"sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.last_shared_read_runner"}
+WORKER = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2"
+PROPERTIES = {f"{WORKER}.last_shared_read_runner", f"{WORKER}.spec_v2_attn_backends"}
 
 LEAVES = {name.rpartition(".")[2] for symbol in CONTRACT for name in symbol.names}
 PATHS = {f"{symbol.module}.{name}" for symbol in CONTRACT for name in symbol.names}

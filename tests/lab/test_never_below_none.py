@@ -12,6 +12,7 @@ from benchmarks.studies.never_below_none import (
     build_result,
     check_never_below_none,
     figure_table,
+    gap_p99_ms,
     text_of,
     window_of,
 )
@@ -33,16 +34,19 @@ def test_a_window_counts_the_tokens_of_runs_and_the_gaps_between_them() -> None:
     assert window["num_tokens"] == 99 * 8 * SIZE
     assert window["seconds"] == pytest.approx(0.99)
     assert window["decodes"] == {"8": 100}
-    assert window["gap_p99_ms"] == 10.0
+    assert window["gaps_ms"] == [10.0] * 99
 
 
-def test_one_gap_in_fifty_is_seen_and_one_in_two_hundred_is_not() -> None:
-    late = rounds(53, 1.0)
+@pytest.mark.parametrize(
+    ("num_windows", "decodes", "expected"), [(1, 1, 31.0), (4, 1, 1.0), (1, 4, 1.0)]
+)
+def test_one_gap_in_fifty_tokens_is_seen_and_one_in_two_hundred_is_not(
+    num_windows: int, decodes: int, expected: float
+) -> None:
+    late = rounds(53, 1.0, decodes)
+    windows = [window_of(late, SIZE, 0.0) for _ in range(num_windows - 1)]
     late[-1][0] += 30 * MS
-    assert window_of(late, SIZE, 0.0)["gap_p99_ms"] == 31.0
-    late = rounds(304, 1.0)
-    late[-1][0] += 30 * MS
-    assert window_of(late, SIZE, 0.0)["gap_p99_ms"] == 1.0
+    assert gap_p99_ms([*windows, window_of(late, SIZE, 0.0)]) == expected
 
 
 def test_a_window_that_is_too_short_says_so() -> None:
@@ -56,7 +60,7 @@ def record(model: str, ratio: float) -> dict[str, Any]:
         for repeat in (1, 2, 3):
             place = {"arm": arm, "batch": 16, "repeat": repeat}
             window = {"num_tokens": 1600, "seconds": seconds, "decodes": {"4": 100}}
-            windows.append({**place, **window, "gap_p99_ms": 10.0 * seconds})
+            windows.append({**place, **window, "gaps_ms": [10.0 * seconds] * 99})
     return {"model": model, "windows": windows, "servers": []}
 
 

@@ -196,7 +196,7 @@ def begin_graph(
 ) -> Any:
     """Around FlashInferAttnBackend.init_forward_metadata_out_graph: before a capture or replay.
 
-    Draft-extends get tiles of their width. The target's decodes may follow each other at once.
+    Draft-extends get tiles of their width. Decodes and draft steps may follow each other at once.
     """
     result = begin(backend, forward_batch, in_capture)
     mode = forward_batch.forward_mode
@@ -207,7 +207,7 @@ def begin_graph(
         copied = share_plan_buffers(backend, mode)
         guard(backend.forward_metadata.prefill_wrappers, copied, num_tokens)
         begin(backend, forward_batch)  # the capture takes the tiles of this plan
-    elif mode.is_decode_or_idle() and not backend.skip_prefill:
+    elif mode.is_decode_or_idle():
         guard(backend.forward_metadata.decode_wrappers, share_plan_buffers(backend, mode))
     return result
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.environ import envs
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.runtime_context import get_context
@@ -21,6 +22,7 @@ from sglang_adaptive_spec.host.attention.eager_lengths import eager_lengths
 from sglang_adaptive_spec.host.attention.extend_graphs import (
     capture_missing_extends,
 )
+from sglang_adaptive_spec.host.attention.late_lengths import LateLengths, may_be_late
 from sglang_adaptive_spec.host.attention.shared_index import shared_index
 from sglang_adaptive_spec.host.launch.options import AdaptiveOptions, options_of
 from sglang_adaptive_spec.host.reporting.telemetry import Telemetry
@@ -164,6 +166,9 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self.adaptive_controller: TierBuilder | None = self.tier_builder
         super().init_cuda_graphs(*args, **kwargs)
         self.adaptive_controller = None
+        view = resolved_view(self.server_args)
+        backend = self._target_worker.model_runner.attn_backend
+        self.late_lengths = LateLengths(may_be_late(view, backend, self._draft_worker))
         garbage_hold.release()
         delattr(self._target_worker.model_runner, CAPTURES_ATTRIBUTE)
         self.controller, self.seeding = assemble(self)
@@ -181,6 +186,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             self._before_extend(batch)
         elif not mode.is_idle():
             launched = self.controller.before_decode(self._decode_batch(batch))
+            self.late_lengths.bound(batch)
             if self.plain_rounds is not None and launched.tier == PLAIN_TIER:
                 return self._plain_round(launched, batch, on_publish, *args, **kwargs)
         return super().forward_batch_generation(batch, on_publish, *args, **kwargs)
@@ -237,6 +243,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
 
     def verify(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Verifies; in a plain round there is nothing to verify and the target decodes."""
+        self.late_lengths.fetch(batch)
         if self.plain_rounds is not None and self.plain_rounds.is_running:
             return self.plain_rounds.verify(batch, kwargs.get("grammar_barrier"))
         return super().verify(batch, *args, **kwargs)
@@ -283,6 +290,12 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
     def meet(self, scheduler: Any) -> None:
         """Takes the scheduler whose worker this is, before it serves."""
         self._waiting = lambda: scheduler.waiting_queue
+        self.late_lengths.meet(scheduler.future_map)
+
+    @property
+    def spec_v2_attn_backends(self) -> tuple[Any, ...]:
+        """The attention backends for which the scheduler waits for lengths."""
+        return () if self.late_lengths.is_on else super().spec_v2_attn_backends
 
     def prepare_plain_rounds(self) -> None:
         """Makes what zero-step rounds keep for the draft, for as many requests as may run."""

@@ -1,0 +1,86 @@
+"""FlashInfer's drafts are launched before the CPU knows how long their requests are.
+
+FlashInfer plans on the CPU, so the host waits for the lengths that the round in flight decides, and
+the GPU idles while the next round is prepared (sglang 0.5.23 managers/overlap_utils.py:
+resolve_seq_lens_cpu). A draft step is planned with what the scheduler has reserved instead: the
+kernel reads lengths from the device, and a part of a context that begins past its end is empty.
+The verify has several tokens a request, whose partial results lie as far apart as a context has
+parts (flashinfer 0.6.18 attention/prefill.cuh: `num_kv_chunks`): it waits for the lengths, while
+the GPU drafts.
+"""
+
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from sglang.srt.environ import envs
+from sglang.srt.layers.attention.flashinfer_backend import FlashInferAttnBackend
+
+from sglang_adaptive_spec.host.attention.uniform_plans import has_uniform_plans
+
+
+def may_be_late(view: Any, target_backend: Any, draft_worker: Any) -> bool:
+    """Returns whether this server's drafts can do without lengths.
+
+    Kernels without tensor cores count a part's tokens without a sign. Positions of multimodal
+    models follow from lengths, and extends beside decodes need theirs.
+
+    Args:
+        view: The resolved arguments.
+        target_backend: Of the target, as it serves.
+        draft_worker: The host's.
+    """
+    return (
+        not view.disable_overlap_schedule
+        and not view.enable_mixed_chunk
+        and not view.enable_dp_attention
+        and draft_worker.plan_stream is None
+        and all(
+            type(backend) is FlashInferAttnBackend  # not what derives from it
+            and has_uniform_plans(backend)
+            and backend.decode_use_tensor_cores
+            and not backend.is_multimodal
+            for backend in (target_backend, draft_worker.draft_extend_attn_backend)
+        )
+    )
+
+
+class LateLengths:
+    """Gives the draft of a round bounds, and its verify the lengths."""
+
+    def __init__(self, is_on: bool) -> None:
+        """Takes whether it has anything to do (`may_be_late`)."""
+        self.is_on = is_on
+        self._relay: Any = None  # the host's FutureMap
+        self._is_spent = envs.SGLANG_IS_IN_CI.get()  # it checks that a length is taken once
+        self._is_bound = False
+
+    def meet(self, relay: Any) -> None:
+        """Takes the relay that rounds publish their lengths to, before the first one."""
+        self._relay = relay
+
+    def bound(self, batch: Any) -> None:
+        """Gives ``batch``, about to draft, what its requests may have at most."""
+        self._is_bound = self.is_on and batch.seq_lens_cpu is None
+        if self._is_bound:
+            lens = [req.kv.kv_allocated_len for req in batch.reqs]
+            batch.seq_lens_cpu, batch.seq_lens_sum = torch.tensor(lens), sum(lens)
+
+    def fetch(self, batch: Any) -> None:
+        """Gives ``batch``, about to be verified, what its requests have; waits for it."""
+        if not self._is_bound:
+            return
+        self._is_bound = False
+        if self._is_spent:
+            batch.seq_lens_cpu = batch.seq_lens.cpu()
+            batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())
+            return
+        asked = copy.copy(batch)
+        asked.spec_info = SimpleNamespace(future_indices=batch.req_pool_indices)
+        self._relay.needs_cpu_seq_lens = True
+        try:
+            self._relay.resolve_seq_lens_cpu(asked)
+        finally:
+            self._relay.needs_cpu_seq_lens = False
+        batch.seq_lens_cpu, batch.seq_lens_sum = asked.seq_lens_cpu, asked.seq_lens_sum
