@@ -34,7 +34,8 @@ class Window(NamedTuple):
 
     num_tokens: int
     seconds: float
-    rounds: dict[str, int]  # by num_steps; "none" where nothing speculates
+    # By num_steps, "none" where nothing speculates; of zero steps each decode counts.
+    rounds: dict[str, int]
     num_eager_rounds: int
 
     @property
@@ -101,7 +102,9 @@ def _window(steady: Sequence[Round], batch_size: int, num_rounds: int) -> Window
             f"{MIN_ROUNDS + 1} needed; raise --new-tokens or the window."
         )
     counted = steady[1:]  # the first one's end is where the clock starts
-    steps = Counter(_steps_of(each) for each in counted)
+    steps: Counter[str] = Counter()
+    for each in counted:
+        steps[_steps_of(each)] += decodes_of(each)
     return Window(
         num_tokens=sum(each.num_tokens for each in counted),
         seconds=(counted[-1].time_ns - steady[0].time_ns) / 1e9,
@@ -112,6 +115,11 @@ def _window(steady: Sequence[Round], batch_size: int, num_rounds: int) -> Window
 
 def _steps_of(each: Round) -> str:
     return "none" if each.num_draft_tokens is None else str(each.num_draft_tokens - 1)
+
+
+def decodes_of(each: Round) -> int:
+    """Returns how many tokens without a draft before them a round gave each request."""
+    return each.num_tokens // each.batch_size if each.num_draft_tokens == 1 else 1
 
 
 def as_raw(window: Window) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from typing import Any
 from benchmarks.inject.engine import STEPS
 from benchmarks.lab.arms import OURS, Arm
 from benchmarks.lab.fleet import Visit, keep_logs, new_token_limit, serving_fleet, visit_rounds
-from benchmarks.lab.load import SKIPPED_ROUNDS, Round, full_run
+from benchmarks.lab.load import SKIPPED_ROUNDS, decodes_of, full_run
 from benchmarks.lab.models import prompt_ids
 from benchmarks.lab.run_files import (
     add_merge,
@@ -124,7 +124,7 @@ def window_of(rounds: Sequence[Sequence[Any]], size: int, settle_s: float) -> di
     return {
         "num_tokens": sum(each.num_tokens for each in run_[1:]),
         "seconds": round((run_[-1].time_ns - run_[0].time_ns) / 1e9, 6),
-        "decodes": dict(sorted(Counter(decodes_of(each, size) for each in run_).items())),
+        "decodes": dict(sorted(Counter(str(decodes_of(each)) for each in run_).items())),
         "gaps_ms": [round(gap, 2) for gap in gaps],
     }
 
@@ -140,11 +140,6 @@ def gap_p99_ms(windows: Sequence[Raw]) -> float:
     )
     gaps += [0.0] * max(num_tokens - len(gaps) - len(windows), 0)
     return sorted(gaps)[min(len(gaps) - 1, int(0.99 * len(gaps)))]
-
-
-def decodes_of(each: Round, size: int) -> str:
-    """Returns how many tokens a round gave each request."""
-    return str(each.num_tokens // size)
 
 
 def of(record: Raw, arm: str, size: int | str) -> list[Raw]:

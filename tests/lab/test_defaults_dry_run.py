@@ -76,5 +76,6 @@ def test_loads_are_served_on_the_cpu_host(tmp_path: Path) -> None:
         assert any(kind.endswith("drafts, eager") for kind in each["spent"])
         assert each["spent"]["launch prefill"][0] > 0
     traced = {arm: {row[1] for row in rows} for arm, rows in record["stalls"].items()}
-    every = {"pick", "launch prefill", "launch decode", "process prefill", "process decode"}
-    assert traced == {"ours": every, "none": every}
+    steps = ("launch prefill", "launch decode", "process prefill", "process decode")
+    assert traced.keys() == {"ours", "none"}
+    assert all({"pick", *steps} <= phases for phases in traced.values()), traced

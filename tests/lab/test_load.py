@@ -15,6 +15,7 @@ from benchmarks.lab.load import (
     timed_window,
     timed_windows,
 )
+from benchmarks.stats.tokens import expected_tokens
 
 MS = 1_000_000
 PREFILL = (0, 0, 0, None, False, False)
@@ -57,6 +58,14 @@ def test_rounds_are_counted_per_tier_and_by_graph() -> None:
     window = steady_window(rounds, 1)
     assert window.rounds == {"1": 13 - SKIPPED_ROUNDS - 1, "7": 7}
     assert window.num_eager_rounds == 7
+
+
+def test_of_zero_steps_each_decode_counts() -> None:
+    """Else a run of eight decodes would be expected to give one token."""
+    rounds = [decode(index, 4, tokens=4 * 8, width=1) for index in range(SKIPPED_ROUNDS + 11)]
+    window = steady_window(rounds, 4)
+    assert window.rounds == {"0": 10 * 8}
+    assert expected_tokens([0.5] * 4, window.rounds) == window.num_tokens
 
 
 def test_a_timed_window_starts_after_the_settling_and_is_as_long_as_asked() -> None:
