@@ -110,14 +110,14 @@ def test_flashinfer_under_the_overlap_schedule_may_be_late(module: Any) -> None:
         {"disable_overlap_schedule": True},
         {"enable_mixed_chunk": True},
         {"enable_dp_attention": True},
-        {"plan_stream": object()},
+        {"plan_stream": "a stream"},
         {"target_reason": "a sliding window"},
         {"draft_reason": "a sliding window"},
         {"draft_tensor_cores": False},
         {"target_multimodal": True},
         {"target_type": type("TritonAttnBackend", (), {})},
     ],
-    ids=str,
+    ids=lambda changes: next(iter(changes)),
 )
 def test_what_needs_lengths_waits_for_them(module: Any, changes: dict[str, Any]) -> None:
     assert not module.may_be_late(*server(module, changes))
