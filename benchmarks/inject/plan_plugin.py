@@ -1,7 +1,8 @@
 """Takes one part away from how ADAPTIVE_EAGLE plans for FlashInfer, to show what it brings.
 
 ``mask``: chains have the mask of a tree again; ``tile``: tiles are sized for ragged rows;
-``verify-sync`` and ``draft-sync``: the plan waits for the device, as reading lengths back does.
+``verify-sync`` and ``draft-sync``: the plan waits for the device, as reading lengths back does;
+``lengths``: the scheduler waits for lengths before a draft.
 """
 
 import os
@@ -17,6 +18,7 @@ def take_away(part: str) -> None:
     import torch
 
     from sglang_adaptive_spec.host.attention import draft_bounds, uniform_plans
+    from sglang_adaptive_spec.host.serving import worker
 
     plans: Any = uniform_plans
     if part == "mask":
@@ -37,6 +39,8 @@ def take_away(part: str) -> None:
             own_call(plan, *args, **kwargs)
 
         plans.VerifyPlan.__call__ = waiting
+    elif part == "lengths":
+        vars(worker)["may_be_late"] = lambda *_args: False
     else:
         assert part == "draft-sync", part
         vars(draft_bounds)["bounds_on_cpu"] = lambda *_args: None

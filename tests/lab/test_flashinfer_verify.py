@@ -12,6 +12,8 @@ from benchmarks.studies.flashinfer_verify import (
     arms_of,
     build_result,
     check_flashinfer_verify,
+    figure_table,
+    figures,
     round_table,
 )
 
@@ -40,6 +42,19 @@ def test_a_cell_is_the_median_of_its_passes_and_how_far_they_reach() -> None:
     assert "9.00" in round_table(result)
     result["round_ms"]["150"]["16"]["static-7"]["after"]["ms"] = 11.0
     assert check_flashinfer_verify(result)
+
+
+def test_limits_are_judged_of_their_cells_with_and_without_the_wait() -> None:
+    windows = [
+        {**window(arm, 1, ms + number / 100, number), "batch": 24}
+        for arm, ms in (("after", 10.0), ("fa3", 8.0))
+        for number in range(3)
+    ]
+    whole, bare = figures(build_result({"git_sha": "a"}, windows, []))
+    assert whole.ratio.value == pytest.approx(1.25, rel=1e-3)
+    assert (whole.verdict, bare.verdict) == ("MISSED", "met")
+    assert bare.ratio.value == pytest.approx(0.9375, rel=1e-3)  # a quarter is the wait
+    assert "24 x 150, depth 1" in figure_table(build_result({"git_sha": "a"}, windows, []))
 
 
 def args(*names: str, before: str | None = None) -> argparse.Namespace:
