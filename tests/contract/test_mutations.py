@@ -176,12 +176,14 @@ def test_a_changed_symbol_is_refused_by_name(change: str, tmp_path: Path) -> Non
         assert part in report.message
 
 
+@pytest.mark.full  # takes every symbol away, one by one
 def test_every_member_that_vanishes_is_noticed(tmp_path: Path) -> None:
     members = [symbol for symbol in CONTRACT if "." in symbol.name]
     _rename_everywhere(tmp_path, {symbol: symbol for symbol in members})
     assert _missing(tmp_path) == {symbol.path for symbol in members}
 
 
+@pytest.mark.full  # takes every symbol away, one by one
 def test_every_class_function_and_constant_that_vanishes_is_noticed(tmp_path: Path) -> None:
     owners = {symbol: symbol.name.partition(".")[0] for symbol in CONTRACT}
     _rename_everywhere(

@@ -158,6 +158,7 @@ print(os.environ["TORCHDYNAMO_DISABLE"], config.disable)
     assert run_stub("import os; os.environ.pop('TORCHDYNAMO_DISABLE', None)\n" + code) == "1 True"
 
 
+@pytest.mark.full  # imports torch anew
 def test_torchvision_imports_with_its_operators_declared():
     code = "import torch, torchvision; print(torch.ops.torchvision.nms.default._schema.name)"
     assert run(code) == "torchvision::nms"

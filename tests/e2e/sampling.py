@@ -16,7 +16,7 @@ STOP_IDS = [100, 101, *range(300, 304), *range(400, 404)]
 BANNED = (420, 447)  # frequent in what the tiny target says
 MIN_NEW_TOKENS = 24
 NUM_LOGPROB_TOKENS = 48
-NUM_RELAXED_TOKENS = 64
+NUM_RELAXED_TOKENS = 40
 DEPTHS = ("walk", "at-0", "at-3")  # how requests are named
 
 

@@ -109,6 +109,7 @@ def test_the_users_steps_and_draft_tokens_are_the_initial_step(
     assert options.config.initial == chain_tier(initial)
 
 
+@pytest.mark.full  # imports the host anew
 def test_arguments_resolved_before_plugins_are_loaded_end_in_the_hosts_own_words(
     models: dict[str, str],
 ) -> None:

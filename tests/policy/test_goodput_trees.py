@@ -199,6 +199,7 @@ class DeepServer(TreeServer):
         return np.tile(by_depth, (len(self.requests), 1))
 
 
+@pytest.mark.full  # thousands of rounds
 def test_a_tie_between_chain_and_tree_does_not_keep_deeper_tiers_waiting() -> None:
     tied = (PLAIN_TIER, chain(1), chain(3), Tier(3, 2, 4), chain(5), chain(7))
     for seed in range(5):

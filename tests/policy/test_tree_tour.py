@@ -108,6 +108,7 @@ def tour(seed: int, settle_s: Mapping[int, float]) -> list[float]:
         ({1: 18.0, 4: 6.0, 8: 6.0}, 0.985, 0.95),
     ],
 )
+@pytest.mark.full  # hours of rounds
 def test_every_cell_settles_near_its_best_tier(
     settle_s: Mapping[int, float], least: float, least_cell: float
 ) -> None:
