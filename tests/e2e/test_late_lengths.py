@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.fleet import Fleet
-from tests.e2e.launches import adaptive, forced
-from tests.e2e.server import OURS, Launch
-from tests.e2e.traffic import PROMPTS, answers, check_identical, check_idle_and_whole
-from tests.e2e.visits import check_as_if_never_left, check_visit, compare, run_arm
+from tests.e2e.launches import forced
+from tests.e2e.server import Launch
+from tests.e2e.test_zero_steps import both_arms, reference_answers, visiting
+from tests.e2e.traffic import answers, check_identical, check_idle_and_whole
+from tests.e2e.visits import check_as_if_never_left, check_visit, compare
 
 MIN_ROUNDS = 100
-NUM_TOKENS = 200
 MIN_SHARE = 0.9  # of rounds: a verify right behind a prefill may know its lengths
 
 
@@ -53,9 +53,9 @@ def test_verifies_fetch_their_lengths_and_nothing_is_left_behind(
 
 
 def test_a_visit_to_zero_steps_leaves_the_draft_as_it_was(fleet: Fleet) -> None:
-    launch = replace(adaptive("eagle3", overlap=True), name="eagle3-visit", strict=True)
-    server = fleet.use(late(replace(launch, plugins=(OURS, "visit_zero"))))
-    visit, stay = (run_arm(server, name, PROMPTS, NUM_TOKENS) for name in ("visit", "stay"))
+    launch = late(visiting("eagle3", "0.5.21"))
+    reference = fleet.ask_once(launch.reference(), reference_answers)["ids"]
+    visit, stay = both_arms(fleet.use(launch), reference)
     for rounds in visit.rounds:
         check_visit(rounds)
     check_as_if_never_left(compare(visit, stay))

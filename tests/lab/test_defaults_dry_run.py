@@ -76,6 +76,8 @@ def test_loads_are_served_on_the_cpu_host(tmp_path: Path) -> None:
         assert any(kind.endswith("drafts, eager") for kind in each["spent"])
         assert each["spent"]["launch prefill"][0] > 0
     traced = {arm: {row[1] for row in rows} for arm, rows in record["stalls"].items()}
-    steps = ("launch prefill", "launch decode", "process prefill", "process decode")
-    assert traced.keys() == {"ours", "none"}
-    assert all({"pick", *steps} <= phases for phases in traced.values()), traced
+    every = {"pick", "launch prefill", "launch decode", "process prefill", "process decode"}
+    # Taking lengths is nothing that stalls: it is listed or not.
+    for phases in traced.values():
+        phases.difference_update(("lengths prefill", "lengths decode"))
+    assert traced == {"ours": every, "none": every}
