@@ -68,6 +68,7 @@ PARTS = ("mask", "tile", "verify-sync", "draft-sync", "lengths")
 MIN_ROUNDS = 8
 LIMITED = ((4096, 16, 3), (150, 24, 1), (150, 48, 1))  # context, batch, depth
 MOST_OVER_FA3 = 1.15
+MOST_OF_POOL = 0.9  # that prompts may take: answers need the rest
 ROOM = 8192  # tokens of a request where the context is the model's own
 
 Raw = Mapping[str, Any]
@@ -140,9 +141,13 @@ def windows_of(
     server: Server, args: argparse.Namespace, deadline: float
 ) -> Iterator[dict[str, Any]]:
     """Yields the windows of all batches, in which the depths take turns."""
+    pool = server.command()["max_total_tokens"]
     for context in args.contexts:
         prompts = prompt_ids(max(args.batches), context, args.seed)
         for size in args.batches:
+            if size * context > MOST_OF_POOL * pool:
+                print(f"left out: {size} x {context} tokens of {pool}", flush=True)
+                continue
             if time.monotonic() > deadline:
                 print(f"left out at the deadline: {size} x {context}", flush=True)
                 return

@@ -82,7 +82,12 @@ def run(args: argparse.Namespace) -> int:
         plan = fleet_plan(args, Path(scratch))
         prompts = prompt_ids(max(args.batches), plan.prompt_tokens, PROMPT_SEED)
         with serving_fleet(arms, plan, deadline, at_once=True, ours_too=True) as engines:
-            for size, repeat in itertools.product(args.batches, range(1, args.repeats + 1)):
+            # Every batch size once before any twice: at the deadline all have as many pairs.
+            for repeat, size in itertools.product(range(1, args.repeats + 1), args.batches):
+                if time.monotonic() > deadline:
+                    print(f"left out at the deadline: {size}, pass {repeat}", flush=True)
+                    num_missing += 1
+                    continue
                 limit = new_token_limit(
                     args.max_total_tokens, args.context_length, plan.prompt_tokens, size
                 )
@@ -100,6 +105,7 @@ def run(args: argparse.Namespace) -> int:
                         continue
                     place = {"arm": engine.arm.name, "batch": size, "repeat": repeat}
                     record["windows"].append({**place, **window})
+                write_run(record, path)
             record["servers"] = [engine.measured for engine in engines]
             write_run(record, path)
         keep_logs(arms, Path(scratch), path.with_suffix(".log"))
