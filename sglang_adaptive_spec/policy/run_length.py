@@ -8,13 +8,14 @@ nothing. What was told decides, so ranks that are told alike run alike.
 
 from collections import deque
 from collections.abc import Hashable, Sequence
-from statistics import median
-from typing import Any
+from math import hypot, sqrt
+from statistics import fmean, median, stdev
+from typing import Any, NamedTuple
 
 from sglang_adaptive_spec.tiers import DecodeBatch, RoundTime
 
 LENGTHS = (1, 2, 4, 8)
-MIN_GAIN = 0.02  # that a longer run must bring
+MIN_GAIN = 0.02  # that a longer run must bring, beyond a standard error
 MAX_RUN_MS = 20.0  # tokens of a stream come no further apart, and a new request waits no longer
 KNOWN_ROUNDS = 4  # timed, before a length is believed; a choice
 WINDOW = 16  # rounds of a length
@@ -28,12 +29,19 @@ LOST_PER_DECODE = 1.5
 OUTLIER = 2.0  # times the median: counts as that
 
 
+class Known(NamedTuple):
+    """What a decode takes in runs of one length, in ms, and the standard error of that."""
+
+    ms: float
+    stderr: float
+
+
 class RunLengths:
     """Knows what runs take and chooses their length, by batch size in octaves."""
 
     def __init__(self) -> None:
         self._times_ms: dict[tuple[int, int], deque[float]] = {}  # per decode, by octave and length
-        self._ms: dict[tuple[int, int], float] = {}  # what is believed of those known by now
+        self._known: dict[tuple[int, int], Known] = {}  # of those timed often enough
         self._num_timed: dict[int, int] = {}  # by octave, since the last retry
         self._tokens = 0.0  # of requests, remembered
         self._ends = 0.0  # requests that left within them
@@ -54,12 +62,11 @@ class RunLengths:
         ]
         # The longest first: a look at zero steps sees at once what they can give.
         for length in reversed(fitting):
-            if (octave, length) not in self._ms:
+            if (octave, length) not in self._known:
                 return length
         best = fitting[0]
         for length in fitting[1:]:
-            gain = 1 - self._per_token(octave, length) / self._per_token(octave, best)
-            if gain >= MIN_GAIN:
+            if self._gain(octave, length, best) >= MIN_GAIN:
                 best = length
         return best
 
@@ -70,13 +77,15 @@ class RunLengths:
         times.append(round_time.ms / length)
         if len(times) >= KNOWN_ROUNDS:
             most = OUTLIER * median(times)
-            self._ms[octave, length] = sum(min(ms, most) for ms in times) / len(times)
+            usual = [ms for ms in times if ms <= most]  # half of them at least
+            ms = fmean(min(ms, most) for ms in times)
+            self._known[octave, length] = Known(ms, stdev(usual) / sqrt(len(usual)))
         num_timed = self._num_timed[octave] = self._num_timed.get(octave, 0) + 1
         if num_timed >= RETRY_ROUNDS:
             self._num_timed[octave] = 0
             for each in LENGTHS:
                 self._times_ms.pop((octave, each), None)
-                self._ms.pop((octave, each), None)
+                self._known.pop((octave, each), None)
 
     def saw(self, num_tokens: int) -> None:
         """Counts the tokens of a finished round."""
@@ -91,8 +100,8 @@ class RunLengths:
     def describe(self) -> dict[str, Any]:
         """Returns ms per decode by least batch size and length, for /server_info."""
         known: dict[str, dict[str, float]] = {}
-        for (octave, length), ms in sorted(self._ms.items()):
-            known.setdefault(str(2 ** (octave - 1)), {})[str(length)] = round(ms, 4)
+        for (octave, length), each in sorted(self._known.items()):
+            known.setdefault(str(2 ** (octave - 1)), {})[str(length)] = round(each.ms, 4)
         return {"ms_per_decode": known, "ends_per_token": round(self._end_share, 6)}
 
     @property
@@ -102,10 +111,21 @@ class RunLengths:
     def _bound_ms(self, octave: int, length: int, expected_ms: float) -> float:
         """Returns ms per decode, as known of this length, of another, or as expected."""
         known = (
-            self._ms[octave, each] for each in (length, *LENGTHS) if (octave, each) in self._ms
+            self._known[octave, each].ms
+            for each in (length, *LENGTHS)
+            if (octave, each) in self._known
         )
         return next(known, expected_ms)
 
-    def _per_token(self, octave: int, length: int) -> float:
-        lost = min(LOST_PER_DECODE * (length - 1) * self._end_share, 0.9)
-        return self._ms[octave, length] / (1 - lost)
+    def _gain(self, octave: int, longer: int, shorter: int) -> float:
+        """Returns the share of a token's time that longer runs save, less a standard error.
+
+        A length that wins by noise would only let tokens come in larger lumps.
+        """
+        mine, others = self._known[octave, longer], self._known[octave, shorter]
+        ratio = mine.ms / others.ms * self._kept(shorter) / self._kept(longer)
+        return 1 - ratio * (1 + hypot(mine.stderr / mine.ms, others.stderr / others.ms))
+
+    def _kept(self, length: int) -> float:
+        """Returns the share of decodes that are not lost to ends of requests."""
+        return 1 - min(LOST_PER_DECODE * (length - 1) * self._end_share, 0.9)
