@@ -35,6 +35,8 @@ from benchmarks.stats.provenance import (
 from benchmarks.studies import (
     backends,
     context,
+    flashinfer_verify,
+    never_below_none,
     overhead,
     penalties,
     rows,
@@ -156,6 +158,18 @@ CHECKS = {
             "transition-h200-shared.json",
         ),
         Check(transition_summary.check_transition, transition_summary.figure_table),
+    ),
+    "transition-smollm2-h100.json": Check(
+        functools.partial(transition_summary.check_transition, gpu="H100"),
+        transition_summary.figure_table,
+    ),
+    "never-below-none-h100.json": Check(
+        functools.partial(never_below_none.check_never_below_none, gpu="H100"),
+        never_below_none.figure_table,
+    ),
+    "flashinfer-verify-h100.json": Check(
+        functools.partial(flashinfer_verify.check_flashinfer_verify, gpu="H100"),
+        flashinfer_verify.figure_table,
     ),
     "defaults-h200.json": Check(defaults.check_defaults, defaults.figure_table),
     "defaults-start-h100.json": Check(defaults.check_starts, defaults.start_table),

@@ -108,18 +108,6 @@ def ratio_of_pairs(mine: Sequence[float], others: Sequence[float]) -> Ratio:
     return Ratio(value, statistics.stdev(logs) / math.sqrt(len(logs)), len(logs) - 1)
 
 
-def ratio_of_means(mine: Sequence[float], others: Sequence[float]) -> Ratio:
-    """Returns the ratio of the means of two samples that were not taken in turns."""
-    value = statistics.fmean(mine) / statistics.fmean(others)
-    if min(len(mine), len(others)) < 2:
-        return exact(value)
-    errors = [
-        statistics.stdev(each) / math.sqrt(len(each)) / statistics.fmean(each)
-        for each in (mine, others)
-    ]
-    return Ratio(value, math.hypot(*errors), len(mine) + len(others) - 2)
-
-
 def lowest(claim: str, ratios: Sequence[tuple[str, Ratio]], limit: float) -> Figure:
     """Returns the figure of the worst of several ratios: a miss, else one that is not known."""
     found = [Figure(f"{claim} ({name})", ratio, limit) for name, ratio in ratios]

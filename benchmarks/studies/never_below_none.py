@@ -11,8 +11,8 @@ On the machine with the H200, from the project's root (T as in studies/transitio
     python3 -m benchmarks.studies.never_below_none run --target T --model smollm2 \\
         --git-sha SHA --out $OUT --tag smollm2
     python3 -m benchmarks.studies.never_below_none merge runs/never-below-none-*.json \\
-        --text benchmarks/results/current/transition-h200.json \\
-        --result benchmarks/results/current/never-below-none-h200.json
+        --text benchmarks/results/current/transition-smollm2-h100.json \\
+        --result benchmarks/results/current/never-below-none-h100.json
 """
 
 import argparse
@@ -41,7 +41,7 @@ from benchmarks.lab.run_files import (
 )
 from benchmarks.lab.settings import PYTHON_TREE, add_fleet_flags, fleet_plan, numbers
 from benchmarks.lab.visits import PROMPT_SEED
-from benchmarks.stats.differences import differences, keys
+from benchmarks.stats.differences import GPU, differences, keys, measured_on
 from benchmarks.stats.figures import HEADER, Figure, Ratio, ratio_of_pairs
 from benchmarks.stats.provenance import check_same_code
 from benchmarks.stats.tables import table
@@ -218,14 +218,14 @@ def figure_table(result: Raw) -> str:
     return "\n".join((table(HEADER, [each.row() for each in figures]), table(head, rows)))
 
 
-def check_never_below_none(result: Raw) -> list[str]:
+def check_never_below_none(result: Raw, gpu: str = GPU) -> list[str]:
     """Returns what is wrong with the shape or the figures of a result."""
     wanted = {"provenance", "zero_over_none", "decodes", "gap_p99_ms", "text", "raw"}
     problems = keys("file", result, wanted)
     if problems:
         return problems
     again = build_result(result["provenance"], result["raw"], result["text"])
-    return differences(result, again, "")
+    return [*measured_on(result["provenance"], gpu), *differences(result, again, "")]
 
 
 def merge(args: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ from benchmarks.studies.never_below_none import (
 
 MS = 1_000_000
 SIZE = 4
+ORIGIN = {"git_sha": "a", "gpu": "NVIDIA H200"}
 
 
 def rounds(num_rounds: int, ms: float, decodes: int = 1) -> list[list[Any]]:
@@ -66,7 +67,7 @@ def record(model: str, ratio: float) -> dict[str, Any]:
 
 def test_ratios_are_of_pairs_by_model_and_batch() -> None:
     records = [record("8b", 0.995), record("smollm2", 0.5)]
-    result = build_result({"git_sha": "a"}, records, {"mixed-text": {"2": {"none": 1.0}}})
+    result = build_result(ORIGIN, records, {"mixed-text": {"2": {"none": 1.0}}})
     assert result["zero_over_none"]["8b"]["16"]["ratio"] == pytest.approx(0.995)
     assert result["zero_over_none"]["smollm2"]["16"]["ratio"] == pytest.approx(0.5)
     assert result["decodes"]["8b"]["16"] == {"4": 300}

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.stats.differences import Gap, differences, gaps, keys, measured_on
+from benchmarks.stats.differences import GPU, Gap, differences, gaps, keys, measured_on
 from benchmarks.stats.figures import HEADER, Figure, Ratio, exact
 from benchmarks.stats.provenance import check_same_code
 from benchmarks.stats.tables import table
@@ -35,7 +35,7 @@ CELL_KEYS = {"concurrency", "workload", "phases", "tokens_per_s", "stderr", "raw
 PASS_KEYS = ("repeat", "phases")
 MIN_REPEATS = 3
 # Limits, from the issue that asked for the goodput policy.
-OVER_ORACLE, OVER_BEST_STATIC, OVER_BUILTIN = 0.97, 1.0, 1.0
+OVER_ORACLE, OVER_BEST_STATIC, OVER_BUILTIN, OVER_NONE = 0.97, 1.0, 1.0, 1.0
 # Where knowing the phases is worth this much, so much of it is to be had.
 WORTHWHILE, OVER_BEST_STATIC_THERE = 1.15, 1.12
 MAX_STDERR = 0.005
@@ -110,12 +110,12 @@ def oracle(cell: Raw) -> float:
     return statistics.harmonic_mean(best)
 
 
-def check_transition(result: Raw) -> list[str]:
+def check_transition(result: Raw, gpu: str = GPU) -> list[str]:
     """Returns what is wrong with the shape or the figures of the result."""
     problems = keys("file", result, {"provenance", "cells"})
     if problems:
         return problems
-    problems += measured_on(result["provenance"])
+    problems += measured_on(result["provenance"], gpu)
     there = {f"{cell['concurrency']} {cell['workload']}": cell for cell in result["cells"]}
     problems += gaps("cells", there, CELLS)
     for where, cell in there.items():
@@ -165,6 +165,9 @@ def figures(result: Raw) -> list[Figure]:
                 OVER_BUILTIN,
             ),
         ]
+        if static != "none" and "none" in cell["raw"]:
+            rate = cell["tokens_per_s"]["none"]
+            made.append(Figure(f"{where}: goodput / none", _over(cell, rate, "none"), OVER_NONE))
     errors = [error for cell in result["cells"] for error in cell["stderr"].values() if error]
     worst = exact(max(errors, default=float("inf")))
     return [*made, Figure("highest standard error of an arm's mean", worst, MAX_STDERR, True)]
