@@ -26,6 +26,7 @@ PLUGINS = {
     "bench_inject": "benchmarks.inject.inject_plugin:register",
     "bench_rank_log": "benchmarks.inject.rank_log_plugin:register",
     "bench_plant": "benchmarks.inject.plant_plugin:register",
+    "bench_delay": "benchmarks.inject.delay_plugin:register",
     "bench_plan": "benchmarks.inject.plan_plugin:register",
 }
 POLL_S = 0.05

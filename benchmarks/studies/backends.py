@@ -37,6 +37,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.inject.delay_plugin import DELAY_ENV
 from benchmarks.inject.plant_plugin import FAULT_ENV
 from benchmarks.lab.arms import OURS, Arm, add_before, earlier, is_earlier, static
 from benchmarks.lab.fleet import Engine, in_parallel, keep_logs, serving_fleet
@@ -130,6 +131,8 @@ SETTINGS = {
     ),
     "plan-stream": Setting((), environment={"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}),
     PLANTED: Setting((), environment={FAULT_ENV: "1"}),
+    # The GPU lags by a forward and more, so that plans are made well ahead of their use.
+    "slow-gpu": Setting((), environment={DELAY_ENV: "10"}),
 }
 
 
@@ -212,7 +215,7 @@ CASES = {
         ),
         *(
             Case(backend, False, has_trees=False, family="llama", setting=name)
-            for backend in ("", "triton", "intel_amx")
+            for backend in ("", "flashinfer", "triton", "intel_amx")
             for name in SETTINGS
         ),
     )

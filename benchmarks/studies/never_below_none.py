@@ -3,7 +3,9 @@
 Two servers alive together, `none` and `zero`: ours by default, whose policy is kept at zero steps
 and chooses only how many decodes a round runs. Windows of the two take turns. Between two tokens of
 a stream lies the time from one round's result to the next, or none within a run. `text` is taken
-from a result of studies/transition with the SmolLM2 pair, where the policy chooses all.
+from a result of studies/transition with the SmolLM2 pair, where the policy chooses all. With
+`--before` two more have zero steps alone, so that a round runs one decode: ours (`single`) and an
+earlier commit's (`before`).
 
 On the machine with the H200, from the project's root (T as in studies/transition; 150 s each):
 
@@ -23,11 +25,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.inject.engine import STEPS
-from benchmarks.lab.arms import OURS, Arm
+from benchmarks.lab.arms import OURS, Arm, add_before, earlier
 from benchmarks.lab.fleet import Visit, keep_logs, new_token_limit, serving_fleet, visit_rounds
 from benchmarks.lab.load import SKIPPED_ROUNDS, decodes_of, full_run
 from benchmarks.lab.models import prompt_ids
@@ -46,7 +49,8 @@ from benchmarks.stats.figures import HEADER, Figure, Ratio, ratio_of_pairs
 from benchmarks.stats.provenance import check_same_code
 from benchmarks.stats.tables import table
 
-NONE, ZERO = "none", "zero"
+NONE, ZERO, SINGLE, BEFORE = "none", "zero", "single", "before"
+ZERO_STEPS_ALONE = {"policy": "goodput", "1": {"candidate_steps": [0]}}
 ACCEPTANCE = "0.3"  # of drafts that nobody proposes
 MAX_TOTAL_TOKENS = 65536
 LEAST_SMALL, LEAST_LARGE, SMALL_BATCH = 0.99, 0.98, 40  # of none, by batch size
@@ -64,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--settle-s", type=float, default=1.0, help="before a window [1.0]")
     run_.add_argument("--window-s", type=float, default=1.0)
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
+    add_before(run_)
     run_.set_defaults(repeats=3)
     add_merge(commands)
     merge_ = commands.choices["merge"]
@@ -71,12 +76,21 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def arms_of(before: str | None) -> list[Arm]:
+    """Returns the arms; those of one decode a round only beside an earlier commit."""
+    arms = [Arm(NONE, environment=PYTHON_TREE), Arm(ZERO, OURS, environment=PYTHON_TREE)]
+    single = Arm(SINGLE, OURS, ZERO_STEPS_ALONE, environment=PYTHON_TREE)
+    for arm in earlier(single, before):
+        arms += [single, replace(arm, name=BEFORE)]
+    return arms
+
+
 def run(args: argparse.Namespace) -> int:
     """Measures every batch size; returns 1 if a window is missing."""
     deadline = time.monotonic() + args.deadline
     record, path = begin_run(args, "never-below-none")
     record |= {"model": args.model, "windows": [], "servers": []}
-    arms = [Arm(NONE, environment=PYTHON_TREE), Arm(ZERO, OURS, environment=PYTHON_TREE)]
+    arms = arms_of(args.before)
     num_missing = 0
     with tempfile.TemporaryDirectory(prefix="zero-bench-") as scratch:
         plan = fleet_plan(args, Path(scratch))
@@ -92,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
                     args.max_total_tokens, args.context_length, plan.prompt_tokens, size
                 )
                 for engine in engines if repeat % 2 else reversed(engines):
-                    policy = f"{STEPS}0" if engine.arm.is_ours else "own"
+                    policy = f"{STEPS}0" if engine.arm.name == ZERO else "own"
                     wanted = Visit(
                         ACCEPTANCE, size, repeat, args.settle_s, args.window_s, policy=policy
                     )
@@ -155,11 +169,11 @@ def of(record: Raw, arm: str, size: int | str) -> list[Raw]:
     ]
 
 
-def over_none(record: Raw, size: int | str) -> Ratio:
-    """Returns tokens/s of zero steps over those of no speculation, window by window."""
+def over(record: Raw, size: int | str, arm: str, other: str) -> Ratio:
+    """Returns tokens/s of an arm over those of another, window by window."""
     mine, others = (
-        [each["num_tokens"] / each["seconds"] for each in of(record, arm, size)]
-        for arm in (ZERO, NONE)
+        [each["num_tokens"] / each["seconds"] for each in of(record, name, size)]
+        for name in (arm, other)
     )
     pairs = min(len(mine), len(others))
     return ratio_of_pairs(mine[:pairs], others[:pairs])
@@ -168,17 +182,15 @@ def over_none(record: Raw, size: int | str) -> Ratio:
 def build_result(origin: Raw, records: Sequence[Raw], text: Raw) -> dict[str, Any]:
     """Returns the result file."""
     kept = [{name: record[name] for name in ("model", "windows", "servers")} for record in records]
-    zero: dict[str, Any] = {record["model"]: {} for record in kept}
-    decodes: dict[str, Any] = {record["model"]: {} for record in kept}
-    gaps: dict[str, Any] = {record["model"]: {} for record in kept}
+    zero, single, decodes, gaps = (
+        {record["model"]: dict[str, Any]() for record in kept} for _ in range(4)
+    )
     for record in kept:
         model = record["model"]
         for size in dict.fromkeys(str(each["batch"]) for each in record["windows"]):
-            ratio = over_none(record, size)
-            zero[model][size] = {
-                "ratio": round(ratio.value, 4),
-                "interval": [round(end, 4) for end in ratio.interval],
-            }
+            zero[model][size] = stated(over(record, size, ZERO, NONE))
+            if of(record, BEFORE, size):
+                single[model][size] = stated(over(record, size, SINGLE, BEFORE))
             rounds: Counter[str] = Counter()
             for each in of(record, ZERO, size):
                 rounds.update(each["decodes"])
@@ -187,10 +199,19 @@ def build_result(origin: Raw, records: Sequence[Raw], text: Raw) -> dict[str, An
     return {
         "provenance": dict(origin),
         "zero_over_none": zero,
+        "single_over_before": single,
         "decodes": decodes,
         "gap_p99_ms": gaps,
         "text": dict(text),
         "raw": kept,
+    }
+
+
+def stated(ratio: Ratio) -> dict[str, Any]:
+    """Returns a ratio as the file has it."""
+    return {
+        "ratio": round(ratio.value, 4),
+        "interval": [round(end, 4) for end in ratio.interval],
     }
 
 
@@ -211,7 +232,10 @@ def figure_table(result: Raw) -> str:
         for size, cell in result["zero_over_none"][model].items():
             limit = LEAST_SMALL if int(size) <= SMALL_BATCH else LEAST_LARGE
             claim = f"{model}, batch {size}: zero steps over none"
-            figures.append(Figure(claim, over_none(record, size), limit))
+            figures.append(Figure(claim, over(record, size, ZERO, NONE), limit))
+            if size in result["single_over_before"][model]:
+                claim = f"{model}, batch {size}: one decode a round over before"
+                figures.append(Figure(claim, over(record, size, SINGLE, BEFORE), 1.0))
             gap, runs = result["gap_p99_ms"][model][size], result["decodes"][model][size]
             rows.append((model, size, cell["ratio"], runs, gap[ZERO], gap[NONE]))
     head = ("model", "batch", "over none", "decodes: rounds", "gap p99 ms", "of none")
@@ -220,7 +244,8 @@ def figure_table(result: Raw) -> str:
 
 def check_never_below_none(result: Raw, gpu: str = GPU) -> list[str]:
     """Returns what is wrong with the shape or the figures of a result."""
-    wanted = {"provenance", "zero_over_none", "decodes", "gap_p99_ms", "text", "raw"}
+    wanted = {"provenance", "zero_over_none", "single_over_before", "decodes", "gap_p99_ms"}
+    wanted |= {"text", "raw"}
     problems = keys("file", result, wanted)
     if problems:
         return problems

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.inject.delay_plugin import DELAY_ENV
 from benchmarks.inject.plant_plugin import FAULT_ENV
 from benchmarks.lab.load import Round
 from benchmarks.lab.settings import fleet_plan
@@ -98,6 +99,12 @@ def test_a_planted_fault_must_harm_texts_and_any_other_setting_must_not(
     assert found.verdict == verdict
     environments = [arm.environment or {} for arm in CASES[name].arms()]
     assert [FAULT_ENV in each for each in environments] == [setting == "planted-fault"] * 3
+
+
+def test_the_gpu_is_slow_for_every_arm() -> None:
+    arms = CASES["flashinfer-llama-slow-gpu"].arms()
+    assert all(float((arm.environment or {})[DELAY_ENV]) > 0 for arm in arms)
+    assert all("flashinfer" in arm.extra for arm in arms)
 
 
 def test_two_ranks_are_asked_of_every_arm() -> None:

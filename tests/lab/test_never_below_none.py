@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from benchmarks.studies.never_below_none import (
+    BEFORE,
     NONE,
+    SINGLE,
     ZERO,
+    arms_of,
     build_result,
     check_never_below_none,
     figure_table,
@@ -63,6 +66,28 @@ def record(model: str, ratio: float) -> dict[str, Any]:
             window = {"num_tokens": 1600, "seconds": seconds, "decodes": {"4": 100}}
             windows.append({**place, **window, "gaps_ms": [10.0 * seconds] * 99})
     return {"model": model, "windows": windows, "servers": []}
+
+
+def test_one_decode_a_round_is_served_beside_an_earlier_commit(tmp_path: Path) -> None:
+    for name in ("sglang_adaptive_spec", "benchmarks/inject"):
+        (tmp_path / name).mkdir(parents=True)
+    assert [arm.name for arm in arms_of(None)] == [NONE, ZERO]
+    *_, single, before = arms_of(f"abc={tmp_path}")
+    assert (single.name, before.name) == (SINGLE, BEFORE)
+    assert single.config == before.config
+    assert str(tmp_path) in (before.environment or {})["PYTHONPATH"]
+
+
+def test_one_decode_a_round_is_compared_with_before() -> None:
+    both = record("8b", 0.995)
+    for each in [each for each in both["windows"] if each["arm"] != NONE]:
+        seconds = each["seconds"]
+        both["windows"] += [{**each, "arm": SINGLE, "seconds": seconds}]
+        both["windows"] += [{**each, "arm": BEFORE, "seconds": seconds * 1.25}]
+    result = build_result(ORIGIN, [both], {})
+    assert result["single_over_before"]["8b"]["16"]["ratio"] == pytest.approx(1.25)
+    assert check_never_below_none(result) == []
+    assert "one decode a round over before" in figure_table(result)
 
 
 def test_ratios_are_of_pairs_by_model_and_batch() -> None:
