@@ -315,7 +315,7 @@ goodput_configs = st.builds(
     st.just("goodput"),
     st.dictionaries(bounds, limits, min_size=1, max_size=4),
     st.floats(0, exclude_min=True, allow_infinity=False),
-)
+).filter(lambda config: config.tiers != (chain_tier(0),))
 configs = ema_configs | goodput_configs
 
 

@@ -69,6 +69,14 @@ def test_trees_are_not_recorded_and_not_averaged(load):
         load(f"{{{slot}}}")
 
 
+def test_zero_steps_alone_leave_goodput_nothing_to_choose(load):
+    slots = '"1": {"candidate_steps": [0]}, "9": {"candidate_steps": [0]}'
+    with pytest.raises(ConfigError, match="zero steps alone"):
+        load(f'{{"policy": "goodput", {slots}}}')
+    assert load(f"{{{slots}}}").policy == "ema"  # as SGLang reads such a file
+    load(f'{{"policy": "goodput", {slots}, "17": {{"candidate_tiers": [[1, 2, 3]]}}}}')
+
+
 # Two chains, and trees of 3 and of 5 steps; the narrowest tree of 3 steps is 3-2-6.
 MIXED = (
     '{"policy": "goodput", "1": {"candidate_steps": [1, 3], "candidate_tiers": [[5, 4, 8]]}, '

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 STEPS = "steps-"  # begins a command's policy that keeps to one depth
+SINGLE = "single"  # the policy that keeps to zero steps and one decode a round
 
 
 class Calls(NamedTuple):
@@ -25,10 +26,13 @@ class Calls(NamedTuple):
 class ForcedPolicy:
     """Overrides the choice of a policy: all reachable tiers in turn, or one depth."""
 
-    def __init__(self, policy: Any, num_steps: int | None = None) -> None:
-        """Takes whose choice it is, and the depth; None: all tiers."""
+    def __init__(
+        self, policy: Any, num_steps: int | None = None, num_decodes: int | None = None
+    ) -> None:
+        """Takes whose choice it is, depth and decodes; None: all tiers, as many as the policy's."""
         self._policy = policy
         self._num_steps = num_steps
+        self._num_decodes = num_decodes
         self._turn = itertools.count()
 
     def choose(self, batch: Any) -> Any:
@@ -38,6 +42,13 @@ class ForcedPolicy:
             return next(tier for tier in reachable if tier.num_steps == self._num_steps)
         cycle = alternation(reachable)
         return cycle[next(self._turn) % len(cycle)]
+
+    def run_length(self, batch: Any) -> int:
+        """Returns the decodes of a zero-step round."""
+        if self._num_decodes is not None:
+            return self._num_decodes
+        length: int = self._policy.run_length(batch)
+        return length
 
     def is_probe(self, _tier: Any) -> bool:
         """Returns False: what is forced is no look of the policy's."""
@@ -129,6 +140,8 @@ class Engine:
         elif policy.startswith(STEPS):
             depth = int(policy.removeprefix(STEPS))
             self._ours.policy = ForcedPolicy(self._own_policy, depth)
+        elif policy == SINGLE:
+            self._ours.policy = ForcedPolicy(self._own_policy, num_steps=0, num_decodes=1)
         else:
             assert policy == "alternate", policy
             self._ours.policy = ForcedPolicy(self._own_policy)

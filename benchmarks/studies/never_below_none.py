@@ -4,8 +4,8 @@ Two servers alive together, `none` and `zero`: ours by default, whose policy is 
 and chooses only how many decodes a round runs. Windows of the two take turns. Between two tokens of
 a stream lies the time from one round's result to the next, or none within a run. `text` is taken
 from a result of studies/transition with the SmolLM2 pair, where the policy chooses all. With
-`--before` two more have zero steps alone, so that a round runs one decode: ours (`single`) and an
-earlier commit's (`before`).
+`--before` rounds of one decode are compared, too: ours (`single`) and an earlier commit's
+(`before`).
 
 On the machine with the H200, from the project's root (T as in studies/transition; 150 s each):
 
@@ -29,7 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.inject.engine import STEPS
+from benchmarks.inject.engine import SINGLE, STEPS
 from benchmarks.lab.arms import OURS, Arm, add_before, earlier
 from benchmarks.lab.fleet import Visit, keep_logs, new_token_limit, serving_fleet, visit_rounds
 from benchmarks.lab.load import SKIPPED_ROUNDS, decodes_of, full_run
@@ -49,8 +49,7 @@ from benchmarks.stats.figures import HEADER, Figure, Ratio, ratio_of_pairs
 from benchmarks.stats.provenance import check_same_code
 from benchmarks.stats.tables import table
 
-NONE, ZERO, SINGLE, BEFORE = "none", "zero", "single", "before"
-ZERO_STEPS_ALONE = {"policy": "goodput", "1": {"candidate_steps": [0]}}
+NONE, ZERO, BEFORE = "none", "zero", "before"
 ACCEPTANCE = "0.3"  # of drafts that nobody proposes
 MAX_TOTAL_TOKENS = 65536
 LEAST_SMALL, LEAST_LARGE, SMALL_BATCH = 0.99, 0.98, 40  # of none, by batch size
@@ -77,12 +76,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def arms_of(before: str | None) -> list[Arm]:
-    """Returns the arms; those of one decode a round only beside an earlier commit."""
-    arms = [Arm(NONE, environment=PYTHON_TREE), Arm(ZERO, OURS, environment=PYTHON_TREE)]
-    single = Arm(SINGLE, OURS, ZERO_STEPS_ALONE, environment=PYTHON_TREE)
-    for arm in earlier(single, before):
-        arms += [single, replace(arm, name=BEFORE)]
-    return arms
+    """Returns the servers; the last only where an earlier commit is named."""
+    none, zero = Arm(NONE, environment=PYTHON_TREE), Arm(ZERO, OURS, environment=PYTHON_TREE)
+    return [none, zero, *(replace(arm, name=BEFORE) for arm in earlier(zero, before))]
+
+
+def visits_of(arms: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Returns what is measured in turn: what windows are called, the server, its policy."""
+    visits = [(NONE, NONE, "own"), (ZERO, ZERO, f"{STEPS}0")]
+    if BEFORE in arms:
+        visits += [(SINGLE, ZERO, SINGLE), (BEFORE, BEFORE, SINGLE)]
+    return [visit for visit in visits if visit[1] in arms]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -96,6 +100,8 @@ def run(args: argparse.Namespace) -> int:
         plan = fleet_plan(args, Path(scratch))
         prompts = prompt_ids(max(args.batches), plan.prompt_tokens, PROMPT_SEED)
         with serving_fleet(arms, plan, deadline, at_once=True, ours_too=True) as engines:
+            by_name = {engine.arm.name: engine for engine in engines}
+            visits = visits_of(list(by_name))
             # Every batch size once before any twice: at the deadline all have as many pairs.
             for repeat, size in itertools.product(range(1, args.repeats + 1), args.batches):
                 if time.monotonic() > deadline:
@@ -105,8 +111,8 @@ def run(args: argparse.Namespace) -> int:
                 limit = new_token_limit(
                     args.max_total_tokens, args.context_length, plan.prompt_tokens, size
                 )
-                for engine in engines if repeat % 2 else reversed(engines):
-                    policy = f"{STEPS}0" if engine.arm.name == ZERO else "own"
+                for name, server, policy in visits if repeat % 2 else reversed(visits):
+                    engine = by_name[server]
                     wanted = Visit(
                         ACCEPTANCE, size, repeat, args.settle_s, args.window_s, policy=policy
                     )
@@ -114,10 +120,10 @@ def run(args: argparse.Namespace) -> int:
                         rounds, _ = visit_rounds(engine, wanted, prompts[:size], limit)
                         window = window_of(rounds, size, args.settle_s)
                     except (RuntimeError, ValueError, OSError) as error:
-                        print(f"{engine.arm.name} {size}: {error}", flush=True)
+                        print(f"{name} {size}: {error}", flush=True)
                         num_missing += 1
                         continue
-                    place = {"arm": engine.arm.name, "batch": size, "repeat": repeat}
+                    place = {"arm": name, "batch": size, "repeat": repeat}
                     record["windows"].append({**place, **window})
                 write_run(record, path)
             record["servers"] = [engine.measured for engine in engines]

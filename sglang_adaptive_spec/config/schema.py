@@ -209,6 +209,14 @@ def parse_config(source: str, text: bytes) -> AdaptiveConfig:
             "record with chains, or trees without record",
             "remove one of the two",
         )
+    depths = {tier.num_steps for slot in merged.values() for tier in slot.tiers}
+    if depths == {0} and keys.policy == "goodput":
+        raise config_error(
+            source,
+            "every slot has zero steps alone, so that nothing is left to choose",
+            "a step count above 0 in some slot",
+            "add one to a slot's candidate_steps, or serve without --speculative-algorithm",
+        )
     budget = keys.memory_budget_gb
     return AdaptiveConfig(
         source,

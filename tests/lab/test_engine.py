@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.inject.engine import Calls, Engine, ForcedPolicy, Stopwatch, alternation
+from benchmarks.inject.engine import SINGLE, Calls, Engine, ForcedPolicy, Stopwatch, alternation
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.tiers import DecodeBatch, Tier, chain_tier
@@ -112,6 +112,18 @@ def test_a_command_sets_acceptance_and_policy_and_the_next_takes_them_back(
     engine.obey(command(accept_length=3.5))
     assert host_switch.SIMULATE_ACC_LEN == 3.5
     assert controller.policy is own
+
+
+def test_one_decode_a_round_can_be_asked_for_also_of_who_knows_no_runs(
+    host_switch: types.SimpleNamespace,
+) -> None:
+    controller = SmallController()
+    engine = Engine(
+        types.SimpleNamespace(draft_worker=types.SimpleNamespace(controller=controller))
+    )
+    engine.obey(command(policy=SINGLE))
+    assert controller.policy.choose(batch_of(8)) == TIERS[0]
+    assert controller.policy.run_length(batch_of(8)) == 1
 
 
 def test_timing_is_reported_by_the_command_that_ends_it(

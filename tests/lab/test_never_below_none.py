@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.inject.engine import SINGLE
 from benchmarks.studies.never_below_none import (
     BEFORE,
     NONE,
-    SINGLE,
     ZERO,
     arms_of,
     build_result,
@@ -17,6 +17,7 @@ from benchmarks.studies.never_below_none import (
     figure_table,
     gap_p99_ms,
     text_of,
+    visits_of,
     window_of,
 )
 
@@ -72,10 +73,13 @@ def test_one_decode_a_round_is_served_beside_an_earlier_commit(tmp_path: Path) -
     for name in ("sglang_adaptive_spec", "benchmarks/inject"):
         (tmp_path / name).mkdir(parents=True)
     assert [arm.name for arm in arms_of(None)] == [NONE, ZERO]
-    *_, single, before = arms_of(f"abc={tmp_path}")
-    assert (single.name, before.name) == (SINGLE, BEFORE)
-    assert single.config == before.config
-    assert str(tmp_path) in (before.environment or {})["PYTHONPATH"]
+    servers = arms_of(f"abc={tmp_path}")
+    assert [arm.name for arm in servers] == [NONE, ZERO, BEFORE]
+    assert str(tmp_path) in (servers[-1].environment or {})["PYTHONPATH"]
+    visits = visits_of([arm.name for arm in servers])
+    assert [name for name, _, _ in visits] == [NONE, ZERO, SINGLE, BEFORE]
+    assert visits[2][1:] == (ZERO, SINGLE)
+    assert [name for name, _, _ in visits_of([NONE, ZERO])] == [NONE, ZERO]
 
 
 def test_one_decode_a_round_is_compared_with_before() -> None:
