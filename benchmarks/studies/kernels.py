@@ -1,6 +1,7 @@
 """What the GPU ran, kernel by kernel, from a trace of torch's profiler."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from benchmarks.stats.tables import table
 from benchmarks.studies.defaults.stalls import ON_GPU, Event, spans
@@ -43,7 +44,7 @@ def difference_table(mine: Times, others: Times, arms: Sequence[str]) -> str:
     names = {*mine, *others}
     more = {name: _us(mine, name) - _us(others, name) for name in names}
     most = sorted(names, key=lambda name: -more[name])[:MOST_SHOWN]
-    rows = [("all", *_sums(mine), *_sums(others), sum(more.values()))]
+    rows: list[tuple[Any, ...]] = [("all", *_sums(mine), *_sums(others), sum(more.values()))]
     rows += [
         (name, *mine.get(name, NOTHING), *others.get(name, NOTHING), more[name]) for name in most
     ]
