@@ -1,6 +1,6 @@
-"""The command line: `sglang-adaptive-spec check|simulate`. It parses and prints.
+"""The command line: `sglang-adaptive-spec check|explain|simulate`. It parses and prints.
 
-The work is in host/ and simulate/.
+The work is in host/, explain/ and simulate/.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from typing import Any
 
 from sglang_adaptive_spec.contract.check import contract_report
 from sglang_adaptive_spec.contract.versions import SUPPORTED, versions_report
+from sglang_adaptive_spec.explain.source import Source, example, of_file, of_server
+from sglang_adaptive_spec.explain.text import as_data, render
 from sglang_adaptive_spec.simulate.command import Question, simulate
 from sglang_adaptive_spec.simulate.regret import WorkloadReport
 
+EXAMPLE_BATCH, EXAMPLE_ACCEPTANCE = 16, 0.7
 TABLE_HEAD = "policy       tokens/s of oracle  switches  probing    lost  rounds by steps"
 
 
@@ -75,13 +78,38 @@ def render_simulation(reports: Sequence[WorkloadReport], origin: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit status."""
     arguments = _parser().parse_args(argv)
-    return _simulate(arguments) if arguments.verb == "simulate" else _check(arguments)
+    verbs = {"check": _check, "explain": _explain, "simulate": _simulate}
+    return verbs[arguments.verb](arguments)
 
 
 def _check(arguments: argparse.Namespace) -> int:
     result = check()
     print(json.dumps(result, indent=2) if arguments.json else render_check(result))
     return 0 if result["ok"] else 1
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    try:
+        source = _source(arguments)
+        now = source.now
+        size = arguments.batch or (now.batch_size if now else EXAMPLE_BATCH)
+        acceptance = arguments.acceptance
+        if acceptance is None:
+            acceptance = round(now.acceptance, 2) if now else EXAMPLE_ACCEPTANCE
+        data = as_data(source, size, acceptance)
+    except ValueError as error:  # names what is wrong and how to fix it
+        print(error, file=sys.stderr)
+        return 1
+    print(json.dumps(data, indent=2) if arguments.json else render(data, source))
+    return 0
+
+
+def _source(arguments: argparse.Namespace) -> Source:
+    if arguments.server is not None:
+        return of_server(arguments.server, arguments.context, arguments.api_key)
+    if arguments.costs is not None:
+        return of_file(arguments.costs, arguments.context)
+    return example(arguments.context)
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
@@ -115,8 +143,45 @@ def _parser() -> argparse.ArgumentParser:
         "check", help="report versions and check every SGLang symbol that the plugin uses"
     )
     verb.add_argument("--json", action="store_true", help="print JSON")
+    _add_explain(verbs)
     _add_simulate(verbs)
     return parser
+
+
+def _add_explain(verbs: Any) -> None:
+    verb = verbs.add_parser(
+        "explain", help="say which tier pays for a batch and an acceptance, and from which on any"
+    )
+    where = verb.add_mutually_exclusive_group()
+    where.add_argument("--server", metavar="URL", help="a server of ADAPTIVE_EAGLE")
+    where.add_argument(
+        "--costs", type=Path, metavar="FILE", help="a cost cache; default: an H200 as an example"
+    )
+    verb.add_argument("--api-key", metavar="KEY", help="the server's")
+    verb.add_argument(
+        "--context", type=_positive, metavar="TOKENS", help="of a request; default: as it is now"
+    )
+    verb.add_argument("--batch", type=_positive, metavar="REQUESTS", help="of the equation")
+    verb.add_argument(
+        "--acceptance", type=_chance, metavar="CHANCE", help="of the equation, 0 to below 1"
+    )
+    verb.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text} is no whole number above 0")
+    return int(text)
+
+
+def _chance(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number from 0 to below 1, such as 0.7")
+    return value
 
 
 def _add_simulate(verbs: Any) -> None:

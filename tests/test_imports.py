@@ -38,6 +38,7 @@ FLOORS = (
     "host.registration",
     "plugin",
     "simulate",
+    "explain",
     "cli",
     "__main__",
 )

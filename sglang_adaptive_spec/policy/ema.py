@@ -149,7 +149,7 @@ class EmaPolicy(SimplePolicy):
 
     def state(self, _newest: DecodeBatch) -> dict[str, Any]:
         """Returns its slots for /server_info."""
-        unknown = dict.fromkeys(("decisions", "acceptance", "costs"))
+        unknown = dict.fromkeys(("decisions", "acceptance", "costs", "cost_table"))
         return {"slots": self.describe(), "num_stale": self.num_stale, **unknown}
 
     def describe(self) -> dict[str, dict[str, Any]]:

@@ -200,6 +200,7 @@ class GoodputPolicy:
             "runs": self.runs.describe(),
             "acceptance": self.acceptance.describe(),
             "costs": self.costs.describe(newest.size, newest.context_tokens),
+            "cost_table": self.costs.snapshot(),
         }
 
     def _note_change(self, requests: tuple[Hashable, ...]) -> None:

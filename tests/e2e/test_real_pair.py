@@ -1,10 +1,12 @@
 """The pair of the demo, SmolLM2 and its EAGLE-3 head: by default, and with the host's policy."""
 
+import json
 import re
 from typing import Any
 
 import pytest
 
+from sglang_adaptive_spec.cli import main
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import ALGORITHM, PAIR, PAIR_DRAFT
 from tests.e2e.server import Launch, Server
@@ -90,6 +92,23 @@ def test_the_default_weighs_what_it_measured(fleet: Fleet, launch: Launch) -> No
     timed = spec["timed_rounds"].values()
     assert sum(each["num_rounds"] for each in timed) >= sum(spec["rounds"].values()) / 2
     assert sum(each["expected_tokens"] for each in timed) > 0
+
+
+@pytest.mark.parametrize("launch", [DEFAULT], ids=str)
+def test_explain_says_of_a_server_what_its_policy_knows(
+    fleet: Fleet, launch: Launch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = observed(fleet, launch)["adaptive_spec"]
+    costs = spec["costs"]
+    context = str(max(costs["context_tokens"], 1))
+    capsys.readouterr()
+    url = fleet.use(launch).url("")
+    assert main(["explain", "--server", url, "--context", context, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    (alone,) = (row for row in data["batch_sizes"] if row["batch_size"] == costs["batch_size"])
+    assert alone["round_ms"] == pytest.approx(costs["round_ms"], rel=0.02)
+    assert data["now"]["acceptance"] == spec["acceptance"]["survival"][0]
+    assert {cell["tier"] for cell in alone["pays"].values()} <= set(spec["rounds"])
 
 
 @pytest.mark.parametrize("launch", [CONSERVATIVE], ids=str)

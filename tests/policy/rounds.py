@@ -73,6 +73,9 @@ class KnownCosts:
     def observe(self, round_time: RoundTime) -> None:
         """Knows already."""
 
+    def snapshot(self) -> dict[str, Any]:
+        return {}
+
     def describe(self, batch_size: int, context_tokens: int) -> dict[str, Any]:
         return {}
 

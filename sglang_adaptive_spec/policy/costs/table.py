@@ -163,6 +163,11 @@ class CostTable:
         """Returns whether ``tier`` was measured at start-up."""
         return bool(self._state.seeds[self._idx[tier]])
 
+    @property
+    def measured_sizes(self) -> list[int]:
+        """The batch sizes measured at start-up, ascending."""
+        return sorted({point[0] for points in self._state.seeds for point in points})
+
     def out_of_order(self) -> list[tuple[Tier, int]]:
         """Returns tiers and batch sizes whose seeds contradict a neighbour's, to measure again."""
         return out_of_order(self.tiers, self._state.seeds, self._state.seed_spreads)
@@ -275,6 +280,10 @@ class CostTable:
         self._state.drift_shown.clear()
         self._sorted_ratios = []
         self.drift = 1.0
+
+    def snapshot(self) -> dict[str, Any]:
+        """Returns the whole state as it is, for a reader who predicts nothing to the last bit."""
+        return state_to_dict(self._state)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the whole state as builtins that JSON holds exactly.

@@ -1,0 +1,1 @@
+"""Does speculation pay here, and from which acceptance on? From measured round times."""
