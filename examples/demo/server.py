@@ -17,10 +17,11 @@ from typing import Any, Self
 
 HOST = "127.0.0.1"
 PORTS = range(31200, 31300)
+RANKS_PORT = 1000  # beyond a server's own: where its ranks meet; SGLang would draw one
 READY_TIMEOUT_S = 300.0
 REQUEST_TIMEOUT_S = 300.0
 PROBE_TIMEOUT_S = 5.0
-STOP_TIMEOUT_S = 15.0
+STOP_TIMEOUT_S = 5.0
 LOG_TAIL_LINES = 30
 
 CPU_ARGS = (
@@ -68,8 +69,10 @@ class Server:
         cls, args: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> Self:
         """Returns an unstarted SGLang server for the CPU, on a free port."""
+        port = free_port()
         module = [sys.executable, "-m", "sglang.launch_server"]
-        return cls([*module, *CPU_ARGS, *args], free_port(), log, environment)
+        ranks = ("--nccl-port", str(port + RANKS_PORT))
+        return cls([*module, *CPU_ARGS, *ranks, *args], port, log, environment)
 
     def __enter__(self) -> Self:
         self.start()
@@ -166,10 +169,15 @@ class Server:
         return f"http://{HOST}:{self.port}{path}"
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """Returns a port of `PORTS` that nothing listens on."""
+    """Returns a port of `PORTS` that nothing listens on and that was not returned before."""
     for port in random.sample(PORTS, len(PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind((HOST, port))
-            return port
+            if port not in _given:
+                _given.add(port)
+                return port
     raise ServerError(f"No port is free in {PORTS.start}..{PORTS.stop - 1}; end other servers.")

@@ -1,4 +1,4 @@
-"""Sends the prompts to one server, one at a time, and keeps what came back.
+"""Sends a prompt to the server whose turn it is, and notes what it does meanwhile.
 
 tokens_per_s is new tokens over the wall time of the requests, prefill included.
 accept_length = num_correct_drafts / rounds + 1 (the bonus token is the 1); 1 without speculation.
@@ -7,7 +7,7 @@ accept_length = num_correct_drafts / rounds + 1 (the bonus token is the 1); 1 wi
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -33,36 +33,65 @@ class Answer:
     seconds: float
     num_rounds: int
     num_correct_drafts: int
+    rounds: dict[str, int] = field(default_factory=dict)  # by tier, where the server counts them
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The adaptive worker's counters at one moment; rates follow from differences."""
+    """Which tier was in force at one moment."""
 
-    time_s: float  # since the first request of the arm
+    time_s: float  # of this arm's own turns
     phase: str
     num_steps: int
-    rounds: dict[str, int]
-    num_correct_drafts: int
+
+
+@dataclass(slots=True)
+class Lane:
+    """One arm's server and what it did in its turns."""
+
+    name: str
+    server: AnyServer
+    answers: list[Answer] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
 
     @property
-    def num_rounds(self) -> int:
-        """Rounds of all tiers."""
-        return sum(self.rounds.values())
+    def busy_s(self) -> float:
+        """How long its turns took."""
+        return sum(answer.seconds for answer in self.answers)
+
+    def take_turn(
+        self, prompt: DemoPrompt, new_tokens: int, on_poll: Callable[[Snapshot], None]
+    ) -> Answer:
+        """Sends a prompt while the server is polled; returns the answer, which is kept, too."""
+        before = tier_rounds(self.server.internal_state())
+        with Recorder(self.server, prompt.phase, self.busy_s, on_poll) as recorder:
+            answer = send(self.server, prompt, new_tokens)
+        after = tier_rounds(self.server.internal_state())
+        rounds = {tier: count - before.get(tier, 0) for tier, count in after.items()}
+        self.answers.append(replace(answer, rounds=rounds))
+        self.snapshots += recorder.snapshots
+        return self.answers[-1]
 
 
 class Recorder:
     """Polls /server_info about once a second while the block runs."""
 
-    def __init__(self, server: AnyServer, interval_s: float = POLL_INTERVAL_S) -> None:
+    def __init__(
+        self,
+        server: AnyServer,
+        phase: str,
+        start_s: float,
+        on_poll: Callable[[Snapshot], None],
+        interval_s: float = POLL_INTERVAL_S,
+    ) -> None:
         self.snapshots: list[Snapshot] = []
-        self.phase = ""
-        self._server, self._interval_s = server, interval_s
-        self._start = time.monotonic()
+        self._server, self._phase, self._on_poll = server, phase, on_poll
+        self._interval_s, self._start_s = interval_s, start_s
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._poll, daemon=True)
 
     def __enter__(self) -> Self:
+        self._begin = time.monotonic()
         self._thread.start()
         return self
 
@@ -75,24 +104,19 @@ class Recorder:
         self._ended.set()
         self._thread.join()
 
-    def take(self) -> Snapshot | None:
-        """Returns the counters now; None where the server has no adaptive worker."""
-        phase = self.phase  # read first: a reply that is under way belongs to the phase before
-        state = self._server.internal_state()
-        spec = state.get("adaptive_spec")
-        if spec is None:
-            return None
-        correct = sum(spec["num_correct_drafts"].values())
-        elapsed_s = time.monotonic() - self._start
-        steps = state["speculative_num_steps"]
-        return Snapshot(elapsed_s, phase, steps, dict(spec["rounds"]), correct)
-
     def _poll(self) -> None:
+        # Every arm is polled, whether it adapts or not: all carry the same load.
         while not self._ended.wait(self._interval_s):
-            # Plain arms are polled, too: every server carries the same load.
-            snapshot = self.take()
-            if snapshot is not None:
-                self.snapshots.append(snapshot)
+            state = self._server.internal_state()
+            time_s = self._start_s + time.monotonic() - self._begin
+            steps = state.get("speculative_num_steps") or 0
+            self.snapshots.append(Snapshot(time_s, self._phase, steps))
+            self._on_poll(self.snapshots[-1])
+
+
+def tier_rounds(state: dict[str, Any]) -> dict[str, int]:
+    """Returns the rounds of every tier so far; none where the server does not count them."""
+    return dict(state.get("adaptive_spec", {}).get("rounds", {}))
 
 
 def send(server: AnyServer, prompt: DemoPrompt, new_tokens: int) -> Answer:
@@ -114,30 +138,21 @@ def send(server: AnyServer, prompt: DemoPrompt, new_tokens: int) -> Answer:
     )
 
 
-def send_all(
-    server: AnyServer,
+def take_turns(
+    lanes: Sequence[Lane],
     prompts: Sequence[DemoPrompt],
     new_tokens: int,
-    on_answer: Callable[[Answer], None],
-) -> tuple[list[Answer], list[Snapshot]]:
-    """Sends every prompt in order; returns the answers and the counters over time.
+    on_poll: Callable[[str, Snapshot], None],
+    on_answer: Callable[[str, Answer], None],
+) -> None:
+    """Sends every prompt to every arm; with each prompt another arm is first."""
+    for lane in lanes:
+        send(lane.server, prompts[0], new_tokens=2)  # a process's first request pays for more
+    for number, prompt in enumerate(prompts):
+        first = number % len(lanes)
+        for lane in [*lanes[first:], *lanes[:first]]:
 
-    The snapshots hold one at each phase's start and one at the end, besides the polled ones.
-    """
-    answers: list[Answer] = []
-    send(server, prompts[0], new_tokens=2)  # the first request of a process pays one-time costs
-    with Recorder(server) as recorder:
-        for prompt in prompts:
-            if prompt.phase != recorder.phase:
-                _mark(recorder, prompt.phase)
-            answers.append(send(server, prompt, new_tokens))
-            on_answer(answers[-1])
-        _mark(recorder, recorder.phase)
-    return answers, sorted(recorder.snapshots, key=lambda snapshot: snapshot.time_s)
+            def polled(snapshot: Snapshot, name: str = lane.name) -> None:
+                on_poll(name, snapshot)
 
-
-def _mark(recorder: Recorder, phase: str) -> None:
-    recorder.phase = phase
-    snapshot = recorder.take()
-    if snapshot is not None:
-        recorder.snapshots.append(snapshot)
+            on_answer(lane.name, lane.take_turn(prompt, new_tokens, polled))

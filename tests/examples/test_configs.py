@@ -45,9 +45,3 @@ def test_the_flags_of_the_commands_are_the_hosts() -> None:
     flags = {flag for command in commands for flag in re.findall(r"--([a-z0-9-]+)", command)}
     fields = set(ServerArgs.__struct_fields__)
     assert {flag.replace("-", "_") for flag in flags} <= fields
-
-
-def test_the_arms_of_the_demo_mirror_the_tiers_of_its_config() -> None:
-    from examples.demo.run import CONFIG, STATIC_STEPS
-
-    assert load_config(str(CONFIG)).candidate_steps == (0, *STATIC_STEPS)

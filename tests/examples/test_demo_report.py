@@ -1,139 +1,88 @@
-"""The demo's figures, checks and plot, from hand-made answers and counters."""
+"""The demo's figures, checks, page and picture, from hand-made answers."""
 
 import json
+import math
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from examples.demo.arms import BUILTIN, NONE, OURS, STATIC, arms
+from examples.demo.figures import (
+    ArmResult,
+    by_phase,
+    figures_of,
+    oracle_seconds,
+    paired,
+    pairs_of,
+    tier_shares,
+)
+from examples.demo.page import page
 from examples.demo.prompts import PHASES
 from examples.demo.report import (
-    EMA,
-    GOODPUT,
-    REFERENCE,
-    ArmResult,
-    best_static,
     checks_of,
     digest_of,
-    figures_of,
     last_line,
     num_identical,
     report_json,
-    rounds_by_phase,
+    speed_rows,
     table,
-    tier_shares,
-    wall_time_lines,
-    wall_times,
 )
-from examples.demo.timeline import draw, phase_spans, rates
+from examples.demo.timeline import prompt_spans, timeline_svg
 from examples.demo.traffic import Answer, Snapshot
 
-GOOD_ROUNDS = {"1": 40, "3": 25, "5": 20}
-STEADY_SPEC: dict[str, Any] = {"rounds": {"1": 0, "3": 85, "5": 0}, "switches": {"policy": 0}}
-SPEC: dict[str, Any] = {"rounds": GOOD_ROUNDS, "switches": {"policy": 4, "batch_size": 1}}
+ARMS = {arm.name: arm for arm in arms(Path("model"))}
+SPEC: dict[str, Any] = {"rounds": {"0": 12, "1": 0, "3": 25, "5": 10}}
 
 
-def answers(num_rounds: int = 10, num_correct: int = 0, seconds: float = 0.5) -> list[Answer]:
+def answers(seconds: float = 0.5, rounds: dict[str, int] | None = None) -> list[Answer]:
     return [
-        Answer(phase, f"{phase} {n}", (n, n + 1, n + 2), seconds, num_rounds, num_correct)
+        Answer(phase, f"{phase} {n}", (n, n + 1, n + 2), seconds, 10, 15, rounds or {})
         for phase in PHASES
         for n in range(2)
     ]
 
 
-def snapshots() -> list[Snapshot]:
-    """Ten seconds a phase; one tier per phase, the last phase like the first."""
-    counts = [{"1": 0, "3": 0, "5": 0}, {"1": 20, "3": 0, "5": 0}, {"1": 20, "3": 25, "5": 0}]
-    counts += [{"1": 20, "3": 25, "5": 20}, GOOD_ROUNDS]
-    phases = [*PHASES, PHASES[-1]]
-    steps = [3, 1, 3, 5, 1]
+def result(name: str, seconds: float, spec: dict[str, Any] | None = None) -> ArmResult:
+    rounds = {"0": 4, "3": 6} if name == OURS else None
+    snapshots = [Snapshot(0.5 * n, PHASES[n // 2], n % 2 * 3) for n in range(6)]
+    return ArmResult(ARMS[name], ["server"], 20.0, answers(seconds, rounds), snapshots, spec)
+
+
+def results(spec: dict[str, Any] | None = SPEC) -> list[ArmResult]:
     return [
-        Snapshot(10.0 * n, phase, steps[n], counts[n], 30 * n) for n, phase in enumerate(phases)
+        *(result(name, seconds) for name, seconds in ((NONE, 0.5), (STATIC, 0.4), (BUILTIN, 0.6))),
+        result(OURS, 0.4, spec),
     ]
 
 
-def arms(spec: dict[str, Any] | None = None) -> list[ArmResult]:
-    static = [ArmResult(f"static {n}", [], 20.0, answers(8, 16), [], None) for n in (1, 3, 5)]
-    return [
-        ArmResult(REFERENCE, ["server"], 20.0, answers(), [], None),
-        *static,
-        ArmResult(EMA, ["server"], 20.0, answers(5, 10), snapshots(), spec or SPEC),
-        # Keeping to one tier is no failure of a policy that counts what rounds cost.
-        ArmResult(GOODPUT, ["server"], 20.0, answers(5, 10, 0.4), snapshots(), STEADY_SPEC),
-    ]
-
-
-def failed(results: list[ArmResult]) -> list[str]:
-    return [check.claim for check in checks_of(results) if not check.is_met]
+def failed(made: list[ArmResult]) -> list[str]:
+    return [check.claim for check in checks_of(made) if not check.is_met]
 
 
 def test_a_good_run_passes_and_says_identical() -> None:
-    assert failed(arms()) == []
-    assert last_line(arms()) == "identical: yes (16 answers, 48 tokens)"
+    assert failed(results()) == []
+    assert last_line(results()) == "identical: yes (6 answers, 18 tokens)"
 
 
-@pytest.mark.parametrize(
-    ("spec", "claim"),
-    [
-        ({**SPEC, "rounds": {"1": 40, "3": 25, "5": 19}}, "ema: at least 3 tiers"),
-        ({**SPEC, "rounds": {"1": 40, "3": 25}}, "ema: at least 3 tiers"),
-        ({**SPEC, "switches": {"policy": 3, "batch_size": 1}}, "ema: at least 5 switches"),
-    ],
-)
-def test_too_few_tiers_rounds_or_switches_fail(spec: dict[str, Any], claim: str) -> None:
-    assert [text[: len(claim)] for text in failed(arms(spec))] == [claim]
+@pytest.mark.parametrize("spec", [None, {}, {"rounds": {"0": 9, "3": 100}}])
+def test_fewer_than_two_tiers_of_ten_rounds_fail(spec: dict[str, Any] | None) -> None:
+    (claim,) = failed(results(spec))
+    assert claim.startswith("ADAPTIVE_EAGLE: at least 2 tiers with at least 10 rounds")
 
 
-def test_a_server_without_our_worker_fails() -> None:
-    plain = [replace(arm, adaptive_spec=None) for arm in arms()]
-    assert len(failed(plain)) == 2
-
-
-@pytest.mark.parametrize("idx", [-2, -1])
-def test_one_other_token_of_either_policy_fails_and_changes_the_hash(idx: int) -> None:
-    results = arms()
-    arm = results[idx]
-    other = replace(arm.answers[3], output_ids=(1, 2, 4))
-    changed = [*arm.answers[:3], other, *arm.answers[4:]]
-    results[idx] = replace(arm, answers=changed)
-    claim = f"{arm.name}: every answer equals no speculation, token for token"
-    assert failed(results) == [claim]
-    assert last_line(results) == "identical: no (1 of 16 answers differ)"
-    assert digest_of(changed) != digest_of(results[0].answers)
-    assert num_identical(results[idx], results[0]) == 7
-    assert not report_json(results, {})["passed"]
-
-
-def test_wall_times_are_compared_with_every_arm() -> None:
-    times = wall_times(arms())
-    assert times.keys() == {arm.name for arm in arms()}
-    assert times["static 3"] == {"seconds": 4.0, "goodput_share": pytest.approx(0.8)}
-    assert times[GOODPUT]["goodput_share"] == 1
-    report = report_json(arms(), {})
-    assert report["wall_times"] == times
-
-
-def test_the_best_static_arm_is_the_fastest_that_never_adapts() -> None:
-    results = arms()
-    results[2] = replace(results[2], answers=answers(8, 16, 0.45))
-    results[-2] = replace(results[-2], answers=answers(5, 10, 0.1))
-    assert best_static(results) == "static 3"
-    assert wall_time_lines(results)[0].endswith("0.889 of the best static arm, static 3")
-    assert report_json(results, {})["best_static"] == "static 3"
-
-
-def test_a_goodput_arm_slower_than_a_static_one_says_by_how_much() -> None:
-    results = arms()
-    results[0] = replace(results[0], answers=answers(seconds=0.25))
-    lines = wall_time_lines(results)
-    assert lines[0].endswith("1.600 of the best static arm, none: SLOWER by 0.600")
-    assert [line.split()[0] for line in lines[1:]] == ["none", "static", "static", "static", "ema"]
-
-
-def test_no_answers_are_not_identical_answers() -> None:
-    empty = [replace(arm, answers=[]) for arm in arms()]
-    assert last_line(empty).startswith("identical: no")
+def test_one_other_token_fails_and_changes_the_hash() -> None:
+    made = results()
+    changed = [*made[-1].answers]
+    changed[3] = replace(changed[3], output_ids=(1, 2, 4))
+    made[-1] = replace(made[-1], answers=changed)
+    assert failed(made) == ["ADAPTIVE_EAGLE: every answer equals no speculation, token for token"]
+    assert last_line(made) == "identical: no (1 of 6 answers differ)"
+    assert digest_of(changed) != digest_of(made[0].answers)
+    assert num_identical(made[-1], made[0]) == 5
+    assert not report_json(made, {})["passed"]
 
 
 def test_token_boundaries_matter_to_the_hash() -> None:
@@ -142,60 +91,106 @@ def test_token_boundaries_matter_to_the_hash() -> None:
     assert digest_of(one) != digest_of([replace(one[0], output_ids=(1,)), one[0]])
 
 
+def test_no_answers_are_not_identical_answers() -> None:
+    assert last_line([replace(each, answers=[]) for each in results()]).startswith("identical: no")
+
+
 def test_figures_follow_their_definitions() -> None:
-    figures = figures_of(answers(num_rounds=10, num_correct=15))
-    assert figures.tokens_per_s == 24 / 4.0
+    figures = figures_of(answers())
+    assert figures.tokens_per_s == 18 / 3.0
     assert figures.accept_length == 1 + 15 / 10
-    assert figures_of(answers()).accept_length == 1
+    assert by_phase(results()[0])["code"].num_tokens == 6
 
 
-def test_rounds_of_a_phase_are_counter_differences() -> None:
-    assert rounds_by_phase(snapshots()) == {
-        "prose": {"1": 20, "3": 0, "5": 0},
-        "code": {"1": 0, "3": 25, "5": 0},
-        "JSON": {"1": 0, "3": 0, "5": 20},
-        "prose again": {"1": 20, "3": 0, "5": 0},
-    }
-    shares = tier_shares(arms()[-2])
-    assert shares[1] == {"1": 0, "3": 1, "5": 0}
-    assert sum(shares[-1].values()) == pytest.approx(1)
+def test_equal_pairs_have_no_scatter_though_phases_differ() -> None:
+    mine, other = results()[-1], results()[0]
+    assert pairs_of(results())[NONE].value == pytest.approx(1.25)
+    slow = {"prose": 1.0, "code": 2.0, "JSON": 4.0}
+    stretched = [replace(each, seconds=0.4 * slow[each.phase]) for each in other.answers]
+    ratio = paired(mine, replace(other, answers=stretched))
+    assert ratio.value == pytest.approx(2.0)
+    assert (ratio.low, ratio.high) == pytest.approx((2.0, 2.0))
+
+
+def test_pairs_that_scatter_within_a_phase_widen_the_interval() -> None:
+    mine, other = results()[-1], results()[0]
+    factors = (0.9, 1.1) * len(PHASES)
+    scattered = [
+        replace(each, seconds=0.4 * factor)
+        for each, factor in zip(other.answers, factors, strict=True)
+    ]
+    ratio = paired(mine, replace(other, answers=scattered))
+    half = math.log(1.1 / 0.9) / 2
+    reach = 3.18 * half * math.sqrt(2 / 6)  # three degrees of freedom, six prompts
+    assert ratio.value == pytest.approx(math.sqrt(0.99))
+    assert ratio.low == pytest.approx(math.sqrt(0.99) * math.exp(-reach))
+    assert ratio.high == pytest.approx(math.sqrt(0.99) * math.exp(reach))
+
+
+def test_one_prompt_a_phase_has_no_interval() -> None:
+    short = [replace(each, answers=each.answers[::2]) for each in results()]
+    assert paired(short[-1], short[0]).high == math.inf
+
+
+def test_an_oracle_knows_the_best_fixed_arm_of_each_phase() -> None:
+    made = results()
+    slow_json = [
+        replace(each, seconds=0.9) if each.phase == "JSON" else each for each in made[1].answers
+    ]
+    made[1] = replace(made[1], answers=slow_json)
+    assert oracle_seconds(made) == pytest.approx(4 * 0.4 + 2 * 0.5)
+
+
+def test_shares_of_tiers_are_those_of_a_phase() -> None:
+    assert tier_shares(results()[-1])["code"] == {"0": 0.4, "3": 0.6}
+    assert tier_shares(results()[0]) == {}
 
 
 def test_the_table_has_a_row_and_a_hash_per_arm() -> None:
-    text = table(arms())
-    for arm in arms():
-        assert arm.name in text
-        assert digest_of(arm.answers) in text
-    assert "6.0 (3.00)" in text
-    assert "rounds of ema" in text
-    assert "rounds of goodput" in text
+    text = table(results())
+    for each in results():
+        assert each.name in text
+        assert digest_of(each.answers) in text
+    assert "6.0 (2.50)" in text
+    assert "1.250 (1.250 to 1.250)" in text
+    assert len({len(row) for row in speed_rows(results())}) == 1
     assert all(phase in text for phase in PHASES)
 
 
 def test_the_report_is_json_with_provenance_and_raw_answers() -> None:
-    report = json.loads(json.dumps(report_json(arms(), {"new_tokens": 3})))
+    report = json.loads(json.dumps(report_json(results(), {"new_tokens": 3})))
     assert {"git_sha", "versions", "argv", "machine", "date"} <= report["provenance"].keys()
     assert report["provenance"]["versions"].keys() >= {"python", "sglang", "torch"}
-    adaptive = report["arms"][EMA]
-    assert adaptive["all"]["tokens_per_s"] == 6
-    assert len(adaptive["answers"]) == 8
-    assert adaptive["rounds_by_phase"]["code"]["3"] == 25
+    assert report["ours_over"][STATIC]["value"] == pytest.approx(1.0)
+    assert len(report["arms"][OURS]["answers"]) == 6
 
 
-def test_rates_come_from_windows_of_counters() -> None:
-    points = rates(snapshots())
-    assert points[0] == (10.0, 1 + 30 / 20, (20 + 30) / 10)
-    assert [time_s for time_s, _, _ in points] == [10.0, 20.0, 30.0, 40.0]
+class Tags(HTMLParser):
+    """Notes what a page opens, links to and says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.opened.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
 
 
-def test_spans_cover_the_run_without_gaps() -> None:
-    spans = list(phase_spans(snapshots()))
-    assert [phase for phase, _, _ in spans] == list(PHASES)
-    assert [(start, end) for _, start, end in spans] == [(0, 10), (10, 20), (20, 30), (30, 40)]
+def test_the_page_has_the_tables_the_picture_and_needs_no_network() -> None:
+    text = page(results(), {"new_tokens": "<3>"})
+    tags = Tags()
+    tags.feed(text)
+    assert tags.opened.count("table") == 2
+    assert "svg" in tags.opened
+    assert not [link for link in tags.links if not link.startswith(("#", "data:"))]
+    assert "identical: yes (6 answers, 18 tokens)" in text
+    assert "&lt;3&gt;" in text
 
 
-@pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_the_plot_is_written(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"timeline.{suffix}"
-    draw(arms(), path)
-    assert path.stat().st_size > 5000
+def test_the_picture_has_a_row_per_arm_that_adapts() -> None:
+    text = timeline_svg(results())
+    assert text.startswith("<svg")
+    assert timeline_svg(results()) == text
+    assert prompt_spans(results()[0])[1] == ("prose", 0.5, 1.0)

@@ -12,7 +12,7 @@ import pytest
 
 from examples.demo import prompts as module
 from examples.demo.prompts import PHASES, DemoPrompt, json_texts, load_prompts, prose_texts
-from examples.demo.traffic import Answer, Recorder, send, send_all
+from examples.demo.traffic import Lane, Recorder, Snapshot, send, take_turns
 
 
 class CountingServer:
@@ -43,45 +43,61 @@ def traffic() -> list[DemoPrompt]:
     return [DemoPrompt(phase, f"{phase} {n}", (n, n)) for phase in PHASES for n in range(3)]
 
 
-def test_every_prompt_is_greedy_alone_and_of_fixed_length() -> None:
-    server = CountingServer()
-    seen: list[Answer] = []
-    answers, _ = send_all(server, traffic(), 7, seen.append)
-    assert seen == answers
-    assert [answer.source for answer in answers] == [prompt.source for prompt in traffic()]
-    for body in server.bodies[1:]:  # the first warms the process up
-        assert body["sampling_params"] == {
-            "temperature": 0,
-            "max_new_tokens": 7,
-            "ignore_eos": True,
-        }
-    assert len(server.bodies) == 13
+def two_lanes() -> list[Lane]:
+    return [Lane("none", CountingServer(is_adaptive=False)), Lane("ours", CountingServer())]
 
 
-def test_snapshots_mark_the_start_of_each_phase_and_the_end() -> None:
-    _, snapshots = send_all(CountingServer(), traffic(), 7, lambda answer: None)
-    assert [snapshot.phase for snapshot in snapshots] == [*PHASES, PHASES[-1]]
-    # The warm-up answer precedes the first snapshot, then three answers a phase.
-    assert [snapshot.num_rounds for snapshot in snapshots] == [2, 8, 14, 20, 26]
-    assert snapshots[-1].num_correct_drafts == 26
-    times = [snapshot.time_s for snapshot in snapshots]
-    assert times == sorted(times)
+def nothing(*_args: object) -> None:
+    """Shows nothing."""
 
 
-def test_counters_are_polled_while_requests_run() -> None:
-    with Recorder(CountingServer(), interval_s=0.01) as recorder:
+def test_every_prompt_is_greedy_and_of_fixed_length_in_every_arm() -> None:
+    lanes = two_lanes()
+    take_turns(lanes, traffic(), 7, nothing, nothing)
+    for lane in lanes:
+        assert [answer.source for answer in lane.answers] == [each.source for each in traffic()]
+        assert isinstance(lane.server, CountingServer)
+        for body in lane.server.bodies[1:]:  # the first warms the process up
+            assert body["sampling_params"] == {
+                "temperature": 0,
+                "max_new_tokens": 7,
+                "ignore_eos": True,
+            }
+        assert len(lane.server.bodies) == 1 + len(traffic())
+
+
+def test_arms_take_turns_and_another_one_is_first_with_each_prompt() -> None:
+    order: list[str] = []
+    take_turns(two_lanes(), traffic()[:3], 7, nothing, lambda arm, _answer: order.append(arm))
+    assert order == ["none", "ours", "ours", "none", "none", "ours"]
+
+
+def test_rounds_are_those_of_the_turn() -> None:
+    lanes = two_lanes()
+    take_turns(lanes, traffic(), 7, nothing, nothing)
+    assert [answer.rounds for answer in lanes[0].answers] == [{}] * len(traffic())
+    assert {tuple(answer.rounds.items()) for answer in lanes[1].answers} == {(("1", 0), ("3", 2))}
+
+
+def test_only_whose_turn_it_is_is_polled_and_the_time_is_that_of_its_turns() -> None:
+    seen: list[Snapshot] = []
+    with Recorder(CountingServer(), "code", 40.0, seen.append, interval_s=0.01) as recorder:
         deadline = time.monotonic() + 10
         while len(recorder.snapshots) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
-    assert len(recorder.snapshots) >= 3
+    assert seen == recorder.snapshots
+    assert len(seen) >= 3
+    assert all(each.phase == "code" and each.num_steps == 3 for each in seen)
+    assert 40.0 < seen[0].time_s < seen[1].time_s
 
 
-def test_a_plain_server_gives_answers_without_snapshots() -> None:
-    answers, snapshots = send_all(
-        CountingServer(is_adaptive=False), traffic(), 7, lambda answer: None
-    )
-    assert snapshots == []
-    assert {(a.num_rounds, a.num_correct_drafts) for a in answers} == {(6, 0)}
+def test_a_plain_server_is_polled_at_zero_steps() -> None:
+    server = CountingServer(is_adaptive=False)
+    with Recorder(server, "code", 0.0, nothing, interval_s=0.01) as recorder:
+        deadline = time.monotonic() + 10
+        while not recorder.snapshots and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert recorder.snapshots[0].num_steps == 0
 
 
 def test_an_answer_keeps_the_servers_counts() -> None:
@@ -120,8 +136,8 @@ def encode(text: str, *, is_chat: bool) -> tuple[int, ...]:
 def test_phases_come_in_order_with_as_many_different_prompts_as_asked(cache: Path) -> None:
     prompts = load_prompts(cache, encode, per_phase=6)
     assert [prompt.phase for prompt in prompts] == [p for p in PHASES for _ in range(6)]
-    assert len({prompt.input_ids for prompt in prompts}) == 24
-    assert {p.phase for p in prompts if p.input_ids[0] == 1} == {"prose", "prose again"}
+    assert len({prompt.input_ids for prompt in prompts}) == 18
+    assert {p.phase for p in prompts if p.input_ids[0] == 1} == {"prose"}
     assert prompts == load_prompts(cache, encode, per_phase=6)
 
 
@@ -130,8 +146,8 @@ def test_long_prompts_are_left_out_and_too_few_are_an_error(cache: Path) -> None
         length = module.MAX_PROMPT_TOKENS + (1 if "writing" in text else 0)
         return (0,) * length
 
-    with pytest.raises(ValueError, match="prose again: 8 prompts, 16 wanted"):
-        load_prompts(cache, long, per_phase=16)
+    with pytest.raises(ValueError, match="code: 20 prompts, 24 wanted"):
+        load_prompts(cache, long, per_phase=24)
 
 
 def test_prose_leaves_out_other_categories_and_mixes_its_own(cache: Path) -> None:
