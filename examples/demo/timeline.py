@@ -54,7 +54,7 @@ def _draw_tier(axis: Any, result: ArmResult) -> None:
             phase, ((start + end) / 2, 0.98), xycoords=("data", "axes fraction"), va="top",
             ha="center", color="#777777",
         )  # fmt: skip
-    axis.margins(x=0)
+    axis.margins(x=0, y=0.35)
 
 
 def _draw_speed(axis: Any, results: Sequence[ArmResult]) -> None:
@@ -66,4 +66,4 @@ def _draw_speed(axis: Any, results: Sequence[ArmResult]) -> None:
     labels = [f"{answer.phase}\n{answer.source}" for answer in results[0].answers]
     axis.set_xticks(range(len(labels)), labels)
     axis.set_ylabel("tokens per second")
-    axis.legend(fontsize="small")
+    axis.legend(fontsize="small", loc="upper left")
