@@ -8,8 +8,9 @@
 # one after the other on its GPUs (0,1 for two), all arguments at the same time. SECONDS is the most
 # that a stream may take; without it, all that is left of LIMIT_S (590), the whole script's limit.
 # Deadlines follow from both; what does not fit is left out and said. PAIR is what
-# benchmarks/lab/pack_pair.py unpacked: PAIR/target and PAIR/prompts.json. CONCURRENCY (64,16,2) and
-# REPEATS (3) are those of the transitions. Arguments share the cores evenly, each on its own, so
+# benchmarks/lab/pack_pair.py unpacked: PAIR/target and PAIR/prompts.json. BEFORE is COMMIT=FOLDER of
+# an earlier commit (benchmarks/lab/arms.py). CONCURRENCY (64,16,2) and REPEATS (3) are those of the
+# transitions. Arguments share the cores evenly, each on its own, so
 # that no server is moved to a core that another one has warmed. Each benchmark writes to OUT as it
 # goes; an argument's output goes to OUT/STREAM_STREAM.txt. Exits with 1 if a stream failed.
 set -uo pipefail
@@ -25,8 +26,8 @@ injected="--workloads injected --max-total-tokens 32768 $phases"
 real="PAIR --arms none,static-1,static-3,static-5,static-7,builtin,goodput $phases"
 trees="--at-once --batches 1,4,8 --max-total-tokens 32768"
 
-# Stream, first port, command; PAIR stands for the SmolLM2 pair's arguments. Ports of a fleet follow
-# its first; from 32768 on the system gives them to anybody.
+# Stream, first port, command; PAIR stands for the SmolLM2 pair's arguments, TARGET for its target's,
+# BEFORE for the earlier commit's. Ports of a fleet follow its first; from 32768 on the system gives them to anybody.
 declare -A ports=() commands=()
 while read -r name port command; do
   ports[$name]=$port
@@ -55,6 +56,13 @@ backends               28700 backends run PAIR --new-tokens 64 --tag 1 --cases f
 backends-mla           29300 backends run --new-tokens 64 --tag 2 --cases flashinfer-mla,triton-mla
 backends-tp            29900 backends run --new-tokens 64 --tag 3 --cases triton-mla-tp2
 tensor-parallel        30500 tensor_parallel run --tag 1
+zero-8b                21200 never_below_none run --repeats 6 --trace-s 0.5 --tag 8b
+zero-small             21800 never_below_none run TARGET BEFORE --model smollm2 --repeats 6 --tag smollm2
+verify                 22400 flashinfer_verify run BEFORE --arms after,fa3,before --tag 1
+verify-parts           23000 flashinfer_verify run --batches 16,48 --contexts 4096 --tag 2 \
+  --arms after-lengths,after-mask,after-verify-sync,after-draft-sync,after-tile
+texts-plans            23600 backends run --new-tokens 64 --many 200 --tag 4 \
+  --cases flashinfer-llama,flashinfer-llama-slow-gpu
 TABLE
 
 fail() {
@@ -84,7 +92,9 @@ check_argument() {
 check_stream() {
   [ -n "${ports[$1]-}" ] || fail "there is no stream '$1', allowed are: $(streams_by_name)."
   [[ $1 != tensor-parallel && $1 != *-tp && $1 != *-pair || $2 -ge 2 ]] || fail "$1 has $2 GPU, allowed are two or more: 0,1=$1."
-  [[ " ${commands[$1]} " != *" PAIR "* || -d ${PAIR-}/target && -f $PAIR/prompts.json ]] ||
+  [[ " ${commands[$1]} " != *" BEFORE "* || ${BEFORE-} == *=* ]] ||
+    fail "$1: BEFORE is '${BEFORE-}', allowed is COMMIT=FOLDER."
+  [[ ! " ${commands[$1]} " =~ \ (PAIR|TARGET)\  || -d ${PAIR-}/target && -f $PAIR/prompts.json ]] ||
     fail "$1: PAIR is '${PAIR-}', allowed is a folder that holds target and prompts.json."
 }
 
@@ -103,6 +113,8 @@ run_stream() {
   fi
   for word in ${commands[$stream]}; do
     case $word in
+      BEFORE) words+=(--before "$BEFORE") ;;
+      TARGET) words+=(--target "$PAIR/target") ;;
       PAIR) words+=(--target "$PAIR/target" --prompts "$PAIR/prompts.json") ;;
       *) words+=("$word") ;;
     esac

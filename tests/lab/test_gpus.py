@@ -44,6 +44,7 @@ STREAMS = (
     *("defaults-pair", "defaults-builtin"),
     *("overlap-1", "overlap-2", "sampling", "sampling-of-host"),
     *("backends", "backends-mla", "backends-tp", "tensor-parallel"),
+    *("zero-8b", "zero-small", "verify", "verify-parts", "texts-plans"),
 )
 FIRST_EPHEMERAL_PORT = 32768
 PORTS_APART = 300
@@ -78,6 +79,7 @@ def run_script(tmp_path: Path, *arguments: str, **environment: str) -> Ran:
     calls.write_text("")
     path = os.pathsep.join((str(recorder.parent), os.environ["PATH"]))
     given = {"OUT": str(tmp_path / "out"), "SHA": "abc", "PAIR": str(pair), "CALLS": str(calls)}
+    given["BEFORE"] = "def=before"
     whole = {**os.environ, **given, "PATH": path, **environment}
     ran = subprocess.run([str(SCRIPT), *arguments], env=whole, capture_output=True, text=True)
     recorded = [call_of(*json.loads(line)) for line in calls.read_text().splitlines()]
@@ -177,8 +179,18 @@ def test_the_pair_goes_to_those_that_need_it(calls: dict[str, Call]) -> None:
     with_pair = {name for name, call in calls.items() if call.args.target is not None}
     real = {"transition-real", "transition-alternating"}
     small = {"overlap-2", "sampling", "sampling-of-host", "backends", *real}
-    assert with_pair == small
+    assert with_pair == {*small, "zero-small"}
     assert {calls[name].args.prompts.parts[-2:] for name in small} == {("a pair", "prompts.json")}
+
+
+def test_an_earlier_commit_goes_to_those_that_serve_it(
+    calls: dict[str, Call], tmp_path: Path
+) -> None:
+    given = {name for name, call in calls.items() if getattr(call.args, "before", None)}
+    assert given == {"zero-small", "verify"}
+    ran = run_script(tmp_path, "0=verify", BEFORE="")
+    assert ran.returncode == 2
+    assert "BEFORE is '', allowed is COMMIT=FOLDER" in ran.stderr
 
 
 def test_arguments_run_at_the_same_time_on_their_own_gpus(tmp_path: Path) -> None:
