@@ -11,24 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.acceptance.tree_hazards import guessed_lift
+from sglang_adaptive_spec.simulate.replay import RoundCosts
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
 HIGHEST = 0.999  # acceptance that is looked at
 BISECTIONS = 20  # of [0, 1]: to a millionth
-
-
-class RoundTimes(Protocol):
-    """What rounds take (policy/costs/table.py:CostTable, simulate/true_costs.py)."""
-
-    def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
-        """Returns the period of a round; ``context_tokens`` are summed over the batch."""
-
-    def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
-        """Returns the share of a catch-up in a zero-step round."""
 
 
 class Pays(NamedTuple):
@@ -56,7 +47,7 @@ class Equation(NamedTuple):
 class Explorer:
     """Answers from round times and a ladder; every request has the same context and acceptance."""
 
-    times: RoundTimes
+    times: RoundCosts
     ladder: Ladder
     context: int  # tokens of a request
     fixed_steps: int = 3

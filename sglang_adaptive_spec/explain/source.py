@@ -18,6 +18,7 @@ from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 TIMEOUT_S = 10.0
 EXAMPLE_CONTEXT = 256  # tokens of a request
 EXAMPLE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+MOST_UNSURE = 0.2  # logits: a third of what a tree of four branches is guessed to lift
 LIVE_KEYS = ("cost_table", "acceptance", "slots")
 
 
@@ -69,7 +70,15 @@ def of_server(url: str, context: int | None = None, api_key: str | None = None) 
     Raises:
         ExplainError: There is no such server, or it has no round times.
     """
-    state = adaptive_state(url, api_key)
+    return of_state(adaptive_state(url, api_key), url, context)
+
+
+def of_state(state: Mapping[str, Any], url: str, context: int | None = None) -> Source:
+    """Returns what an object ``adaptive_spec`` says, and where it is from.
+
+    Raises:
+        ExplainError: It has no round times.
+    """
     if state.get("policy") != "goodput" or any(state.get(key) is None for key in LIVE_KEYS):
         raise ExplainError(
             f"{url} knows no round times (version {state.get('version')}, policy "
@@ -150,5 +159,13 @@ def _sizes(table: CostTable) -> tuple[int, ...]:
 
 
 def _lifts(state: Mapping[str, Any], names: Mapping[str, Tier]) -> dict[Tier, list[float]]:
+    """Returns what trees lift, where a server knows: one that ran no chain cannot tell them apart.
+
+    The others keep the policy's guess.
+    """
     lifts = state["acceptance"].get("tree_lifts") or {}
-    return {names[label]: lift["logits"] for label, lift in lifts.items() if label in names}
+    return {
+        names[label]: lift["logits"]
+        for label, lift in lifts.items()
+        if label in names and max(lift["errors"]) <= MOST_UNSURE
+    }

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,12 +13,13 @@ import msgspec
 import pytest
 
 from sglang_adaptive_spec.cli import main
-from sglang_adaptive_spec.config.schema import load_config
+from sglang_adaptive_spec.config.schema import load_config, parse_config
+from sglang_adaptive_spec.explain.source import of_state
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.costs.cache import CostFile
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, seed_table
-from sglang_adaptive_spec.tiers import DecodeBatch, chain_tier
+from sglang_adaptive_spec.tiers import DecodeBatch, Tier, chain_tier
 
 
 def cost_file(table: CostTable) -> bytes:
@@ -96,6 +98,19 @@ def test_a_server_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert data["batch_sizes"][4]["pays"]["0.7"]["tier"] == "5"  # as by the costs it was seeded of
     assert "Now: batch 16" in text
     assert "in force: 3 steps" in text
+
+
+@pytest.mark.parametrize(("error", "expected"), [(0.1, 3.0), (0.5, 0.63)])
+def test_a_tree_s_lift_counts_where_the_server_knows_it(error: float, expected: float) -> None:
+    slots = '"1": {"candidate_steps": [0, 1], "candidate_tiers": [[2, 4, 7]]}'
+    config = parse_config("x", f'{{"policy": "goodput", {slots}}}'.encode())
+    policy: Any = build_policy(config, 1)
+    seed_table(policy.costs, ExampleCosts())
+    state = {"policy": "goodput", "current_tier": "1", **policy.state(DecodeBatch(1, ("a",)))}
+    state["acceptance"]["tree_lifts"]["2-4-7"] = {"logits": [3.0] * 2, "errors": [error] * 2}
+    explorer = of_state(state, "here", context=1).explorer
+    tokens, hazard = explorer.tokens(Tier(2, 4, 7), 0.5), 1 / (1 + math.exp(-expected))
+    assert tokens == pytest.approx(1 + hazard + hazard**2, rel=0.01)
 
 
 def test_a_key_is_sent(capsys: pytest.CaptureFixture[str]) -> None:
