@@ -1,14 +1,16 @@
-"""The command line: `sglang-adaptive-spec check|explain|simulate`. It parses and prints.
+"""The command line: `sglang-adaptive-spec check|explain|simulate|watch`. It parses and prints.
 
-The work is in host/, explain/ and simulate/.
+The work is in host/, explain/, simulate/ and watch/.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import itertools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from sglang_adaptive_spec.explain.source import Source, example, of_file, of_ser
 from sglang_adaptive_spec.explain.text import as_data, render
 from sglang_adaptive_spec.simulate.command import Question, simulate
 from sglang_adaptive_spec.simulate.regret import WorkloadReport
+from sglang_adaptive_spec.watch.screen import Watched, lines, tables
 
 EXAMPLE_BATCH, EXAMPLE_ACCEPTANCE = 16, 0.7
 TABLE_HEAD = "policy       tokens/s of oracle  switches  probing    lost  rounds by steps"
@@ -78,7 +81,7 @@ def render_simulation(reports: Sequence[WorkloadReport], origin: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit status."""
     arguments = _parser().parse_args(argv)
-    verbs = {"check": _check, "explain": _explain, "simulate": _simulate}
+    verbs = {"check": _check, "explain": _explain, "simulate": _simulate, "watch": _watch}
     return verbs[arguments.verb](arguments)
 
 
@@ -134,6 +137,30 @@ def _simulate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _watch(arguments: argparse.Namespace) -> int:
+    servers = [Watched(url, arguments.api_key) for url in arguments.server]
+    try:
+        if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
+            _draw(tables(servers, arguments.interval))
+        else:
+            for line in itertools.islice(lines(servers, arguments.interval), arguments.lines):
+                print(line, flush=True)
+    except ValueError as error:  # names what is wrong and how to fix it
+        print(error, file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, BrokenPipeError):  # how a watch ends
+        pass
+    return 0
+
+
+def _draw(shown: Iterator[Any]) -> None:
+    from rich.live import Live
+
+    with Live("waiting for the first second", auto_refresh=False) as live:
+        for table in shown:
+            live.update(table, refresh=True)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sglang-adaptive-spec", description="Adaptive speculative decoding for SGLang."
@@ -145,7 +172,20 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--json", action="store_true", help="print JSON")
     _add_explain(verbs)
     _add_simulate(verbs)
+    _add_watch(verbs)
     return parser
+
+
+def _add_watch(verbs: Any) -> None:
+    verb = verbs.add_parser("watch", help="show what servers do, second by second")
+    verb.add_argument("server", nargs="+", metavar="URL", help="servers of ADAPTIVE_EAGLE")
+    verb.add_argument("--api-key", metavar="KEY", help="the servers'")
+    verb.add_argument(
+        "--interval", type=_seconds, default=1.0, metavar="SECONDS", help="between looks [1]"
+    )
+    verb.add_argument(
+        "--lines", type=_positive, metavar="NUMBER", help="then end; where lines are printed"
+    )
 
 
 def _add_explain(verbs: Any) -> None:
@@ -172,6 +212,16 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text} is no whole number above 0")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.1 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds from 0.1 to 3600")
+    return value
 
 
 def _chance(text: str) -> float:

@@ -38,7 +38,9 @@ FLOORS = (
     "host.registration",
     "plugin",
     "simulate",
+    "asking",
     "explain",
+    "watch",
     "cli",
     "__main__",
 )

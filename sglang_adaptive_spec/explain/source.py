@@ -1,13 +1,11 @@
 """Where the round times come from: a server, a cost-cache file, or the H200 that is shipped."""
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sglang_adaptive_spec.asking import AskError, adaptive_states
 from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.explain.break_even import Explorer
 from sglang_adaptive_spec.ladder import Ladder
@@ -15,15 +13,10 @@ from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, read_table
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
-TIMEOUT_S = 10.0
 EXAMPLE_CONTEXT = 256  # tokens of a request
 EXAMPLE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 MOST_UNSURE = 0.2  # logits: a third of what a tree of four branches is guessed to lift
 LIVE_KEYS = ("cost_table", "acceptance", "slots")
-
-
-class ExplainError(ValueError):
-    """One sentence: what was got, what is allowed, a fix."""
 
 
 @dataclass(frozen=True)
@@ -68,19 +61,19 @@ def of_server(url: str, context: int | None = None, api_key: str | None = None) 
     """Returns what a running server measured, and where it is now.
 
     Raises:
-        ExplainError: There is no such server, or it has no round times.
+        AskError: There is no such server, or it has no round times.
     """
-    return of_state(adaptive_state(url, api_key), url, context)
+    return of_state(adaptive_states(url, api_key)[0], url, context)
 
 
 def of_state(state: Mapping[str, Any], url: str, context: int | None = None) -> Source:
     """Returns what an object ``adaptive_spec`` says, and where it is from.
 
     Raises:
-        ExplainError: It has no round times.
+        AskError: It has no round times.
     """
     if state.get("policy") != "goodput" or any(state.get(key) is None for key in LIVE_KEYS):
-        raise ExplainError(
+        raise AskError(
             f"{url} knows no round times (version {state.get('version')}, policy "
             f"{state.get('policy')}, mode {state.get('mode')}); allowed: an adaptive server with "
             "policy goodput of this version; fix: ask such a one, or name a file with --costs."
@@ -104,37 +97,9 @@ def of_state(state: Mapping[str, Any], url: str, context: int | None = None) -> 
     return Source(explorer, _sizes(table), url, now)
 
 
-def adaptive_state(url: str, api_key: str | None = None) -> dict[str, Any]:
-    """Returns the object ``adaptive_spec`` of a server's /server_info.
-
-    Raises:
-        ExplainError: Nobody answers there, or not as such a server does.
-    """
-    request = urllib.request.Request(f"{url.rstrip('/')}/server_info")
-    if api_key is not None:
-        request.add_header("Authorization", f"Bearer {api_key}")
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            info = json.load(answer)
-        state: dict[str, Any] | None = info["internal_states"][0].get("adaptive_spec")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        is_locked = isinstance(error, urllib.error.HTTPError) and error.code in (401, 403)
-        fix = "pass --api-key" if is_locked else "start the server, or correct the address"
-        raise ExplainError(
-            f"{url} did not answer as an SGLang server ({error}); allowed: such as "
-            f"http://127.0.0.1:30000; fix: {fix}."
-        ) from error
-    if state is None:
-        raise ExplainError(
-            f"{url} serves without ADAPTIVE_EAGLE; allowed: a server of "
-            "--speculative-algorithm ADAPTIVE_EAGLE; fix: name one, or a file with --costs."
-        )
-    return state
-
-
 def _check(tiers: tuple[Tier, ...], where: str) -> None:
     if PLAIN_TIER not in tiers or len([tier for tier in tiers if tier.topk == 1]) < 2:
-        raise ExplainError(
+        raise AskError(
             f"{where} has the round times of {', '.join(tier.label for tier in tiers)} steps; "
             "allowed: those of zero steps and of a chain; fix: serve with both among "
             "candidate_steps."

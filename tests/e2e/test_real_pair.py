@@ -109,6 +109,9 @@ def test_explain_says_of_a_server_what_its_policy_knows(
     assert alone["round_ms"] == pytest.approx(costs["round_ms"], rel=0.02)
     assert data["now"]["acceptance"] == spec["acceptance"]["survival"][0]
     assert {cell["tier"] for cell in alone["pays"].values()} <= set(spec["rounds"])
+    assert main(["watch", url, "--interval", "0.2", "--lines", "2"]) == 0
+    for line in capsys.readouterr().out.splitlines():
+        assert f"steps {spec['current_tier']}" in line
 
 
 @pytest.mark.parametrize("launch", [CONSERVATIVE], ids=str)

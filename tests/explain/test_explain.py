@@ -1,11 +1,7 @@
 """`explain`: from a server, a file or the shipped costs to text and JSON; and what it refuses."""
 
-import contextlib
 import json
 import math
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +16,7 @@ from sglang_adaptive_spec.policy.costs.cache import CostFile
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, seed_table
 from sglang_adaptive_spec.tiers import DecodeBatch, Tier, chain_tier
+from tests.fake_info import info, serving
 
 
 def cost_file(table: CostTable) -> bytes:
@@ -37,35 +34,6 @@ def server_state() -> dict[str, Any]:
     policy.choose(batch)
     state = policy.state(batch)
     return {"version": "1", "policy": "goodput", "mode": "adaptive", "current_tier": "3", **state}
-
-
-@contextlib.contextmanager
-def serving(answer: Any, key: str | None = None) -> Iterator[str]:
-    """Answers /server_info, to whoever has the key."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            allowed = key is None or self.headers.get("Authorization") == f"Bearer {key}"
-            self.send_response(200 if allowed else 401)
-            self.end_headers()
-            self.wfile.write(json.dumps(answer).encode() if allowed else b"")
-
-        def log_message(self, *args: Any) -> None:
-            """Says nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def info(state: Any) -> dict[str, Any]:
-    return {"internal_states": [{} if state is None else {"adaptive_spec": state}]}
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:

@@ -222,7 +222,6 @@ def test_a_small_gpu_has_the_cap_of_no_speculation_where_its_graphs_end_below_48
         ({"1": [0, 1, 3], "300": [0]}, 256),  # 257 to 299 would draft without graphs
         ({"1": [0, 1, 3], "257": [0], "600": [0, 1]}, 256),
         ({"1": [0, 1, 3], "200": [0]}, None),
-        ({"1": [0]}, None),
         ({"1": {"candidate_steps": [0, 1], "candidate_tiers": [[2, 4, 7]]}}, 256),
         ({"1": {"candidate_tiers": [[2, 4, 7]]}, "33": [0, 1, 3], "257": [0]}, None),
     ],

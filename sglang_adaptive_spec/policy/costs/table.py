@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from sglang_adaptive_spec.policy.costs.belief import believe, prior
@@ -282,8 +283,9 @@ class CostTable:
         self.drift = 1.0
 
     def snapshot(self) -> dict[str, Any]:
-        """Returns the whole state as it is, for a reader who predicts nothing to the last bit."""
-        return state_to_dict(self._state)
+        """Returns the state as it is, as JSON has it, for whoever asks the server."""
+        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(state_to_dict(self._state)))
+        return plain
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the whole state as builtins that JSON holds exactly.

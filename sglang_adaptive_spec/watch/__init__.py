@@ -1,0 +1,1 @@
+"""What is the server doing right now? From /server_info, once a second."""

@@ -1,0 +1,104 @@
+"""Shows moments: a line each over a pipe, a table that is drawn anew on a terminal."""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sglang_adaptive_spec.asking import AskError, adaptive_states
+from sglang_adaptive_spec.watch.moment import Moment, State, between
+
+TIMELINE = 60  # moments
+HEAD = (
+    *("server", "steps", "tokens/s", "accept length", "batch", "rounds by steps"),
+    *("measured / expected", "newest choice", "drift", "faults"),
+)
+
+
+class Watched:
+    """One server: what it said last, and the tiers of the last minute."""
+
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        self.url, self._api_key = url, api_key
+        self._last: Sequence[State] = ()
+        self._last_s = 0.0
+        self.timelines: list[deque[str]] = []
+
+    def look(self) -> list[Moment]:
+        """Returns a moment a replica; none at the first look.
+
+        Raises:
+            AskError: The server does not answer, or serves static EAGLE.
+        """
+        states, now_s = adaptive_states(self.url, self._api_key), time.monotonic()
+        for state in states:
+            if state.get("mode") != "adaptive":
+                raise AskError(
+                    f"{self.url} serves static EAGLE ({state.get('reason')}); allowed: an adaptive "
+                    "server; fix: remove what rules out switching."
+                )
+        pairs = zip(self._last, states, strict=False)
+        moments = [between(old, new, now_s - self._last_s) for old, new in pairs]
+        self._last, self._last_s = states, now_s
+        if len(self.timelines) != len(states):
+            self.timelines = [deque(maxlen=TIMELINE) for _ in states]
+        for timeline, moment in zip(self.timelines, moments, strict=False):
+            timeline.append(moment.tier)
+        return moments
+
+    def names(self) -> list[str]:
+        """Returns what its replicas are called."""
+        number = len(self.timelines)
+        return [self.url if number == 1 else f"{self.url} #{idx}" for idx in range(number)]
+
+
+def cells(name: str, moment: Moment) -> tuple[str, ...]:
+    """Returns a moment as text, in the order of `HEAD`."""
+    shares = " ".join(f"{tier}:{share:.2f}" for tier, share in moment.shares.items())
+    return (
+        name,
+        moment.tier,
+        f"{moment.tokens_per_s:.1f}",
+        _number(moment.accept_length),
+        _number(moment.batch, 1),
+        shares or "-",
+        _number(moment.measured_over_expected),
+        moment.last_move or "-",
+        _number(moment.drift),
+        str(moment.num_faults),
+    )
+
+
+def lines(servers: Sequence[Watched], interval_s: float) -> Iterator[str]:
+    """Yields a line a replica and interval, without end."""
+    for server in servers:
+        server.look()
+    while True:
+        time.sleep(interval_s)
+        clock = time.strftime("%H:%M:%S")
+        for server in servers:
+            for name, moment in zip(server.names(), server.look(), strict=False):
+                shown = zip(HEAD[1:], cells(name, moment)[1:], strict=True)
+                yield f"{clock} {name}  " + "  ".join(f"{key} {value}" for key, value in shown)
+
+
+def tables(servers: Sequence[Watched], interval_s: float) -> Iterator[Any]:
+    """Yields a table of all servers an interval, with the tiers of the last minute."""
+    from rich.table import Table
+
+    for server in servers:
+        server.look()
+    while True:
+        time.sleep(interval_s)
+        table = Table(*HEAD, f"steps, last {TIMELINE} looks")
+        for server in servers:
+            moments = server.look()
+            for name, moment, timeline in zip(
+                server.names(), moments, server.timelines, strict=False
+            ):
+                table.add_row(*cells(name, moment), " ".join(timeline))
+        yield table
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
