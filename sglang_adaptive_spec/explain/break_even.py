@@ -99,9 +99,11 @@ class Explorer:
             low, high = (low, middle) if does_pay(middle) else (middle, high)
         return high
 
-    def equation(self, batch_size: int, acceptance: float) -> Equation:
-        """Returns the numbers of the equation for the chain that pays, or would pay first."""
+    def equation(self, batch_size: int, acceptance: float) -> Equation | None:
+        """Returns the numbers of the equation for the best chain; None where none may run."""
         chains = [t for t in self.ladder.of(batch_size) if t.topk == 1 and t != PLAIN_TIER]
+        if not chains:
+            return None
         best = max(chains, key=lambda tier: self.rate(tier, batch_size, acceptance))
         draft_ms, verify_ms = _line(
             [tier.num_steps for tier in chains], [self.round_ms(t, batch_size) for t in chains]

@@ -38,7 +38,8 @@ def as_data(source: Source, batch_size: int, acceptance: float) -> dict[str, Any
         "fixed_steps": explorer.fixed_steps,
         "now": None if source.now is None else asdict(source.now),
         "batch_sizes": rows,
-        "equation": {
+        "equation": equation
+        and {
             "batch_size": batch_size,
             "acceptance": acceptance,
             **equation._asdict(),
@@ -76,9 +77,9 @@ def render(data: dict[str, Any], source: Source) -> str:
             f"Its tokens/s over {data['fixed_steps']} steps, fixed:",
             lambda cell: _ratio(cell["over_fixed"]),
         ),
-        "",
-        *equation_lines(data["equation"]),
     ]
+    if data["equation"] is not None:
+        lines += ["", *equation_lines(data["equation"])]
     if source.now is not None:
         lines += ["", _now_line(source.explorer, source.now)]
     return "\n".join(lines)

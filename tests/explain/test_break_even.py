@@ -68,12 +68,16 @@ def test_gains_are_over_no_speculation_without_catch_ups_and_over_the_fixed_dept
 
 def test_the_equation_has_the_line_through_the_chains() -> None:
     found = explorer().equation(16, 0.9)
+    assert found is not None
     assert found.tier == chain_tier(3)
     assert found.tokens == pytest.approx(3.439)
     assert (found.draft_ms, found.verify_ms) == pytest.approx((1.0, 2.0))
     assert found.tokens_per_s == pytest.approx(16e3 * 3.439 / 5.0)
     assert found.none_tokens_per_s == pytest.approx(8000)
-    assert explorer(PLAIN_TIER, chain_tier(1)).equation(1, 0.7).draft_ms is None
+    single = explorer(PLAIN_TIER, chain_tier(1)).equation(1, 0.7)
+    assert single is not None
+    assert single.draft_ms is None
+    assert explorer(PLAIN_TIER, TREE).equation(1, 0.7) is None
 
 
 @given(st.floats(0.1, 10), st.floats(0.01, 10), st.floats(0, 0.98))

@@ -54,6 +54,12 @@ def test_the_shipped_costs_need_no_server(capsys: pytest.CaptureFixture[str]) ->
     assert "Speculation pays from this acceptance on" in text
 
 
+def test_a_batch_that_may_not_draft_has_no_equation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "--batch", "300")["equation"] is None
+    assert main(["explain", "--batch", "300"]) == 0
+    assert "tokens of a request" not in capsys.readouterr().out
+
+
 def test_a_server_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(info(server_state())) as url:
         data = told(capsys, "--server", url)
