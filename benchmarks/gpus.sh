@@ -10,9 +10,8 @@
 # Deadlines follow from both; what does not fit is left out and said. PAIR is what
 # benchmarks/lab/pack_pair.py unpacked: PAIR/target and PAIR/prompts.json. BEFORE is COMMIT=FOLDER of
 # an earlier commit (benchmarks/lab/arms.py). CONCURRENCY (64,16,2) and REPEATS (3) are those of the
-# transitions. Arguments share the cores evenly, each on its own, so
-# that no server is moved to a core that another one has warmed. Each benchmark writes to OUT as it
-# goes; an argument's output goes to OUT/STREAM_STREAM.txt. Exits with 1 if a stream failed.
+# transitions. Arguments share the cores evenly, each on its own, so that no server is moved to a
+# core that another one has warmed. Each benchmark writes to OUT as it goes; an argument's output goes to OUT/STREAM_STREAM.txt. Exits with 1 if a stream failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -27,7 +26,8 @@ real="PAIR --arms none,static-1,static-3,static-5,static-7,builtin,goodput $phas
 trees="--at-once --batches 1,4,8 --max-total-tokens 32768"
 
 # Stream, first port, command; PAIR stands for the SmolLM2 pair's arguments, TARGET for its target's,
-# BEFORE for the earlier commit's. Ports of a fleet follow its first; from 32768 on the system gives them to anybody.
+# BEFORE for the earlier commit's. Ports of a fleet follow its first; from 32768 on the system gives
+# them to anybody.
 declare -A ports=() commands=()
 while read -r name port command; do
   ports[$name]=$port

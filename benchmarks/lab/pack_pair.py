@@ -134,20 +134,13 @@ def templated_json() -> Iterator[str]:
 
 def tokenize(phases: dict[str, list[tuple[str, bool]]], model: Path) -> dict[str, list[list[int]]]:
     """Returns token ids per phase, user's turns in the model's chat template."""
-    from jinja2 import Template
-    from tokenizers import Tokenizer
+    from examples.demo.prompts import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-    config = json.loads((model / "tokenizer_config.json").read_text())
-    chat = Template(config["chat_template"])
-
-    def ids(text: str, is_turn: bool) -> list[int]:
-        if is_turn:
-            turn = {"role": "user", "content": text}
-            text = chat.render(messages=[turn], add_generation_prompt=True)
-        return list(tokenizer.encode(text).ids)
-
-    return {name: [ids(*prompt) for prompt in prompts] for name, prompts in phases.items()}
+    encode = Tokenizer(model).encode
+    return {
+        name: [list(encode(text, is_chat=is_turn)) for text, is_turn in prompts]
+        for name, prompts in phases.items()
+    }
 
 
 def keep(folder: Path) -> None:

@@ -158,11 +158,12 @@ def traced(
 ) -> dict[str, Any]:
     """Returns the kernels of `none` and `zero` by batch size, and prints what differs."""
     found: dict[str, Any] = {}
-    for size, name in itertools.product(args.batches, (NONE, ZERO)):
+    for size, (name, server_name, policy) in itertools.product(
+        args.batches, visits_of((NONE, ZERO))
+    ):
         windows = of(record, name, size)
         seconds, tokens = (sum(each[key] for each in windows) for key in ("seconds", "num_tokens"))
-        server = engines[name].server
-        policy = "own" if name == NONE else f"{STEPS}0"
+        server = engines[server_name].server
         server.command(accept_length=INJECTED, policy=policy)
         ids = request_ids(ACCEPTANCE, size, args.repeats + 1)
         limit = new_token_limit(

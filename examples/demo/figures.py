@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -130,10 +131,10 @@ def tier_shares(result: ArmResult) -> dict[str, dict[str, float]]:
     """Returns the share of rounds of each tier by phase; nothing of who does not count them."""
     shares: dict[str, dict[str, float]] = {}
     for phase in PHASES:
-        rounds: dict[str, int] = {}
+        rounds: Counter[str] = Counter()
         for answer in result.answers:
             if answer.phase == phase:
-                rounds = {t: rounds.get(t, 0) + count for t, count in answer.rounds.items()}
+                rounds.update(answer.rounds)
         if total := sum(rounds.values()):
             shares[phase] = {tier: count / total for tier, count in rounds.items()}
     return shares

@@ -15,7 +15,7 @@ class Moment(NamedTuple):
     batch: float | None  # requests, mean over rounds
     shares: dict[str, float]  # of rounds, by tier
     measured_over_expected: float | None  # tokens/ms of timed rounds
-    last_move: str | None
+    newest_choice: str | None  # why
     drift: float | None
     num_faults: int  # since the start
 
@@ -42,7 +42,7 @@ def between(before: State, after: State, seconds: float) -> Moment:
         batch=sum(requests.values()) / num_rounds if num_rounds else None,
         shares={tier: number / num_rounds for tier, number in rounds.items() if number},
         measured_over_expected=_measured_over_expected(before, after),
-        last_move=_last_move(after),
+        newest_choice=_newest_choice(after),
         drift=(after.get("costs") or {}).get("drift"),
         num_faults=sum(after["fallbacks"].values()),
     )
@@ -62,6 +62,6 @@ def _measured_over_expected(before: State, after: State) -> float | None:
     return float(measured * sums["expected_ms"] / sums["expected_tokens"])
 
 
-def _last_move(state: State) -> str | None:
+def _newest_choice(state: State) -> str | None:
     newest = (state.get("decisions") or {}).get("newest")
     return None if newest is None else str(newest["reason"])

@@ -63,40 +63,44 @@ def cells(name: str, moment: Moment) -> tuple[str, ...]:
         _number(moment.batch, 1),
         shares or "-",
         _number(moment.measured_over_expected),
-        moment.last_move or "-",
+        moment.newest_choice or "-",
         _number(moment.drift),
         str(moment.num_faults),
     )
 
 
-def lines(servers: Sequence[Watched], interval_s: float) -> Iterator[str]:
-    """Yields a line a replica and interval, without end."""
+def looks(
+    servers: Sequence[Watched], interval_s: float
+) -> Iterator[list[tuple[str, Moment, deque[str]]]]:
+    """Yields, an interval, what every replica is called, did, and had in force; without end."""
     for server in servers:
         server.look()
     while True:
         time.sleep(interval_s)
-        clock = time.strftime("%H:%M:%S")
+        rows: list[tuple[str, Moment, deque[str]]] = []
         for server in servers:
-            for name, moment in zip(server.names(), server.look(), strict=False):
-                shown = zip(HEAD[1:], cells(name, moment)[1:], strict=True)
-                yield f"{clock} {name}  " + "  ".join(f"{key} {value}" for key, value in shown)
+            moments = server.look()
+            rows += zip(server.names(), moments, server.timelines, strict=False)
+        yield rows
+
+
+def lines(servers: Sequence[Watched], interval_s: float) -> Iterator[str]:
+    """Yields a line a replica and interval, without end."""
+    for rows in looks(servers, interval_s):
+        clock = time.strftime("%H:%M:%S")
+        for name, moment, _ in rows:
+            shown = zip(HEAD[1:], cells(name, moment)[1:], strict=True)
+            yield f"{clock} {name}  " + "  ".join(f"{key} {value}" for key, value in shown)
 
 
 def tables(servers: Sequence[Watched], interval_s: float) -> Iterator[Any]:
     """Yields a table of all servers an interval, with the tiers of the last minute."""
     from rich.table import Table
 
-    for server in servers:
-        server.look()
-    while True:
-        time.sleep(interval_s)
+    for rows in looks(servers, interval_s):
         table = Table(*HEAD, f"steps, last {TIMELINE} looks")
-        for server in servers:
-            moments = server.look()
-            for name, moment, timeline in zip(
-                server.names(), moments, server.timelines, strict=False
-            ):
-                table.add_row(*cells(name, moment), " ".join(timeline))
+        for name, moment, timeline in rows:
+            table.add_row(*cells(name, moment), " ".join(timeline))
         yield table
 
 

@@ -58,7 +58,7 @@ def test_rates_are_differences_of_counters() -> None:
     assert moment.batch == 4.0
     assert moment.shares == {"0": 0.25, "3": 0.75}
     assert moment.measured_over_expected == pytest.approx(0.9)
-    assert (moment.tier, moment.last_move, moment.drift) == ("3", "gain beyond noise", 1.2)
+    assert (moment.tier, moment.newest_choice, moment.drift) == ("3", "gain beyond noise", 1.2)
     assert between(later(state()), later(later(state())), 2.0) == moment
 
 
@@ -72,7 +72,7 @@ def test_an_idle_second_says_nothing_of_rates() -> None:
 def test_other_policies_have_no_drift_and_no_choice() -> None:
     ema = {**state(), "decisions": None, "costs": None}
     moment = between(ema, later(ema), 1.0)
-    assert (moment.last_move, moment.drift) == (None, None)
+    assert (moment.newest_choice, moment.drift) == (None, None)
 
 
 def growing(*others: dict[str, Any]) -> Callable[[], Any]:
