@@ -142,6 +142,7 @@ CHECKS = {
             "backends-architectures-h200.json",
             "backends-shared-index-h200.json",
             "backends-chain-h100.json",
+            "backends-flashinfer-h100.json",
             "backends-before-h100.json",
         ),
         Check(backends.check_backends, backends.figure_table),
@@ -159,13 +160,19 @@ CHECKS = {
         ),
         Check(transition_summary.check_transition, transition_summary.figure_table),
     ),
-    "transition-smollm2-h100.json": Check(
-        functools.partial(transition_summary.check_transition, gpu="H100"),
-        transition_summary.figure_table,
+    **dict.fromkeys(
+        ("transition-smollm2-h100.json", "transition-none-smollm2-h100.json"),
+        Check(
+            functools.partial(transition_summary.check_transition, gpu="H100"),
+            transition_summary.figure_table,
+        ),
     ),
-    "never-below-none-h100.json": Check(
-        functools.partial(never_below_none.check_never_below_none, gpu="H100"),
-        never_below_none.figure_table,
+    **dict.fromkeys(
+        ("never-below-none-h100.json", "never-below-none-smollm2-h100.json"),
+        Check(
+            functools.partial(never_below_none.check_never_below_none, gpu="H100"),
+            never_below_none.figure_table,
+        ),
     ),
     "flashinfer-verify-h100.json": Check(
         functools.partial(flashinfer_verify.check_flashinfer_verify, gpu="H100"),

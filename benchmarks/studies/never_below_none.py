@@ -242,6 +242,8 @@ def build_result(origin: Raw, records: Sequence[Raw], text: Raw) -> dict[str, An
     for record in kept:
         model = record["model"]
         for size in dict.fromkeys(str(each["batch"]) for each in record["windows"]):
+            if not (of(record, ZERO, size) and of(record, NONE, size)):
+                continue
             zero[model][size] = stated(over(record, size, ZERO, NONE))
             if of(record, BEFORE, size):
                 single[model][size] = stated(over(record, size, SINGLE, BEFORE))

@@ -54,6 +54,15 @@ def test_one_gap_in_fifty_tokens_is_seen_and_one_in_two_hundred_is_not(
     assert gap_p99_ms([*windows, window_of(late, SIZE, 0.0)]) == expected
 
 
+def test_a_batch_without_a_pair_is_left_out() -> None:
+    window = {"batch": SIZE, "repeat": 1, **window_of(rounds(53, 1.0), SIZE, 0.0)}
+    windows = [{"arm": arm, **window} for arm in (NONE, ZERO)]
+    alone = {"arm": NONE, **window, "batch": 128}
+    result = build_result(ORIGIN, [{"model": "8b", "windows": [*windows, alone]}], {})
+    assert list(result["zero_over_none"]["8b"]) == [str(SIZE)]
+    assert "batch 128" not in figure_table(result)
+
+
 def test_a_window_that_is_too_short_says_so() -> None:
     with pytest.raises(ValueError, match=r"batch 4: 0 rounds after 5\.0 s; run longer"):
         window_of(rounds(20, 1.0), SIZE, settle_s=5.0)
