@@ -1,4 +1,4 @@
-"""The command line: `sglang-adaptive-spec check|explain|simulate|watch`. It parses and prints.
+"""The command line: `sglang-adaptive-spec VERB`. It parses and prints.
 
 The work is in host/, explain/, simulate/ and watch/.
 """
@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sglang_adaptive_spec.asking import pin
 from sglang_adaptive_spec.contract.check import contract_report
 from sglang_adaptive_spec.contract.versions import SUPPORTED, versions_report
 from sglang_adaptive_spec.explain.source import Source, example, of_file, of_server
@@ -81,7 +82,13 @@ def render_simulation(reports: Sequence[WorkloadReport], origin: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit status."""
     arguments = _parser().parse_args(argv)
-    verbs = {"check": _check, "explain": _explain, "simulate": _simulate, "watch": _watch}
+    verbs = {
+        "check": _check,
+        "explain": _explain,
+        "pin": _pin,
+        "simulate": _simulate,
+        "watch": _watch,
+    }
     return verbs[arguments.verb](arguments)
 
 
@@ -113,6 +120,19 @@ def _source(arguments: argparse.Namespace) -> Source:
     if arguments.costs is not None:
         return of_file(arguments.costs, arguments.context)
     return example(arguments.context)
+
+
+def _pin(arguments: argparse.Namespace) -> int:
+    try:
+        states = pin(arguments.server, arguments.tier, arguments.api_key, arguments.admin_api_key)
+    except ValueError as error:  # names what is wrong and how to fix it
+        print(error, file=sys.stderr)
+        return 1
+    is_free = arguments.tier == "auto"
+    now = "adapts" if is_free else f"is pinned to {arguments.tier}; `auto` lets it adapt again"
+    replicas = f", {len(states)} replicas" if len(states) > 1 else ""
+    print(f"{arguments.server}{replicas} {now}")
+    return 0
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
@@ -171,6 +191,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     verb.add_argument("--json", action="store_true", help="print JSON")
     _add_explain(verbs)
+    _add_pin(verbs)
     _add_simulate(verbs)
     _add_watch(verbs)
     return parser
@@ -186,6 +207,20 @@ def _add_watch(verbs: Any) -> None:
     verb.add_argument(
         "--lines", type=_positive, metavar="NUMBER", help="then end; where lines are printed"
     )
+
+
+def _add_pin(verbs: Any) -> None:
+    verb = verbs.add_parser("pin", help="keep a server at one tier, or let it adapt again")
+    verb.add_argument("server", metavar="URL", help="a server of ADAPTIVE_EAGLE")
+    verb.add_argument(
+        "tier", metavar="TIER|auto", help="as /server_info calls it, such as 3 or 3-4-8"
+    )
+    _add_keys(verb)
+
+
+def _add_keys(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--api-key", metavar="KEY", help="the server's")
+    verb.add_argument("--admin-api-key", metavar="KEY", help="the server's, if it has one")
 
 
 def _add_explain(verbs: Any) -> None:

@@ -49,6 +49,7 @@ class DecodeBatch(NamedTuple):
     context_tokens: int = 0  # summed over the requests; 0 if the host does not know it
     now_s: float = 0.0  # a monotonic clock, an argument so that policies stay deterministic
     most_decodes: int = 1  # of a request, that a zero-step round may run one after the other
+    num_waiting: int = 0  # requests that the scheduler has not let in
 
 
 class Observation(NamedTuple):

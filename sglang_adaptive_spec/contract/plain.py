@@ -161,6 +161,7 @@ PLAIN: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.managers.schedule_batch:ScheduleBatch",
         (READ, "return_hidden_states", "run single decodes for them"),
+        (HOOK, "retract_decode", "count retractions by the minute", "self"),
     ),
     *of(
         "sglang.srt.managers.schedule_batch:Req",

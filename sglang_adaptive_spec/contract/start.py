@@ -59,9 +59,18 @@ _START: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.managers.scheduler:Scheduler",
         (HOOK, "get_internal_state", "show tiers and counters in /server_info", "self, recv_req"),
+        (HOOK, "set_internal_state", "pin a tier and show the minutes", "self, recv_req"),
         (HOOK, "get_init_info", "tell the launching process which worker was built", "self"),
         (READ, "server_args", "see whether ADAPTIVE_EAGLE was asked for"),
         (READ, "draft_worker", "reach the worker's telemetry and its class name"),
+    ),
+    *of(
+        "sglang.srt.managers.io_struct:SetInternalStateReq",
+        (READ, "server_args", "find the commands for this plugin"),
+    ),
+    *of(
+        "sglang.srt.managers.io_struct:SetInternalStateReqOutput",
+        (READ, "updated", "answer a command"),
     ),
     *of(
         "sglang.srt.managers.io_struct:GetInternalStateReqOutput",

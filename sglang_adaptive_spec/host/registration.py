@@ -14,6 +14,7 @@ RESOLVE = "sglang.srt.server_args.ServerArgs.resolve_once"
 SPECULATIVE = "sglang.srt.arg_groups.speculative_hook.handle_speculative_decoding"
 CREATE_WORKER = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker"
 INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
+SET_INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.set_internal_state"
 INIT_INFO = "sglang.srt.managers.scheduler.Scheduler.get_init_info"
 LAUNCH = "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes"
 
@@ -35,6 +36,7 @@ def install_hooks() -> None:
     HookRegistry.register(RESOLVE, _resolve_once, around)
     HookRegistry.register(CREATE_WORKER, _create_worker, around)
     HookRegistry.register(INTERNAL_STATE, _internal_state, after)
+    HookRegistry.register(SET_INTERNAL_STATE, _set_internal_state, around)
     HookRegistry.register(INIT_INFO, _init_info, after)
     HookRegistry.register(LAUNCH, _launch_schedulers, around)
     register_resolution_hook(SPECULATIVE.rpartition(".")[2])(_resolve_speculative)
@@ -79,6 +81,14 @@ def _internal_state(result: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any
     from sglang_adaptive_spec.host.reporting.telemetry import add_internal_state
 
     return add_internal_state(result, scheduler)
+
+
+def _set_internal_state(host: Callable[..., Any], scheduler: Any, *args: Any, **kw: Any) -> Any:
+    if options_of(scheduler.server_args) is None:
+        return host(scheduler, *args, **kw)
+    from sglang_adaptive_spec.host.reporting.control import set_internal_state
+
+    return set_internal_state(host, scheduler, *args, **kw)
 
 
 def _init_info(info: dict[str, Any], scheduler: Any, *_args: Any, **_kw: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.loop.meter import RoundMeter
+from sglang_adaptive_spec.loop.minutes import Minutes
 from sglang_adaptive_spec.loop.round import MAX_ROUNDS, Round, RoundQueue
 from sglang_adaptive_spec.loop.sharing import SharedTimes
 from sglang_adaptive_spec.policy.decision import Decision
@@ -86,6 +87,8 @@ class AdaptiveController:
         self.meter = meter
         self.recorder = recorder
         self.shared_times: SharedTimes | None = None  # of a rank among several
+        self.minutes: Minutes | None = None  # of a server
+        self.pinned: Tier | None = None  # chosen by an operator instead of the policy
         self.counters = RoundCounters()
         self.rounds = RoundQueue(self.counters)
         self.decode_tier = startup_tier  # the tier of the newest decode round
@@ -100,6 +103,8 @@ class AdaptiveController:
         self.learn()
         if self.clock is not None:
             self.clock.interrupt()
+        if self.minutes is not None:
+            self.minutes.extend()
         if self.pool.current != self.startup_tier:
             self.pool.activate(self.startup_tier)
             self.counters.num_prefill_activations += 1
@@ -108,6 +113,8 @@ class AdaptiveController:
         """Chooses and activates the tier of the decode round that is about to launch."""
         if self.shared_times is not None:  # before all that a policy has a part in
             self._learn_shared(self.shared_times)
+        if self.minutes is not None:
+            self.minutes.decode(batch.now_s, batch.num_waiting)
         has_changed = batch.requests != self.newest.requests
         if has_changed:
             self.learn()
@@ -129,6 +136,15 @@ class AdaptiveController:
             if len(self.rounds) > MAX_ROUNDS:
                 self.rounds.keep_newest()
         return launched
+
+    def pin(self, tier: Tier | None) -> None:
+        """Keeps decode rounds at ``tier`` from now on; None lets the policy choose again.
+
+        The policy goes on learning from what the rounds give.
+        """
+        self.pinned = tier
+        self.counters.num_pins += 1
+        logger.info("ADAPTIVE_EAGLE is pinned to %s", "no tier" if tier is None else tier.label)
 
     def may_draft(self, batch_size: int) -> bool:
         """Returns whether a batch may run another tier than zero steps."""
@@ -204,6 +220,8 @@ class AdaptiveController:
     def _choose(self, batch: DecodeBatch) -> tuple[Tier, bool, Decision | None]:
         """Returns the policy's choice, whether it is a look at a tier, and its newest decision."""
         policy = self.policy
+        if self.pinned is not None:
+            return nearest(self.pinned, policy.ladder.of(batch.size)), False, None
         try:
             tier = policy.choose(batch)
             return tier, policy.is_probe(tier), policy.decision
@@ -215,6 +233,8 @@ class AdaptiveController:
         if self.newest.size:  # else it is the first choice, which switches from nothing
             bound = self.policy.ladder.bound
             reason = "policy" if bound(self.newest.size) == bound(batch_size) else "batch_size"
+            if self.pinned is not None:
+                reason = "pin"
             self.counters.num_switches[reason] += 1
             logger.debug("tier %s -> %s (%s)", self.decode_tier, tier, reason)
         self.decode_tier = tier
@@ -228,3 +248,12 @@ class AdaptiveController:
                 "Further failures are counted in /server_info (fallbacks.policy_error).",
                 call,
             )
+
+
+def nearest(wanted: Tier, tiers: Sequence[Tier]) -> Tier:
+    """Returns ``wanted`` where a batch may run it, else the largest below it, else the smallest."""
+    if wanted in tiers:
+        return wanted
+    by_size = sorted(tiers, key=lambda tier: tier.num_draft_tokens)
+    below = [tier for tier in by_size if tier.num_draft_tokens <= wanted.num_draft_tokens]
+    return below[-1] if below else by_size[0]

@@ -39,6 +39,15 @@ class TimedRounds:
         }
 
 
+@dataclass(slots=True)
+class Spent:
+    """Sums over the timed rounds of one tier and range of batch sizes."""
+
+    num_rounds: int = 0
+    tokens: int = 0
+    ms: float = 0.0
+
+
 class RoundMeter:
     """Owns the sums."""
 
@@ -46,22 +55,30 @@ class RoundMeter:
         """Takes the tiers of the server and whether its policy weighs them against each other."""
         self._has_decisions = has_decisions
         self.by_tier = {tier: TimedRounds() for tier in tiers}
+        self.by_load: dict[tuple[Tier, int], Spent] = {}  # by tier and size_class
         self.num_catch_ups = 0  # timed zero-step rounds that caught the draft up
         self.catch_up_ms = 0.0
         self.num_probe_rounds = 0  # timed rounds of probes
         self.probe_ms = 0.0
 
     def add(self, done: Round) -> None:
-        """Books a round whose period is known, unless nobody had weighed such a round."""
+        """Books a round whose period is known; beside the expected only if somebody weighed it."""
         period, timed = done.period, self.by_tier.get(done.tier)
         if period is None or timed is None or done.num_correct_drafts is None:
             return  # or its result was lost
+        num_rounds, num_decodes = period.num_rounds, done.num_decodes
+        num_tokens = num_decodes * done.batch.size + sum(done.num_correct_drafts)
+        load = (done.tier, size_class(done.batch.size))
+        spent = self.by_load.get(load)
+        if spent is None:
+            spent = self.by_load[load] = Spent()
+        spent.num_rounds += num_rounds
+        spent.tokens += num_rounds * num_tokens
+        spent.ms += num_rounds * period.ms
         expected = self._expected(done)
         if expected is None:
             return
-        num_rounds, num_decodes = period.num_rounds, done.num_decodes
         timed.num_rounds += num_rounds
-        num_tokens = num_decodes * done.batch.size + sum(done.num_correct_drafts)
         timed.tokens += num_rounds * num_tokens
         timed.ms += num_rounds * period.ms
         timed.expected_tokens += num_rounds * num_decodes * expected[0]
@@ -79,6 +96,17 @@ class RoundMeter:
             return 0.0, 0.0
         decision = done.decision
         return None if decision is None else decision.expected(done.tier, done.batch.size)
+
+
+def size_class(batch_size: int) -> int:
+    """Returns which range a batch falls into: 0 for 1, 1 for 2, 2 for 3 to 4, 3 for 5 to 8."""
+    return (batch_size - 1).bit_length()
+
+
+def size_range(number: int) -> str:
+    """Returns the batch sizes of a class, such as ``5-8``."""
+    largest = 1 << number
+    return str(largest) if largest <= 2 else f"{largest // 2 + 1}-{largest}"
 
 
 def open_recorder(

@@ -10,6 +10,7 @@ class Moment(NamedTuple):
     """One replica over an interval; None is what cannot be said."""
 
     tier: str  # in force at its end
+    is_pinned: bool  # by an operator
     tokens_per_s: float
     accept_length: float | None  # of rounds that drafted
     batch: float | None  # requests, mean over rounds
@@ -37,6 +38,7 @@ def between(before: State, after: State, seconds: float) -> Moment:
     num_rounds = sum(rounds.values())
     return Moment(
         tier=after["current_tier"],
+        is_pinned=after.get("pinned") is not None,
         tokens_per_s=(plain_tokens + drafted + correct) / seconds,
         accept_length=1 + correct / drafted if drafted else None,
         batch=sum(requests.values()) / num_rounds if num_rounds else None,

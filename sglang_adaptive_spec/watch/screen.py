@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sglang_adaptive_spec.asking import AskError, adaptive_states
+from sglang_adaptive_spec.asking import serving_states
 from sglang_adaptive_spec.watch.moment import Moment, State, between
 
 TIMELINE = 60  # moments
@@ -30,13 +30,7 @@ class Watched:
         Raises:
             AskError: The server does not answer, or serves static EAGLE.
         """
-        states, now_s = adaptive_states(self.url, self._api_key), time.monotonic()
-        for state in states:
-            if state.get("mode") != "adaptive":
-                raise AskError(
-                    f"{self.url} serves static EAGLE ({state.get('reason')}); allowed: an adaptive "
-                    "server; fix: remove what rules out switching."
-                )
+        states, now_s = serving_states(self.url, self._api_key), time.monotonic()
         pairs = zip(self._last, states, strict=False)
         moments = [between(old, new, now_s - self._last_s) for old, new in pairs]
         self._last, self._last_s = states, now_s
@@ -57,7 +51,7 @@ def cells(name: str, moment: Moment) -> tuple[str, ...]:
     shares = " ".join(f"{tier}:{share:.2f}" for tier, share in moment.shares.items())
     return (
         name,
-        moment.tier,
+        f"{moment.tier} (pinned)" if moment.is_pinned else moment.tier,
         f"{moment.tokens_per_s:.1f}",
         _number(moment.accept_length),
         _number(moment.batch, 1),

@@ -79,7 +79,7 @@ HOOKING = (
         "shared_index.py",
         "eager_lengths.py",
     ),
-    *("extend_graphs.py", "uniform_plans.py", "runs.py", "unchanged.py"),
+    *("extend_graphs.py", "uniform_plans.py", "runs.py", "unchanged.py", "retractions.py"),
 )
 ATTENTION = "sglang.srt.layers.attention"
 BACKEND = re.compile(r"\w+_backend\.\w+Backend")

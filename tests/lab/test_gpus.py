@@ -114,7 +114,7 @@ def test_every_stream_is_known_and_gets_commit_folder_and_deadline(
     assert allowed == sorted(STREAMS)
     for call in calls.values():
         assert (call.gpus, call.args.git_sha, call.args.out.name) == ("0,1", "abc", "out")
-        assert 505 <= call.args.deadline <= 520
+        assert 400 <= call.args.deadline <= 520  # less what the script takes before it
 
 
 def test_ports_never_meet_and_are_none_that_the_system_hands_out(calls: dict[str, Call]) -> None:

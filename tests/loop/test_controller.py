@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.loop.controller import AdaptiveController
+from sglang_adaptive_spec.loop.controller import AdaptiveController, nearest
 from sglang_adaptive_spec.loop.sharing import SHARE_ROUNDS, SharedTimes
 from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
@@ -44,7 +44,45 @@ def test_only_changes_of_the_decode_tier_count_as_switches_and_carry_their_reaso
     decode(controller)  # same tier after a prefill
     decode(controller)  # same slot, other tier
     decode(controller, "abcdefgh")  # other slot, other tier
-    assert controller.counters.num_switches == {"policy": 1, "batch_size": 1}
+    assert controller.counters.num_switches == {"policy": 1, "batch_size": 1, "pin": 0}
+
+
+# -- pinned by an operator --
+
+
+def test_a_pinned_tier_stays_until_it_is_let_go_and_the_policy_learns_all_the_while() -> None:
+    controller, policy, pool = make(1, 3)
+    decode(controller)
+    controller.pin(STARTUP)
+    launches = [decode(controller) for _ in range(3)]
+    assert [launch.tier for launch in launches] == [STARTUP] * 3
+    assert (pool.current, controller.counters.num_switches["pin"]) == (STARTUP, 1)
+    for _ in range(4):
+        controller.observe([0], 1)
+    assert len(policy.observed) == 4
+    controller.pin(None)
+    assert decode(controller).tier == chain_tier(3)
+    assert controller.counters.num_pins == 2
+
+
+def test_pinned_to_drafts_a_server_leaves_zero_steps_with_a_catch_up() -> None:
+    controller, _, _ = lagging(0)
+    decode(controller)
+    controller.pin(STARTUP)
+    launches = [decode(controller) for _ in range(2)]
+    tiers = [(launch.tier, launch.is_catch_up) for launch in launches]
+    assert tiers == [(PLAIN_TIER, True), (STARTUP, False)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "allowed", "expected"),
+    [(5, (0, 3, 5), 5), (5, (0, 3, 7), 3), (1, (3, 7), 3), (7, (0,), 0)],
+)
+def test_where_a_batch_may_not_run_the_pinned_tier_the_next_below_runs(
+    wanted: int, allowed: Sequence[int], expected: int
+) -> None:
+    tiers = [chain_tier(steps) for steps in allowed]
+    assert nearest(chain_tier(wanted), tiers) == chain_tier(expected)
 
 
 # -- zero steps: the draft falls behind and catches up --

@@ -59,13 +59,16 @@ class Telemetry:
         controller, counters = worker.controller, worker.controller.counters
         controller.learn()
         newest = controller.newest if controller.newest.size else DecodeBatch(1, ())
-        tiers = self._tiers()
+        tiers, minutes = self._tiers(), worker.control.minutes()
         return {
+            **({} if minutes is None else {"minutes": minutes}),
             **_options_state(worker.adaptive_options),
             "tiers": [_tier_state(state) for state in worker.pool.states],
             "startup_steps": controller.startup_tier.num_steps,
             "current_steps": controller.decode_tier.num_steps,
             "current_tier": controller.decode_tier.label,
+            "pinned": None if controller.pinned is None else controller.pinned.label,
+            "num_pins": counters.num_pins,
             **policy_state(controller.policy, controller.meter, newest),
             "seeding": worker.seeding._asdict() if worker.seeding is not None else None,
             "rounds": _by_steps(tiers, lambda tier: counters.num_rounds.get(tier, 0)),

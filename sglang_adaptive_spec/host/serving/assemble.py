@@ -8,9 +8,11 @@ from typing import Any
 
 from sglang.srt.runtime_context import get_parallel, get_serving
 
+from sglang_adaptive_spec.host.serving.retractions import retractions
 from sglang_adaptive_spec.host.startup.seeding import Seeding, measured_costs
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.meter import RoundMeter, open_recorder
+from sglang_adaptive_spec.loop.minutes import Minutes
 from sglang_adaptive_spec.loop.sharing import SharedTimes
 from sglang_adaptive_spec.loop.timing import RoundTimer
 from sglang_adaptive_spec.policy.build import build_policy
@@ -37,6 +39,10 @@ def assemble(worker: Any) -> tuple[AdaptiveController, Seeding | None]:
     meter, recorder = RoundMeter(tiers, policy.knows_costs), _recorder(worker)
     controller = AdaptiveController(
         policy, worker.pool, options.startup_tier, clock, schedule, meter, recorder
+    )
+    retractions.install()
+    controller.minutes = Minutes(
+        controller.counters, meter, policy.totals, lambda: retractions.total
     )
     if policy.knows_costs and not is_alone:
         controller.shared_times = SharedTimes(

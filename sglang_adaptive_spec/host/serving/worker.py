@@ -25,6 +25,7 @@ from sglang_adaptive_spec.host.attention.extend_graphs import (
 from sglang_adaptive_spec.host.attention.late_lengths import LateLengths, may_be_late
 from sglang_adaptive_spec.host.attention.shared_index import shared_index
 from sglang_adaptive_spec.host.launch.options import AdaptiveOptions, options_of
+from sglang_adaptive_spec.host.reporting.control import Control
 from sglang_adaptive_spec.host.reporting.telemetry import Telemetry
 from sglang_adaptive_spec.host.serving.assemble import assemble
 from sglang_adaptive_spec.host.serving.plain_round import (
@@ -172,6 +173,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         garbage_hold.release()
         delattr(self._target_worker.model_runner, CAPTURES_ATTRIBUTE)
         self.controller, self.seeding = assemble(self)
+        self.control = Control(self)
         self.telemetry = Telemetry(self)
         self.telemetry.log_start()
 
@@ -273,15 +275,16 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             self._draft_worker.draft_runner.shared_read_done_event = None
 
     def _decode_batch(self, batch: Any) -> DecodeBatch:
-        size, now_s = batch.seq_lens.shape[0], time.monotonic()
-        most = self._most_decodes(batch)
-        return DecodeBatch(size, row_keys(batch), context_tokens(batch), now_s, most)
+        size, now_s, num_waiting = batch.seq_lens.shape[0], time.monotonic(), len(self._waiting())
+        most = self._most_decodes(batch, num_waiting)
+        context = context_tokens(batch)
+        return DecodeBatch(size, row_keys(batch), context, now_s, most, num_waiting)
 
-    def _most_decodes(self, batch: Any) -> int:
+    def _most_decodes(self, batch: Any, num_waiting: int) -> int:
         """Returns the decodes of a request that the round may run, if it is a zero-step one."""
         if self.plain_rounds is None or self.controller.decode_tier != PLAIN_TIER:
             return 1  # the first of a stay runs one
-        if self._waiting() or needs_every_token(batch):
+        if num_waiting or needs_every_token(batch):
             return 1
         if self._target_worker.model_runner.sampling_observer is not None:
             return 1

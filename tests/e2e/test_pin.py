@@ -1,0 +1,75 @@
+"""An operator pins a tier of the running pair, lets it go, and reads the minutes; text stays."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from sglang_adaptive_spec.asking import minutes
+from sglang_adaptive_spec.cli import main
+from tests.e2e.fleet import Fleet
+from tests.e2e.launches import adaptive
+from tests.e2e.server import Launch, Server
+from tests.e2e.test_real_pair import DEFAULT, real_answers
+from tests.e2e.traffic import answers, check_identical
+
+TWO_RANKS = replace(adaptive("eagle3", "--tp-size", "2", overlap=True), name="eagle3-pin-tp2")
+
+pytestmark = pytest.mark.e2e
+
+
+def rounds_by_steps(server: Server) -> dict[str, int]:
+    return dict(server.internal_state()["adaptive_spec"]["rounds"])
+
+
+def grown(server: Server, before: dict[str, int]) -> set[str]:
+    """Returns the tiers that ran since."""
+    after = rounds_by_steps(server)
+    return {steps for steps in after if after[steps] > before[steps]}
+
+
+@pytest.mark.parametrize("launch", [DEFAULT], ids=str)
+def test_pinned_it_runs_that_tier_alone_and_the_text_stays(
+    fleet: Fleet, launch: Launch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference = fleet.compare(launch, real_answers)[1]
+    server = fleet.use(launch)
+    url = server.url("")
+    for steps in ("3", "0"):
+        assert main(["pin", url, steps]) == 0
+        before = rounds_by_steps(server)
+        check_identical(real_answers(server), reference)
+        # A server that was drafting catches nothing up; one at zero steps does, in one round more.
+        assert steps in grown(server, before) <= {steps, "0"}
+        state = server.internal_state()["adaptive_spec"]
+        assert (state["pinned"], state["current_tier"]) == (steps, steps)
+    assert main(["watch", url, "--interval", "0.2", "--lines", "1"]) == 0
+    assert "0 (pinned)" in capsys.readouterr().out
+    assert main(["pin", url, "auto"]) == 0
+    state = server.internal_state()["adaptive_spec"]
+    assert (state["pinned"], state["switches"]["pin"] >= 1) == (None, True)
+    assert main(["pin", url, "4"]) == 1
+    assert "allowed: auto, 0, 1, 2, 3, 5, 7, 10" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("launch", [DEFAULT], ids=str)
+def test_minutes_say_what_the_server_did(fleet: Fleet, launch: Launch) -> None:
+    fleet.ask_once(launch, real_answers)
+    server = fleet.use(launch)
+    (rows,) = minutes(server.url(""), 10)
+    total = server.internal_state()["adaptive_spec"]
+    for name in total["rounds"]:
+        assert sum(row["rounds"].get(name, 0) for row in rows) == total["rounds"][name]
+    assert sum(row["prefills"]["number"] for row in rows) >= 4
+    assert all(0 < row["seconds"] <= 60 for row in rows)
+    assert len(json.dumps(rows[-1])) < 4000
+
+
+@pytest.mark.parametrize("launch", [TWO_RANKS], ids=str)
+def test_two_ranks_are_pinned_before_the_same_round(fleet: Fleet, launch: Launch) -> None:
+    reference = fleet.compare(launch, answers)[1]
+    server = fleet.use(launch)
+    url, labels = server.url(""), list(rounds_by_steps(server))
+    for steps in (*labels, *reversed(labels), "auto"):
+        assert main(["pin", url, steps]) == 0
+        check_identical(answers(server), reference)
