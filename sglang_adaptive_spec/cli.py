@@ -18,6 +18,7 @@ from typing import Any
 from sglang_adaptive_spec.asking import pin
 from sglang_adaptive_spec.contract.check import contract_report
 from sglang_adaptive_spec.contract.versions import SUPPORTED, versions_report
+from sglang_adaptive_spec.explain.page import explain_page
 from sglang_adaptive_spec.explain.source import Source, example, of_file, of_server
 from sglang_adaptive_spec.explain.text import as_data, render
 from sglang_adaptive_spec.simulate.command import Question, simulate
@@ -107,6 +108,10 @@ def _explain(arguments: argparse.Namespace) -> int:
         if acceptance is None:
             acceptance = round(now.acceptance, 2) if now else EXAMPLE_ACCEPTANCE
         data = as_data(source, size, acceptance)
+        if arguments.html is not None:
+            _write(arguments.html, explain_page(data, source, size, acceptance))
+            print(arguments.html)
+            return 0
     except ValueError as error:  # names what is wrong and how to fix it
         print(error, file=sys.stderr)
         return 1
@@ -240,7 +245,24 @@ def _add_explain(verbs: Any) -> None:
     verb.add_argument(
         "--acceptance", type=_chance, metavar="CHANCE", help="of the equation, 0 to below 1"
     )
-    verb.add_argument("--json", action="store_true", help="print JSON")
+    shown = verb.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="print JSON")
+    shown.add_argument("--html", type=Path, metavar="FILE", help="write a page with sliders")
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a page.
+
+    Raises:
+        ValueError: It cannot be written.
+    """
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be written ({error.strerror}); allowed: a file in a folder that may be "
+            "written; fix: name another."
+        ) from error
 
 
 def _positive(text: str) -> int:

@@ -55,10 +55,14 @@ class Explorer:
 
     def tokens(self, tier: Tier, acceptance: float) -> float:
         """Returns the tokens of a request in a round of ``tier``."""
-        lift = self.lifts.get(tier, [guessed_lift(tier)] * tier.num_steps)
-        hazards = [_raised(acceptance, each) for each in lift[: tier.num_steps]]
+        hazards = [_raised(acceptance, each) for each in self.lifts_of(tier)]
         survival: list[float] = list(accumulate(hazards, mul))
         return 1.0 + sum(survival)
+
+    def lifts_of(self, tier: Tier) -> list[float]:
+        """Returns by depth what is added to the log-odds of the acceptance; of a chain zeros."""
+        lifts = self.lifts.get(tier, [guessed_lift(tier)] * tier.num_steps)
+        return list(lifts[: tier.num_steps])
 
     def round_ms(self, tier: Tier, batch_size: int) -> float:
         """Returns what a round takes, as measured."""
