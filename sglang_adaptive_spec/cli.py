@@ -21,6 +21,9 @@ from sglang_adaptive_spec.contract.versions import SUPPORTED, versions_report
 from sglang_adaptive_spec.explain.page import explain_page
 from sglang_adaptive_spec.explain.source import Source, example, of_file, of_server
 from sglang_adaptive_spec.explain.text import as_data, render
+from sglang_adaptive_spec.report.page import Story, report_page
+from sglang_adaptive_spec.report.page import render as render_report
+from sglang_adaptive_spec.report.story import story_of_server, story_of_trace
 from sglang_adaptive_spec.simulate.command import Question, simulate
 from sglang_adaptive_spec.simulate.regret import WorkloadReport
 from sglang_adaptive_spec.watch.screen import Watched, lines, tables
@@ -87,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "check": _check,
         "explain": _explain,
         "pin": _pin,
+        "report": _report,
         "simulate": _simulate,
         "watch": _watch,
     }
@@ -138,6 +142,36 @@ def _pin(arguments: argparse.Namespace) -> int:
     replicas = f", {len(states)} replicas" if len(states) > 1 else ""
     print(f"{arguments.server}{replicas} {now}")
     return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    try:
+        story = story_of(arguments)
+        if arguments.out is not None:
+            _write(arguments.out, report_page(story))
+    except ValueError as error:  # names what is wrong and how to fix it
+        print(error, file=sys.stderr)
+        return 1
+    print(render_report(story))
+    return 0
+
+
+def story_of(arguments: argparse.Namespace) -> Story:
+    """Returns what `report` tells of.
+
+    Raises:
+        ValueError: The server or the file cannot be read.
+    """
+    where = arguments.source
+    if "://" not in where:
+        return story_of_trace(Path(where), arguments.costs)
+    if arguments.costs is not None:
+        raise ValueError(
+            "--costs goes with a trace; a server measures its own; fix: leave it out, or name a "
+            "trace."
+        )
+    keys = (arguments.api_key, arguments.admin_api_key)
+    return story_of_server(where, arguments.replica, *keys)
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
@@ -197,6 +231,7 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--json", action="store_true", help="print JSON")
     _add_explain(verbs)
     _add_pin(verbs)
+    _add_report(verbs)
     _add_simulate(verbs)
     _add_watch(verbs)
     return parser
@@ -219,6 +254,24 @@ def _add_pin(verbs: Any) -> None:
     verb.add_argument("server", metavar="URL", help="a server of ADAPTIVE_EAGLE")
     verb.add_argument(
         "tier", metavar="TIER|auto", help="as /server_info calls it, such as 3 or 3-4-8"
+    )
+    _add_keys(verb)
+
+
+def _add_report(verbs: Any) -> None:
+    verb = verbs.add_parser("report", help="say what happened on a server, and what to do")
+    verb.add_argument(
+        "source", metavar="FILE|URL", help="a recorded trace, or a server: its minutes of a day"
+    )
+    verb.add_argument("--out", type=Path, metavar="FILE", help="write a page")
+    verb.add_argument(
+        "--costs",
+        type=Path,
+        metavar="FILE",
+        help="cost cache of the server that recorded the trace; default: an H200 as an example",
+    )
+    verb.add_argument(
+        "--replica", type=int, default=0, metavar="NUMBER", help="of the server, from 0 [0]"
     )
     _add_keys(verb)
 

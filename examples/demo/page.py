@@ -10,6 +10,7 @@ from examples.demo.timeline import timeline_svg
 from sglang_adaptive_spec.pages import shell
 from sglang_adaptive_spec.pages.shell import table
 
+
 def page(results: Sequence[ArmResult], settings: dict[str, Any]) -> str:
     """Returns the page as HTML."""
     checks = "".join(
@@ -25,4 +26,3 @@ def page(results: Sequence[ArmResult], settings: dict[str, Any]) -> str:
         f"<ul>{checks}</ul><p>{html.escape(told)}</p>"
     )
     return shell.page(last_line(results), body)
-

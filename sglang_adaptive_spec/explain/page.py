@@ -21,7 +21,7 @@ SLIDERS = (
 def explain_page(data: dict[str, Any], source: Source, batch_size: int, acceptance: float) -> str:
     """Returns the page of `text.as_data`; the sliders start at the batch and the acceptance."""
     sliders = "".join(
-        f'<label for={name}>{label}<input id={name} type=range><output id={name}-is></output>'
+        f"<label for={name}>{label}<input id={name} type=range><output id={name}-is></output>"
         "</label>"
         for name, label in SLIDERS
     )
@@ -34,7 +34,8 @@ def explain_page(data: dict[str, Any], source: Source, batch_size: int, acceptan
         "<div class=chart><h3>The same of the tier that pays, by acceptance</h3>"
         "<div id=gains></div></div>"
         "<h2>Which tier pays</h2><p>A cell has the tier and its tokens/s over no speculation; 0 is "
-        "no drafts.<span id=live-is></span></p><div class=wide><table class=map id=map></table></div>"
+        "no drafts.<span id=live-is></span></p>"
+        "<div class=wide><table class=map id=map></table></div>"
     )
     script = files(__package__).joinpath("page.js").read_text()
     return page(

@@ -15,6 +15,9 @@ from tests.pages.browser import SCHEMES, WIDTHS, check_readable, executable, mov
 
 NUMBER = re.compile(r"-?\d+\.?\d*")
 
+LIVE = """[...document.querySelectorAll('.live')]
+  .map((cell) => [cell.parentNode.rowIndex, cell.cellIndex])"""
+
 pytestmark = pytest.mark.full
 
 
@@ -83,8 +86,7 @@ def test_the_map_is_that_of_explain_and_marks_the_server(tmp_path: Path) -> None
             assert cells == [
                 [cell["tier"], f"{cell['over_none']:.2f}"] for cell in wanted["pays"].values()
             ]
-        places = "[...document.querySelectorAll('.live')].map((c) => [c.parentNode.rowIndex, c.cellIndex])"
-        live = page.evaluate(places)
+        live = page.evaluate(LIVE)
         assert live == [[1 + data_index(data, 32), 1 + ACCEPTANCES.index(0.6)]]
         assert "batch 30, acceptance 0.62, at 2 steps" in page.locator("#live-is").inner_text()
 
