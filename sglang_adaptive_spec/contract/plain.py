@@ -147,8 +147,33 @@ PLAIN: tuple[Symbol, ...] = (
             HOOK,
             "update_spec_metrics",
             "the same in the server's gauges",
-            "self, bs, num_correct_drafts, num_accept_tokens",
+            "self, bs, num_correct_drafts, num_accept_tokens, *, num_block_accept_tokens",
         ),
+        (HOOK, "report_decode_stats", "report the rate of the drafts that were proposed", "self"),
+        (HOOK, "_active_spec_config_snapshot", "show the tier behind a prefill, too", "self"),
+        (WRITE, "spec_num_correct_drafts", "report the rate of the drafts that were proposed"),
+        (READ, "spec_num_block_accept_tokens", "know the drafts proposed since the last report"),
+        (READ, "spec_num_forward_ct", "know whether it reported"),
+        (READ, "scheduler", "reach the tier in force"),
+    ),
+    *of(
+        "sglang.srt.runtime_context",
+        (CALL, "get_spec", "know by how many drafts a verify it divides", ""),
+    ),
+    *of(
+        "sglang.srt.managers.tokenizer_manager:TokenizerManager",
+        (
+            HOOK,
+            "_calculate_spec_decoding_metrics",
+            "give a request the rate of the drafts that it was proposed",
+            "self, meta_info, recv_obj, i",
+        ),
+        (READ, "server_args", "see whether ADAPTIVE_EAGLE was asked for"),
+    ),
+    *of(
+        "sglang.srt.managers.io_struct:BatchStrOutput",
+        (READ, "spec_num_block_accept_tokens", "know the drafts that a request was proposed"),
+        (READ, "spec_num_correct_drafts", "divide by them"),
     ),
     *of(
         "sglang.srt.managers.utils:GenerationBatchResult",
@@ -166,6 +191,7 @@ PLAIN: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.managers.schedule_batch:Req",
         (WRITE, "spec_verify_ct", "count a run's decodes as so many verifies"),
+        (WRITE, "spec_num_block_accept_tokens", "count the drafts that it was proposed"),
         (
             CALL,
             "update_spec_correct_drafts_histogram",

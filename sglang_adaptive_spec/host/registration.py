@@ -16,6 +16,9 @@ CREATE_WORKER = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_wo
 INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
 SET_INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.set_internal_state"
 INIT_INFO = "sglang.srt.managers.scheduler.Scheduler.get_init_info"
+ACCEPT_RATE = (
+    "sglang.srt.managers.tokenizer_manager.TokenizerManager._calculate_spec_decoding_metrics"
+)
 LAUNCH = "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes"
 
 
@@ -38,6 +41,7 @@ def install_hooks() -> None:
     HookRegistry.register(INTERNAL_STATE, _internal_state, after)
     HookRegistry.register(SET_INTERNAL_STATE, _set_internal_state, around)
     HookRegistry.register(INIT_INFO, _init_info, after)
+    HookRegistry.register(ACCEPT_RATE, _accept_rate, after)
     HookRegistry.register(LAUNCH, _launch_schedulers, around)
     register_resolution_hook(SPECULATIVE.rpartition(".")[2])(_resolve_speculative)
 
@@ -97,6 +101,17 @@ def _init_info(info: dict[str, Any], scheduler: Any, *_args: Any, **_kw: Any) ->
     from sglang_adaptive_spec.host.launch.ready import add_worker_name
 
     return add_worker_name(info, scheduler)
+
+
+def _accept_rate(
+    result: Any, manager: Any, meta_info: dict[str, Any], answer: Any, place: int, *_args: Any
+) -> Any:
+    options = options_of(manager.server_args)
+    if options is not None and options.static_reason is None:
+        from sglang_adaptive_spec.host.reporting.proposed import set_accept_rate
+
+        set_accept_rate(meta_info, answer, place)
+    return result
 
 
 def _launch_schedulers(

@@ -45,6 +45,7 @@ FOREIGN = {
     "labels", "inc",  # prometheus_client
     "structs",  # msgspec
     "page_table", "page_table_draft_decode",  # entries of dicts: test_attention.py
+    "spec_num_proposed_drafts", "spec_proposed_drafts",  # entries of dicts: test_counts.py
     "terminate",  # a process
     "__wrapped__",  # functools.wraps
     "hidden_size", "num_key_value_heads",  # a Hugging Face config
@@ -79,7 +80,7 @@ HOOKING = (
         "shared_index.py",
         "eager_lengths.py",
     ),
-    *("extend_graphs.py", "uniform_plans.py", "runs.py", "unchanged.py", "retractions.py"),
+    *("extend_graphs.py", "uniform_plans.py", "counts.py", "unchanged.py", "retractions.py"),
 )
 ATTENTION = "sglang.srt.layers.attention"
 BACKEND = re.compile(r"\w+_backend\.\w+Backend")

@@ -8,6 +8,7 @@ from typing import Any
 
 from sglang.srt.runtime_context import get_parallel, get_serving
 
+from sglang_adaptive_spec.host.serving.counts import counts
 from sglang_adaptive_spec.host.serving.retractions import retractions
 from sglang_adaptive_spec.host.startup.seeding import Seeding, measured_costs
 from sglang_adaptive_spec.loop.controller import AdaptiveController
@@ -41,6 +42,7 @@ def assemble(worker: Any) -> tuple[AdaptiveController, Seeding | None]:
         policy, worker.pool, options.startup_tier, clock, schedule, meter, recorder
     )
     retractions.install()
+    counts.install()
     controller.minutes = Minutes(
         controller.counters, meter, policy.totals, lambda: retractions.total
     )

@@ -1,26 +1,9 @@
-"""Several decodes in one zero-step round: where they may run, and how the host counts them.
+"""Several decodes in one zero-step round: where they may run."""
 
-A round of k decodes is k rounds for whoever counts verifies, so that accept length and rate stay
-those of the drafts (sglang 0.5.23 scheduler_components/batch_result_processor.py,
-metrics_reporter.py).
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from sglang.srt.plugins.hook_registry import HookType
 from sglang.srt.runtime_context import get_serving
-
-from sglang_adaptive_spec.host.hooks import hook_now
-
-RESOLVE = (
-    "sglang.srt.managers.scheduler_components.batch_result_processor"
-    ".SchedulerBatchResultProcessor._resolve_spec_v2_tokens"
-)
-UPDATE = (
-    "sglang.srt.managers.scheduler_components.metrics_reporter"
-    ".SchedulerMetricsReporter.update_spec_metrics"
-)
 
 
 def needs_every_token(batch: Any) -> bool:
@@ -52,40 +35,3 @@ def _has_one_alone(reqs: Sequence[Any]) -> bool:
         or req.return_indexer_topk
         for req in reqs
     )
-
-
-# -- the host's methods, hooked --
-
-
-def resolve_runs(
-    resolve: Callable[..., Any], processor: Any, result: Any, batch: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Around _resolve_spec_v2_tokens, which counts a round as one verify of each request."""
-    tokens = resolve(processor, result, batch, *args, **kwargs)
-    more = result.num_non_draft_tokens_per_req - 1
-    if more:
-        for req in batch.reqs:
-            if not (req.is_retracted or req.finished()):
-                req.spec_verify_ct += more
-                for _ in range(more):
-                    req.update_spec_correct_drafts_histogram(0)
-    return tokens
-
-
-def count_runs(
-    update: Callable[..., Any],
-    reporter: Any,
-    bs: int,
-    num_correct_drafts: int,
-    num_accept_tokens: int,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """Around update_spec_metrics, likewise: what is no draft came from a verify each."""
-    num_verifies = max(bs, num_accept_tokens - num_correct_drafts)
-    return update(reporter, num_verifies, num_correct_drafts, num_accept_tokens, *args, **kwargs)
-
-
-def install_run_hooks() -> None:
-    """Hooks what counts verifies; for a process whose zero-step rounds are ours."""
-    hook_now([(RESOLVE, resolve_runs, HookType.AROUND), (UPDATE, count_runs, HookType.AROUND)])

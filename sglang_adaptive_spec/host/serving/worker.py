@@ -34,7 +34,7 @@ from sglang_adaptive_spec.host.serving.plain_round import (
     plain_round_unsupported_reason,
 )
 from sglang_adaptive_spec.host.serving.rows import context_tokens, row_keys
-from sglang_adaptive_spec.host.serving.runs import install_run_hooks, needs_every_token
+from sglang_adaptive_spec.host.serving.runs import needs_every_token
 from sglang_adaptive_spec.host.serving.unchanged import install_unchanged_hooks, unchanged
 from sglang_adaptive_spec.host.startup.build_hooks import (
     CAPTURES_ATTRIBUTE,
@@ -318,7 +318,6 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         part_size = self.tier_builder.max_catch_up_size()
         self.plain_rounds = PlainRounds(self, target_runner.max_running_requests, part_size)
         self.plain_rounds.most_decodes = self.adaptive_options.startup_tier.num_draft_tokens
-        install_run_hooks()
         install_unchanged_hooks()
         self._draft_worker.plain_rounds = self.plain_rounds
 
