@@ -3,8 +3,8 @@
 A round of k decodes is k verifies for whoever counts them, so that accept length and rate stay
 those of the drafts. And drafts proposed are counted round by round: the host multiplies verifies by
 one depth for all (sglang 0.5.23 scheduler_components/batch_result_processor.py,
-metrics_reporter.py, tokenizer_manager.py). They are kept where the host has a field that nothing of
-EAGLE writes, travels to the tokenizer, and is reset with the others: `spec_num_block_accept_tokens`.
+metrics_reporter.py, tokenizer_manager.py). They are kept in `spec_num_block_accept_tokens`, which
+nothing of EAGLE writes, travels to the tokenizer, and is reset with the others.
 """
 
 from collections.abc import Callable
