@@ -99,8 +99,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     result = check()
-    print(json.dumps(result, indent=2) if arguments.json else render_check(result))
-    return 0 if result["ok"] else 1
+    launch = arguments.launch[1:] if arguments.launch[:1] == ["--"] else arguments.launch
+    if not launch or not result["ok"]:
+        print(json.dumps(result, indent=2) if arguments.json else render_check(result))
+        return 0 if result["ok"] else 1
+    from sglang_adaptive_spec.host.launch.preview import preview, render
+
+    try:
+        told = preview(launch)
+    except (ValueError, AssertionError, OSError) as error:  # as the server would refuse them
+        print(error, file=sys.stderr)
+        return 1
+    print(json.dumps(told, indent=2) if arguments.json else render(told))
+    return 0
 
 
 def _explain(arguments: argparse.Namespace) -> int:
@@ -226,9 +237,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser(
-        "check", help="report versions and check every SGLang symbol that the plugin uses"
+        "check",
+        help="report versions and check every SGLang symbol that the plugin uses; after `--` a "
+        "server's arguments: say how they would be served",
     )
     verb.add_argument("--json", action="store_true", help="print JSON")
+    verb.add_argument(
+        "launch", nargs=argparse.REMAINDER, metavar="-- ARGUMENT", help="as for the server"
+    )
     _add_explain(verbs)
     _add_pin(verbs)
     _add_report(verbs)

@@ -64,6 +64,11 @@ _START: tuple[Symbol, ...] = (
         (READ, "server_args", "see whether ADAPTIVE_EAGLE was asked for"),
         (READ, "draft_worker", "reach the worker's telemetry and its class name"),
     ),
+    *of("sglang.srt.plugins", (CALL, "load_plugins", "preview a launch as the server does", "")),
+    *of(
+        "sglang.srt.server_args",
+        (CALL, "prepare_server_args", "preview a launch as the server does", "argv"),
+    ),
     *of(
         "sglang.srt.managers.io_struct:SetInternalStateReq",
         (READ, "server_args", "find the commands for this plugin"),

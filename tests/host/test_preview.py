@@ -1,0 +1,70 @@
+"""`check -- ARGUMENTS`: what a launch would serve, or why not, before anything is loaded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sglang_adaptive_spec.cli import main
+
+pytestmark = pytest.mark.usefixtures("plugins_loaded")
+
+
+def launch(models: dict[str, str], *more: str, draft: str = "eagle3") -> list[str]:
+    return [
+        *("--model-path", models["target"], "--device", "cpu", "--disable-cuda-graph"),
+        *("--max-running-requests", "8", "--mem-fraction-static", "0.05"),
+        *("--speculative-draft-model-path", models[draft]),
+        *("--speculative-algorithm", "ADAPTIVE_EAGLE", *more),
+    ]
+
+
+def told(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["check", "--json", "--", *arguments]) == 0
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return data
+
+
+def test_an_adaptive_launch_names_its_tiers_by_batch_and_its_memory(
+    models: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = told(capsys, launch(models))
+    assert (data["mode"], data["base"], data["policy"]) == ("adaptive", "EAGLE3", "goodput")
+    assert data["tiers"]["1"] == ["0", "1", "2", "3", "5", "7", "10"]
+    assert (data["memory_budget_gb"], data["max_running_requests"]) == (4.0, 8)
+    assert main(["check", "--", *launch(models)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("would serve adaptive EAGLE3, config preset goodput, policy goodput")
+    assert "  from batch 1 on: 0, 1, 2, 3, 5, 7, 10 steps" in text
+    assert "at most 4 GB a GPU" in text
+
+
+def test_a_static_launch_says_what_rules_switching_out(
+    models: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = launch(models, "--pp-size", "2")
+    data = told(capsys, arguments)
+    assert data["mode"] == "static"
+    assert main(["check", "--", *arguments]) == 0
+    assert data["reason"] in capsys.readouterr().out
+
+
+def test_a_launch_of_another_algorithm_says_so(
+    models: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*launch(models), "--speculative-algorithm", "EAGLE3"]
+    assert told(capsys, arguments)["mode"] == "without"
+    assert main(["check", "--", *arguments]) == 0
+    assert "--speculative-algorithm is EAGLE3, not ADAPTIVE_EAGLE" in capsys.readouterr().out
+
+
+def test_a_launch_that_is_refused_is_refused_in_the_same_words(
+    models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "spec.json"
+    config.write_text('{"1": {"candidate_stepz": [1]}}')
+    arguments = launch(models, "--speculative-adaptive-config", str(config))
+    assert main(["check", "--", *arguments]) == 1
+    assert "candidate_stepz" in capsys.readouterr().err
