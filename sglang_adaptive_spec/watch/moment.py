@@ -14,7 +14,7 @@ class Moment(NamedTuple):
     tokens_per_s: float
     accept_length: float | None  # of rounds that drafted
     batch: float | None  # requests, mean over rounds
-    shares: dict[str, float]  # of rounds, by tier
+    shares: dict[str, float]  # of the time of timed rounds, by tier
     measured_over_expected: float | None  # tokens/ms of timed rounds
     newest_choice: str | None  # why
     drift: float | None
@@ -42,12 +42,21 @@ def between(before: State, after: State, seconds: float) -> Moment:
         tokens_per_s=(plain_tokens + drafted + correct) / seconds,
         accept_length=1 + correct / drafted if drafted else None,
         batch=sum(requests.values()) / num_rounds if num_rounds else None,
-        shares={tier: number / num_rounds for tier, number in rounds.items() if number},
+        shares=_shares(before, after),
         measured_over_expected=_measured_over_expected(before, after),
         newest_choice=_newest_choice(after),
         drift=(after.get("costs") or {}).get("drift"),
         num_faults=sum(after["fallbacks"].values()),
     )
+
+
+def _shares(before: State, after: State) -> dict[str, float]:
+    ms = {
+        tier: timed["ms"] - before["timed_rounds"].get(tier, {}).get("ms", 0.0)
+        for tier, timed in after["timed_rounds"].items()
+    }
+    total = sum(ms.values())
+    return {tier: each / total for tier, each in ms.items() if each > 0}
 
 
 def _measured_over_expected(before: State, after: State) -> float | None:

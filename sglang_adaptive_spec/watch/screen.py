@@ -2,15 +2,16 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sglang_adaptive_spec.asking import serving_states
+from sglang_adaptive_spec.asking import serving_states, tier_labels
 from sglang_adaptive_spec.watch.moment import Moment, State, between
 
 TIMELINE = 60  # moments
+BARS = "▁▂▃▄▅▆▇█"
 HEAD = (
-    *("server", "steps", "tokens/s", "accept length", "batch", "rounds by steps"),
+    *("server", "steps", "tokens/s", "accept length", "batch", "time by steps"),
     *("measured / expected", "newest choice", "drift", "faults"),
 )
 
@@ -23,6 +24,7 @@ class Watched:
         self._last: Sequence[State] = ()
         self._last_s = 0.0
         self.timelines: list[deque[str]] = []
+        self.labels: list[str] = []  # of its tiers, smallest first
 
     def look(self) -> list[Moment]:
         """Returns a moment a replica; none at the first look.
@@ -31,6 +33,7 @@ class Watched:
             AskError: The server does not answer, or serves static EAGLE.
         """
         states, now_s = serving_states(self.url, self._api_key), time.monotonic()
+        self.labels = tier_labels(states[0])
         pairs = zip(self._last, states, strict=False)
         moments = [between(old, new, now_s - self._last_s) for old, new in pairs]
         self._last, self._last_s = states, now_s
@@ -39,6 +42,12 @@ class Watched:
         for timeline, moment in zip(self.timelines, moments, strict=False):
             timeline.append(moment.tier)
         return moments
+
+    def bars(self, timeline: Iterable[str]) -> str:
+        """Returns tiers as bars: the smallest tier is the lowest one, the largest the highest."""
+        most = max(len(self.labels) - 1, 1)
+        places = (self.labels.index(tier) for tier in timeline)
+        return "".join(BARS[place * (len(BARS) - 1) // most] for place in places)
 
     def names(self) -> list[str]:
         """Returns what its replicas are called."""
@@ -63,18 +72,17 @@ def cells(name: str, moment: Moment) -> tuple[str, ...]:
     )
 
 
-def looks(
-    servers: Sequence[Watched], interval_s: float
-) -> Iterator[list[tuple[str, Moment, deque[str]]]]:
+def looks(servers: Sequence[Watched], interval_s: float) -> Iterator[list[tuple[str, Moment, str]]]:
     """Yields, an interval, what every replica is called, did, and had in force; without end."""
     for server in servers:
         server.look()
     while True:
         time.sleep(interval_s)
-        rows: list[tuple[str, Moment, deque[str]]] = []
+        rows: list[tuple[str, Moment, str]] = []
         for server in servers:
             moments = server.look()
-            rows += zip(server.names(), moments, server.timelines, strict=False)
+            bars = map(server.bars, server.timelines)
+            rows += zip(server.names(), moments, bars, strict=False)
         yield rows
 
 
@@ -93,8 +101,8 @@ def tables(servers: Sequence[Watched], interval_s: float) -> Iterator[Any]:
 
     for rows in looks(servers, interval_s):
         table = Table(*HEAD, f"steps, last {TIMELINE} looks")
-        for name, moment, timeline in rows:
-            table.add_row(*cells(name, moment), " ".join(timeline))
+        for name, moment, bars in rows:
+            table.add_row(*cells(name, moment), bars)
         yield table
 
 

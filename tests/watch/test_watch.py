@@ -48,6 +48,8 @@ def later(before: dict[str, Any]) -> dict[str, Any]:
     timed["ms"] += 300.0
     timed["expected_tokens"] += 300.0
     timed["expected_ms"] += 300.0
+    plain = after["timed_rounds"]["0"]  # timed, and nobody had weighed it
+    plain["ms"] += 100.0
     return after
 
 
@@ -57,7 +59,7 @@ def test_rates_are_differences_of_counters() -> None:
     assert moment.accept_length == 1 + 150 / 120
     assert moment.batch == 4.0
     assert moment.shares == {"0": 0.25, "3": 0.75}
-    assert moment.measured_over_expected == pytest.approx(0.9)
+    assert moment.measured_over_expected == pytest.approx(0.9 * 300 / 400)
     assert (moment.tier, moment.newest_choice, moment.drift) == ("3", "gain beyond noise", 1.2)
     assert between(later(state()), later(later(state())), 2.0) == moment
 
@@ -89,7 +91,7 @@ def test_a_pipe_gets_a_line_a_look_and_server(capsys: pytest.CaptureFixture[str]
     assert "#0" in lines[1]
     assert "#1" in lines[2]
     assert "accept length 2.25" in lines[0]
-    assert "rounds by steps 0:0.25 3:0.75" in lines[0]
+    assert "time by steps 0:0.25 3:0.75" in lines[0]
     assert "faults 0" in lines[0]
 
 
@@ -100,7 +102,8 @@ def test_a_terminal_gets_a_table_with_the_last_minute() -> None:
     console = Console(file=io.StringIO(), width=250)
     console.print(shown[-1])
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "3 3 3" in text
+    assert "███" in text
+    assert watched.bars(["0", "1", "3"]) == "▁▄█"
     assert all(word in text for word in HEAD)
     assert watched.timelines[0].maxlen == TIMELINE
 
