@@ -55,6 +55,8 @@ class Counts:
         """Takes a result that the host has counted as one verify of each request."""
         more = result.num_non_draft_tokens_per_req - 1
         num_drafts = self._num_drafts = (result.speculative_num_draft_tokens or 1) - 1
+        if not (num_drafts or more):
+            return
         for req in batch.reqs:
             if not (req.is_retracted or req.finished()):
                 req.spec_num_block_accept_tokens += num_drafts
