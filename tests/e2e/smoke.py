@@ -22,7 +22,7 @@ SMOKE: Mapping[str, tuple[str, ...]] = {
     "test_mutants": ("0.5.21-eagle-shifted_kv_slot-overlap",),
     "test_entry_points": ("0.5.21-eagle-serve-overlap",),
     "test_real_pair": ("0.5.21-smollm2",),
-    "test_pin": ("0.5.21-smollm2",),
+    "test_pin": ("0.5.21-eagle3-pin-overlap",),
     "test_report": ("0.5.21-smollm2",),
     "test_faults": ("0.5.21-failing-overlap",),
     "test_unselected": ("none",),
