@@ -1,6 +1,8 @@
 """`check -- ARGUMENTS`: what a launch would serve, or why not, before anything is loaded."""
 
 import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,16 @@ import pytest
 from sglang_adaptive_spec.cli import main
 
 pytestmark = pytest.mark.usefixtures("plugins_loaded")
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """The host sets logging up when it reads arguments; what was there comes back."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 def launch(models: dict[str, str], *more: str, draft: str = "eagle3") -> list[str]:
