@@ -1,6 +1,6 @@
 """The command line: `sglang-adaptive-spec VERB`. It parses and prints.
 
-The work is in host/, explain/, simulate/ and watch/.
+The work is in host/, explain/, report/, simulate/ and watch/.
 """
 
 from __future__ import annotations
@@ -94,7 +94,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "simulate": _simulate,
         "watch": _watch,
     }
-    return verbs[arguments.verb](arguments)
+    try:
+        return verbs[arguments.verb](arguments)
+    except ValueError as error:  # names what is wrong and how to fix it
+        print(error, file=sys.stderr)
+        return 1
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -115,21 +119,17 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    try:
-        source = _source(arguments)
-        now = source.now
-        size = arguments.batch or (now.batch_size if now else EXAMPLE_BATCH)
-        acceptance = arguments.acceptance
-        if acceptance is None:
-            acceptance = round(now.acceptance, 2) if now else EXAMPLE_ACCEPTANCE
-        data = as_data(source, size, acceptance)
-        if arguments.html is not None:
-            _write(arguments.html, explain_page(data, source, size, acceptance))
-            print(arguments.html)
-            return 0
-    except ValueError as error:  # names what is wrong and how to fix it
-        print(error, file=sys.stderr)
-        return 1
+    source = _source(arguments)
+    now = source.now
+    size = arguments.batch or (now.batch_size if now else EXAMPLE_BATCH)
+    acceptance = arguments.acceptance
+    if acceptance is None:
+        acceptance = round(now.acceptance, 2) if now else EXAMPLE_ACCEPTANCE
+    data = as_data(source, size, acceptance)
+    if arguments.html is not None:
+        _write(arguments.html, explain_page(data, source, size, acceptance))
+        print(arguments.html)
+        return 0
     print(json.dumps(data, indent=2) if arguments.json else render(data, source))
     return 0
 
@@ -143,11 +143,7 @@ def _source(arguments: argparse.Namespace) -> Source:
 
 
 def _pin(arguments: argparse.Namespace) -> int:
-    try:
-        states = pin(arguments.server, arguments.tier, arguments.api_key, arguments.admin_api_key)
-    except ValueError as error:  # names what is wrong and how to fix it
-        print(error, file=sys.stderr)
-        return 1
+    states = pin(arguments.server, arguments.tier, arguments.api_key, arguments.admin_api_key)
     is_free = arguments.tier == "auto"
     now = "adapts" if is_free else f"is pinned to {arguments.tier}; `auto` lets it adapt again"
     replicas = f", {len(states)} replicas" if len(states) > 1 else ""
@@ -156,13 +152,9 @@ def _pin(arguments: argparse.Namespace) -> int:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    try:
-        story = story_of(arguments)
-        if arguments.out is not None:
-            _write(arguments.out, report_page(story))
-    except ValueError as error:  # names what is wrong and how to fix it
-        print(error, file=sys.stderr)
-        return 1
+    story = story_of(arguments)
+    if arguments.out is not None:
+        _write(arguments.out, report_page(story))
     print(render_report(story))
     return 0
 
@@ -194,11 +186,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
         config=arguments.config,
         cost_noise=arguments.cost_noise,
     )
-    try:
-        reports, origin = simulate(question)
-    except ValueError as error:  # names what is wrong and how to fix it
-        print(error, file=sys.stderr)
-        return 1
+    reports, origin = simulate(question)
     if arguments.json:
         rows = {"costs": origin, "traces": [asdict(report) for report in reports]}
         print(json.dumps(rows, indent=2))
@@ -215,9 +203,6 @@ def _watch(arguments: argparse.Namespace) -> int:
         else:
             for line in itertools.islice(lines(servers, arguments.interval), arguments.lines):
                 print(line, flush=True)
-    except ValueError as error:  # names what is wrong and how to fix it
-        print(error, file=sys.stderr)
-        return 1
     except (KeyboardInterrupt, BrokenPipeError):  # how a watch ends
         pass
     return 0

@@ -9,7 +9,6 @@ from sglang_adaptive_spec.explain.text import ACCEPTANCES
 from sglang_adaptive_spec.pages.shell import page
 from sglang_adaptive_spec.tiers import PLAIN_TIER
 
-STEP_ACCEPTANCE = 0.01
 SLIDERS = (
     ("acceptance", "acceptance: the chance that a draft holds"),
     ("batch", "batch: requests at once"),

@@ -94,8 +94,8 @@ def of_minutes(whole: Span) -> Hindsight | None:
         is_known |= len(known) > 1
         served_tokens += tokens
         served_ms += ms
-        best_ms += tokens / max(tokens / ms, *(each[2] / each[1] for each in known), 0.0)
-    if not is_known or not best_ms:
+        best_ms += tokens / max([tokens / ms, *(each[2] / each[1] for each in known)])
+    if not is_known:
         return None
     return Hindsight(
         1e3 * served_tokens / served_ms,
