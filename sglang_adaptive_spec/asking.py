@@ -132,13 +132,13 @@ def _ask(url: str, route: str, api_key: str | None, body: Mapping[str, Any] | No
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             return json.load(answer)
     except (OSError, ValueError) as error:
-        raise _no_server(url, error) from error
+        raise _no_server(url, error, is_command=body is not None) from error
 
 
-def _no_server(url: str, error: Exception) -> AskError:
+def _no_server(url: str, error: Exception, is_command: bool = False) -> AskError:
     is_locked = isinstance(error, urllib.error.HTTPError) and error.code in (401, 403)
-    keys = "pass --api-key, and --admin-api-key if it has one"
-    fix = keys if is_locked else "start the server, or correct the address"
+    key = "--api-key, or --admin-api-key if the server has both" if is_command else "--api-key"
+    fix = f"pass {key}" if is_locked else "start the server, or correct the address"
     return AskError(
         f"{url} did not answer as an SGLang server ({error}); allowed: such as "
         f"http://127.0.0.1:30000; fix: {fix}."
