@@ -19,7 +19,14 @@ from typing import Any
 
 import torch
 
-from benchmarks.inject.acceptance import OURS_ENV, SEED_ENV, lifted, probability_of, shape_of
+from benchmarks.inject.acceptance import (
+    NUM_POSITIONS,
+    OURS_ENV,
+    SEED_ENV,
+    lifted,
+    probability_of,
+    shape_of,
+)
 
 SIMULATE = "sglang.srt.speculative.spec_utils.generate_simulated_accept_index"
 VERIFY = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.verify"
@@ -30,8 +37,8 @@ FIRST_DRAFT = "sglang_adaptive_spec.host.serving.plain_round.first_draft_correct
 TOKEN_ID = 100
 # Deeper than any tier: how many consecutive verdicts the table counts.
 MAX_STEPS = 32
-# Requests in a batch, and output positions of a request, that draws are kept for (136 MB).
-MAX_REQUESTS, NUM_POSITIONS = 4096, 8320
+# Requests in a batch that draws are kept for: 136 MB.
+MAX_REQUESTS = 4096
 # Positions behind the limit of new tokens that the rounds in flight at the end may still ask for.
 SPARE_POSITIONS = 2 * MAX_STEPS
 _MASK = 0xFFFFFFFF

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.inject.acceptance import request_ids
+from benchmarks.inject.acceptance import MAX_NEW_TOKENS, request_ids
 from benchmarks.lab.arms import Arm
 from benchmarks.lab.load import Window, post_generate, post_json, timed_window
 from benchmarks.lab.server import Server
@@ -189,9 +189,9 @@ def abort_all(url: str) -> None:
 def new_token_limit(
     max_total_tokens: int, context_length: int, prompt_tokens: int, batch_size: int
 ) -> int:
-    """Returns how long each request of a batch may grow within the KV pool and the context."""
+    """Returns how long each request of a batch may grow: by pool, context and what is drawn."""
     share = min(max_total_tokens // batch_size, context_length)
-    return share - prompt_tokens - RESERVED_TOKENS
+    return min(share - prompt_tokens - RESERVED_TOKENS, MAX_NEW_TOKENS)
 
 
 def in_parallel(

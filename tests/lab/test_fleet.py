@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.inject.acceptance import request_ids
+from benchmarks.inject.acceptance import MAX_NEW_TOKENS, request_ids
 from benchmarks.inject.measure_plugin import Watch, done_marker
 from benchmarks.lab import fleet
 from benchmarks.lab.arms import ARMS
@@ -54,6 +54,7 @@ def test_a_watch_ends_early_when_the_batch_is_no_longer_full(size: int, has_fini
 def test_requests_may_grow_as_far_as_pool_and_context_allow() -> None:
     assert new_token_limit(8192, 100000, 128, 8) == 1024 - 128 - fleet.RESERVED_TOKENS
     assert new_token_limit(8192, 1024, 128, 1) == 1024 - 128 - fleet.RESERVED_TOKENS
+    assert new_token_limit(131072, 131072, 128, 1) == MAX_NEW_TOKENS
 
 
 def engine(name: str, pool: int) -> Any:
