@@ -174,6 +174,12 @@ CHECKS = {
             never_below_none.figure_table,
         ),
     ),
+    "never-below-none-smollm2-h200.json": Check(
+        never_below_none.check_never_below_none, never_below_none.figure_table
+    ),
+    "flashinfer-verify-parts-h200.json": Check(
+        flashinfer_verify.check_flashinfer_verify, flashinfer_verify.round_table
+    ),
     "flashinfer-verify-h100.json": Check(
         functools.partial(flashinfer_verify.check_flashinfer_verify, gpu="H100"),
         flashinfer_verify.figure_table,
@@ -184,9 +190,9 @@ CHECKS = {
     "penalties-h200.json": Check(penalties.check_penalties, penalties.arm_table),
     "rows-cpu.json": Check(rows.check_rows, rows.size_table),
     "ramp-h200.json": Check(ramp_summary.check_ramp, ramp_summary.arm_table),
-    "overhead.json": Check(overhead.check_overhead, overhead.figure_table),
-    "overhead-before-h100.json": Check(
-        functools.partial(overhead.check_overhead, gpu="H100"), overhead.figure_table
+    **dict.fromkeys(
+        ("overhead.json", "overhead-before-h200.json"),
+        Check(overhead.check_overhead, overhead.figure_table),
     ),
     **dict.fromkeys(
         ("overlap-h200.json", "overlap-one-h200.json", "overlap-grammar-h200.json"),

@@ -10,7 +10,7 @@ The calls are timed on the controller's instance, in windows of their own, with 
 so that there is something to choose; what reading the clock took in the same place is taken off.
 
 With --before COMMIT=FOLDER an earlier commit serves beside, its windows by turns with ours: what a
-change of the code costs a round, in pairs (overhead-before-h100.json).
+change of the code costs a round, in pairs (overhead-before-h200.json).
 """
 
 import argparse
@@ -173,27 +173,40 @@ def figure_table(result: Raw) -> str:
 
 
 def over_earlier(windows: Sequence[Raw]) -> list[Figure]:
-    """Returns what a round costs over an earlier commit's, in pairs of windows, where one ran."""
+    """Returns what ours costs over an earlier commit's, in pairs of windows, where one ran.
 
-    def us_of(arm: str) -> dict[tuple[Any, ...], float]:
+    The policy's CPU time in all pairs; the whole round's where both ran one and the same tier.
+    """
+
+    def windows_of(arm: str) -> dict[tuple[Any, ...], Raw]:
         cell = ("batch_size", "acceptance", "repeat")
-        return {
-            tuple(each[name] for name in cell): sum(each["took_us"].values())
-            for each in windows
-            if each["arm"] == arm
-        }
+        return {tuple(each[name] for name in cell): each for each in windows if each["arm"] == arm}
 
-    mine, found = us_of(REPORTED), []
+    mine, found = windows_of(REPORTED), []
     for arm in sorted(filter(is_earlier, {each["arm"] for each in windows})):
-        pairs = [(mine[cell], us) for cell, us in us_of(arm).items() if cell in mine]
-        ratio = ratio_of_pairs(*zip(*pairs, strict=True))
-        found += [
-            Figure(
-                f"us a round over those {arm}, {len(pairs)} pairs", ratio, MAX_OVER_EARLIER, True
-            ),
-            Figure("its upper bound", exact(ratio.interval[1]), MAX_OVER_EARLIER, True),
+        pairs = [(mine[cell], each) for cell, each in windows_of(arm).items() if cell in mine]
+        alike = [
+            pair for pair in pairs if len(set(pair[0]["rounds"]) | set(pair[1]["rounds"])) == 1
         ]
+        for claim, some, value in (
+            (f"us a round over those {arm}", pairs, _us_of),
+            (f"ms a round of one tier over those {arm}", alike, _round_us_of),
+        ):
+            if some:
+                ratio = ratio_of_pairs(*zip(*(map(value, pair) for pair in some), strict=True))
+                found += [
+                    Figure(f"{claim}, {len(some)} pairs", ratio, MAX_OVER_EARLIER, True),
+                    Figure("its upper bound", exact(ratio.interval[1]), MAX_OVER_EARLIER, True),
+                ]
     return found
+
+
+def _us_of(window: Raw) -> float:
+    return float(sum(window["took_us"].values()))
+
+
+def _round_us_of(window: Raw) -> float:
+    return float(window["round_us"])
 
 
 def window_table(windows: Sequence[Raw]) -> str:

@@ -77,8 +77,23 @@ def test_an_earlier_commit_is_compared_in_pairs(
     for each in result["raw"]:
         each["took_us"]["observe"] += extra_us
     found = over_earlier([*result["raw"], *earlier])
-    assert [figure.verdict for figure in found] == verdicts
+    assert [figure.verdict for figure in found] == [*verdicts, "met", "met"]
     assert found[0].claim == "us a round over those at-15bedd4, 9 pairs"
+    assert found[2].claim == "ms a round of one tier over those at-15bedd4, 9 pairs"
+
+
+def test_rounds_are_compared_where_both_ran_one_tier(result: Any) -> None:
+    earlier = [
+        {**copy.deepcopy(each), "arm": "at-15bedd4", "round_us": 9500.0}
+        for each in result["raw"]
+        if each["arm"] == "goodput"
+    ]
+    earlier[0] |= {"rounds": {"5": 100}, "round_us": 500.0}
+    earlier[1] |= {"rounds": {"3": 99, "5": 1}, "round_us": 500.0}
+    found = over_earlier([*result["raw"], *earlier])
+    assert found[2].claim.endswith("7 pairs")
+    assert found[2].ratio.value == pytest.approx(10000 / 9500)
+    assert [figure.verdict for figure in found[2:]] == ["MISSED", "MISSED"]
 
 
 def test_a_share_above_one_percent_is_printed_as_missed(result: Any) -> None:
