@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.lab.models import ModelPair
+from sglang_adaptive_spec.config.schema import preset_path
 from sglang_adaptive_spec.tiers import Tier, chain_tier
 
 # The host's built-in default config and ours of the same content: the same tiers in both arms.
@@ -95,6 +96,12 @@ ARMS = {
         *(static(Tier(*shape)) for shape in TREES),
     )
 }
+
+
+def recording(arm: Arm, path: Path) -> Arm:
+    """Returns an arm of the policy goodput that writes every round to ``path``."""
+    preset = json.loads(preset_path("goodput").read_bytes())
+    return replace(arm, config={**(arm.config or preset), "record": str(path)})
 
 
 def add_before(parser: argparse.ArgumentParser) -> None:

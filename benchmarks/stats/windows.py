@@ -23,6 +23,7 @@ from benchmarks.stats.tokens import expected_tokens, tokens_variance
 MATRIX_ARMS = ("none", "static-1", "static-3", "static-5", "static-7", "builtin", "ema", "goodput")
 STATIC = ("none", "static-1", "static-3", "static-5", "static-7")
 WINDOW_KEYS = ("repeat", "place", "num_tokens", "seconds", "rounds", "num_eager_rounds")
+FEWEST_TO_HALVE = 6  # windows of an arm
 RATE_DIGITS = 3
 STDERR_DIGITS = 6
 Raw = Mapping[str, Any]
@@ -133,6 +134,26 @@ def _log_steps(values: Sequence[float]) -> list[float]:
     """Returns the logs of ``values`` beside their mean."""
     logs = [math.log(value) for value in values]
     return [log - statistics.fmean(logs) for log in logs]
+
+
+def halves(cell: Raw) -> tuple[Raw, Raw]:
+    """Returns a cell of its odd windows and one of its even ones.
+
+    The fastest of several noisy arms is flattered by the windows that it was chosen by, so it is
+    chosen by one half and compared on the other. Where an arm has too few windows, both are `cell`.
+    """
+    windows = cell["windows"]
+    if min(map(len, windows.values())) < FEWEST_TO_HALVE:
+        return cell, cell
+    odd, even = (
+        build_cell(
+            cell["batch_size"],
+            cell["acceptance"],
+            {arm: mine[first::2] for arm, mine in windows.items()},
+        )
+        for first in (0, 1)
+    )
+    return odd, even
 
 
 def best_static(cell: Raw, arms: Sequence[str] = STATIC) -> str:

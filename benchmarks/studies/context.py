@@ -23,9 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from benchmarks.lab.arms import OURS, Arm
+from benchmarks.lab.arms import OURS, Arm, recording
 from benchmarks.lab.fleet import keep_logs
 from benchmarks.lab.load import generate_closed
 from benchmarks.lab.models import prompt_ids
@@ -34,7 +32,6 @@ from benchmarks.lab.session import serving_arm
 from benchmarks.lab.settings import CPU_COMMON, PYTHON_TREE, add_fleet_flags, numbers, plan_with
 from benchmarks.stats.differences import keys
 from benchmarks.stats.tables import table
-from sglang_adaptive_spec.config.schema import preset_path
 from sglang_adaptive_spec.trace.format import TraceRound, read_trace
 from sglang_adaptive_spec.trace.record import FLUSH_S
 
@@ -69,8 +66,7 @@ def run(args: argparse.Namespace) -> int:
         for number, length in enumerate(args.lengths):
             folder = Path(scratch) / str(length)
             trace = folder / "rounds.jsonl"
-            preset = msgspec.json.decode(preset_path("goodput").read_bytes())
-            arm = Arm(f"goodput-{length}", OURS, {**preset, "record": str(trace)})
+            arm = recording(Arm(f"goodput-{length}", OURS), trace)
             plan = plan_with(args, folder, (*(CPU_COMMON if args.dry_cpu else FORCED), NO_WARM_UP))
             environment = {**plan.environment, **PYTHON_TREE}
             plan = replace(plan, environment=environment, port=args.port + number)

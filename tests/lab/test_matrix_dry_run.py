@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from benchmarks.stats.windows import luck
 from benchmarks.studies.matrix.summary import merged
+from sglang_adaptive_spec.trace.format import read_trace
 from tests.hosts import REPO
 from tests.lab.dry_run import dry_run
 
@@ -22,8 +24,9 @@ SMALL = ("--max-total-tokens", "8192", "--prompt-tokens", "16",
 def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A matrix of two arms and two cells."""
     out = tmp_path_factory.mktemp("matrix-dry-run")
-    cells = ("--batches", "4", "--acceptances", "0.7,mixed")
-    return merged([dry_run(out, "matrix", "run", *SMALL, "--arms", "static-3,goodput", *cells)])
+    cells = ("--batches", "4", "--acceptances", "0.7,mixed", "--record")
+    record = dry_run(out, "matrix", "run", *SMALL, "--arms", "static-3,goodput", *cells)
+    return {**merged([record]), "trace": read_trace(out / "matrix-1.trace")}
 
 
 def test_every_cell_has_windows_of_every_arm(result: dict[str, Any]) -> None:
@@ -48,6 +51,15 @@ def test_only_our_arm_loads_our_plugin(result: dict[str, Any]) -> None:
     plugins = {server["arm"]: server["plugin"] for server in result["servers"]}
     assert plugins["static-3"] is None
     assert plugins["goodput"]["mode"] == "adaptive"
+
+
+def test_rounds_of_our_arm_are_kept(result: dict[str, Any]) -> None:
+    rounds: Counter[str] = Counter()
+    for cell in result["cells"]:
+        for window in cell["windows"]["goodput"]:
+            rounds.update(window["rounds"])
+    kept = Counter(str(one.num_steps) for one in result["trace"].rounds)
+    assert all(kept[steps] * 8 >= number for steps, number in rounds.items()), (kept, rounds)
 
 
 def test_every_hook_of_the_injection_finds_its_target() -> None:

@@ -11,6 +11,7 @@ from benchmarks.stats.windows import (
     MATRIX_ARMS,
     best_static,
     driftless_stderr,
+    halves,
     luck,
     relative_stderr,
 )
@@ -156,6 +157,20 @@ def test_the_best_static_arm_may_be_none_but_never_an_adaptive_one(small: Any) -
     assert best_static(cell) == "static-7"
     cell["tokens_per_s"].update(none=1e6, goodput=1e7, builtin=1e7)
     assert best_static(cell) == "none"
+
+
+def test_the_best_static_arm_is_chosen_on_odd_windows_and_compared_on_even_ones() -> None:
+    """Goodput ran 5 steps all the time; the static arm of 5 was luckier in odd windows."""
+    record = run_record(batch_sizes=(16,), repeats=(1, 2, 3, 4, 5, 6))
+    for window in record["windows"]:
+        is_odd = window["repeat"] % 2 == 1
+        if window["arm"] == "static-5":
+            window["seconds"] *= 0.5 if is_odd else 0.8
+    result = merged([record])
+    claims = {each.claim: each.ratio.value for each in figures(result)}
+    assert claims["goodput / best static, geometric mean"] == pytest.approx(0.8, rel=0.01)
+    short = merged([run_record(batch_sizes=(16,), repeats=(1, 2, 3, 4, 5))])
+    assert halves(short["cells"][0]) == (short["cells"][0], short["cells"][0])
 
 
 def test_every_claim_is_judged_and_a_slow_cell_is_named() -> None:

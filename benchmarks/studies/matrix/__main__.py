@@ -15,7 +15,8 @@ A command may take some of the cells (`--batches 1,4,16`, `--acceptances 0.7,mix
 `--deadline` seconds it visits none. `--alone` serves one arm at a time. A first start on a bare
 machine compiles kernels for a minute: warm up with `--arms none,static-1 --batches 1
 --acceptances 0.5`, whose record is not kept. `--at-once` saves about 80 s of the starts where
-memory is plenty: time for a second visit to every cell (`--repeats 2 --windows 2`).
+memory is plenty: time for a second visit to every cell (`--repeats 2 --windows 2`). `--record`
+keeps every round of `goodput` as a trace beside the record (docs/simulator.md).
 
 Each command writes $OUT/matrix-TAG.json after every cell, so a time limit loses one cell at most,
 and at the end the servers' last lines beside it. docs/benchmarks.md says how to read the result.
@@ -27,7 +28,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.lab.arms import ARMS
+from benchmarks.lab.arms import ARMS, Arm, recording
 from benchmarks.lab.fleet import (
     keep_logs,
     serving_fleet,
@@ -45,6 +46,8 @@ from benchmarks.studies.matrix import summary as matrix_summary
 from benchmarks.studies.matrix import tables as matrix_tables
 from benchmarks.studies.matrix.flags import parser
 
+RECORDED = "goodput"
+
 
 def run(args: argparse.Namespace) -> int:
     """Runs the arms over the cells; returns 1 if anything is missing."""
@@ -56,7 +59,9 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="matrix-bench-") as scratch:
         plan = fleet_plan(args, Path(scratch))
         for group in groups:
-            arms = [ARMS[name] for name in group]
+            arms = [
+                arm_of(name, path.with_suffix(".trace") if args.record else None) for name in group
+            ]
             with serving_fleet(arms, plan, deadline, args.at_once) as engines:
                 num_missing += len(arms) - len(engines)
                 num_missing += visit_cells(
@@ -74,6 +79,12 @@ def run(args: argparse.Namespace) -> int:
     if num_missing:
         print(f"{num_missing} servers or visits are missing, see above")
     return 1 if num_missing else 0
+
+
+def arm_of(name: str, trace: Path | None) -> Arm:
+    """Returns an arm; the policy goodput's writes its rounds to ``trace``, if there is one."""
+    arm = ARMS[name]
+    return recording(arm, trace) if trace is not None and name == RECORDED else arm
 
 
 def merge(args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from benchmarks.stats.figures import (
     lowest,
 )
 from benchmarks.stats.tables import table
-from benchmarks.stats.windows import MATRIX_ARMS, best_static, expected_rate
+from benchmarks.stats.windows import MATRIX_ARMS, best_static, expected_rate, halves
 
 Raw = Mapping[str, Any]
 
@@ -65,9 +65,9 @@ def cell_table(result: Raw) -> str:
     arms = [arm for arm in MATRIX_ARMS if arm in result["cells"][0]["tokens_per_s"]]
     rows = []
     for cell in result["cells"]:
-        rates, best = cell["tokens_per_s"], best_static(cell)
-        ours = rates.get("goodput")
-        share = None if ours is None else f"{ours / rates[best]:.3f}"
+        rates = cell["tokens_per_s"]
+        best, even = _chosen(cell)
+        share = f"{ratio_of(even, 'goodput', best).value:.3f}" if "goodput" in rates else None
         rows.append((name_of(cell), *(rates.get(arm) for arm in arms), best, share))
     return table(("batch acceptance", *arms, "best static", "goodput / best"), rows)
 
@@ -82,15 +82,22 @@ def ratio_of(cell: Raw, over: str, under: str) -> Ratio:
     return Ratio(value, (errors[0] ** 2 + errors[1] ** 2) ** 0.5, freedom)
 
 
+def _chosen(cell: Raw) -> tuple[str, Raw]:
+    """Returns the best static arm, and the windows to compare it on: not those that chose it."""
+    odd, even = halves(cell)
+    return best_static(odd), even
+
+
 def figures(result: Raw) -> list[Figure]:
     """Returns every claim about the matrix."""
     cells = result["cells"]
-    best = [(name_of(cell), ratio_of(cell, "goodput", best_static(cell))) for cell in cells]
+    chosen = [_chosen(cell) for cell in cells]
+    best = [(name_of(even), ratio_of(even, "goodput", arm)) for arm, even in chosen]
     none = [(name_of(cell), ratio_of(cell, "goodput", "none")) for cell in cells]
     builtin = [(name_of(cell), ratio_of(cell, "goodput", "builtin")) for cell in cells]
     mixed = [pair for pair, cell in zip(best, cells, strict=True) if cell["acceptance"] == MIXED]
-    ceiling = geometric_mean([ratio_of(cell, best_static(cell), "builtin") for cell in cells])
-    gain = geometric_mean([ratio for _, ratio in builtin])
+    ceiling = geometric_mean([ratio_of(even, arm, "builtin") for arm, even in chosen])
+    gain = geometric_mean([ratio_of(even, "goodput", "builtin") for _, even in chosen])
     best_mean = geometric_mean([ratio for _, ratio in best])
     # The builtin arm cancels out of this share; so does its error.
     share = Ratio(gain.value / ceiling.value, best_mean.stderr, best_mean.freedom)
@@ -146,13 +153,14 @@ def _start_and_probing(result: Raw) -> list[tuple[str, float, float]]:
 
 def missed_cells(result: Raw) -> list[tuple[Any, ...]]:
     """Returns a row for every cell that misses a limit of its own, and how many are not known."""
-    claims = [("none", OVER_NONE), ("builtin", OVER_BUILTIN)]
     found = []
     for cell in result["cells"]:
         limit = MIXED_OVER_BEST_STATIC if cell["acceptance"] == MIXED else OVER_BEST_STATIC
-        for under, least in [(best_static(cell), limit), *claims]:
+        best, even = _chosen(cell)
+        claims = [(even, best, limit), (cell, "none", OVER_NONE), (cell, "builtin", OVER_BUILTIN)]
+        for windows, under, least in claims:
             claim = f"{name_of(cell)}: goodput / {under}"
-            found.append(Figure(claim, ratio_of(cell, "goodput", under), least))
+            found.append(Figure(claim, ratio_of(windows, "goodput", under), least))
     unknown = sum(each.verdict == NOT_KNOWN for each in found)
     rows = [each.row() for each in found if each.verdict == MISSED]
     claim = f"limits of single cells that are {NOT_KNOWN}"
