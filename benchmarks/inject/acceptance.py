@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 # Output positions of a request that draws are kept for; a request may ask for no more tokens.
-NUM_POSITIONS, MAX_NEW_TOKENS = 8320, 8192
+NUM_POSITIONS, MAX_NEW_TOKENS = 16512, 16384
 
 SEED_ENV = "BENCH_INJECT_SEED"  # set in a server: inject, with this seed
 OURS_ENV = "BENCH_INJECT_OURS"  # set: our plugin serves, whose zero-step rounds look at drafts, too

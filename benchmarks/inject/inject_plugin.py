@@ -37,8 +37,8 @@ FIRST_DRAFT = "sglang_adaptive_spec.host.serving.plain_round.first_draft_correct
 TOKEN_ID = 100
 # Deeper than any tier: how many consecutive verdicts the table counts.
 MAX_STEPS = 32
-# Requests in a batch that draws are kept for: 136 MB.
-MAX_REQUESTS = 4096
+# Requests in a batch that draws are kept for: 135 MB.
+MAX_REQUESTS = 2048
 # Positions behind the limit of new tokens that the rounds in flight at the end may still ask for.
 SPARE_POSITIONS = 2 * MAX_STEPS
 _MASK = 0xFFFFFFFF

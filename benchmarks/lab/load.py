@@ -65,7 +65,7 @@ def steady_window(rounds: Sequence[Sequence[Any]], batch_size: int) -> Window:
     Raises:
         ValueError: The run is too short to be measured.
     """
-    return _window(full_run(rounds, batch_size)[SKIPPED_ROUNDS:], batch_size, len(rounds))
+    return window_of(full_run(rounds, batch_size)[SKIPPED_ROUNDS:], batch_size, len(rounds))
 
 
 def timed_window(
@@ -84,7 +84,7 @@ def timed_window(
     if steady:
         end_ns = steady[0].time_ns + int(window_s * 1e9)
         steady = [each for each in steady if each.time_ns <= end_ns]
-    return _window(steady, batch_size, len(rounds))
+    return window_of(steady, batch_size, len(rounds))
 
 
 def timed_windows(
@@ -95,13 +95,18 @@ def timed_windows(
     return [timed_window(rounds, batch_size, start_s, window_s) for start_s in starts]
 
 
-def _window(steady: Sequence[Round], batch_size: int, num_rounds: int) -> Window:
+def window_of(steady: Sequence[Round], batch_size: int, num_rounds: int) -> Window:
+    """Returns the window of rounds in a row; the first one's end is where the clock starts.
+
+    Raises:
+        ValueError: They are too few to be measured.
+    """
     if len(steady) < MIN_ROUNDS + 1:
         raise ValueError(
             f"batch {batch_size}: {len(steady)} steady rounds of {num_rounds}, at least "
             f"{MIN_ROUNDS + 1} needed; raise --new-tokens or the window."
         )
-    counted = steady[1:]  # the first one's end is where the clock starts
+    counted = steady[1:]
     steps: Counter[str] = Counter()
     for each in counted:
         steps[_steps_of(each)] += decodes_of(each)

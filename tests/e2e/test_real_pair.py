@@ -2,6 +2,9 @@
 
 import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,11 +12,12 @@ import pytest
 from sglang_adaptive_spec.cli import main
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import ALGORITHM, PAIR, PAIR_DRAFT
-from tests.e2e.server import Launch, Server
+from tests.e2e.server import LOGS, MODULE, Launch, Server
 from tests.e2e.traffic import check_identical, greedy
 from tests.hosts import REPO
 
 NUM_TOKENS = 48
+CHECK_TIMEOUT_S = 300  # it imports SGLang and reads the arguments; so long on a busy machine
 SEEDING = (REPO / "sglang_adaptive_spec" / "host" / "startup" / "seeding.py").read_text()
 (SEEDING_LIMIT_S,) = map(float, re.findall(r"^LIMIT_S = ([\d.]+)", SEEDING, re.MULTILINE))
 # Easy ones first: the average rises above the deepest tier's threshold, then falls below 1.
@@ -112,6 +116,33 @@ def test_explain_says_of_a_server_what_its_policy_knows(
     assert main(["watch", url, "--interval", "0.2", "--lines", "2"]) == 0
     for line in capsys.readouterr().out.splitlines():
         assert f"steps {spec['current_tier']}" in line
+
+
+@pytest.mark.parametrize("launch", [DEFAULT], ids=str)
+def test_check_says_before_what_a_server_then_serves(fleet: Fleet, launch: Launch) -> None:
+    spec = observed(fleet, launch)["adaptive_spec"]
+    arguments = launch.argv(port=1)[1 + len(MODULE) :]
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("sglang-adaptive-spec"),
+            "check",
+            "--json",
+            "--",
+            *arguments,
+        ],
+        env=launch.environment(),
+        cwd=LOGS,
+        capture_output=True,
+        text=True,
+        timeout=CHECK_TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    for name in ("mode", "base", "config", "policy"):
+        assert told[name] == spec[name]
+    assert told["tiers"] == {
+        bound: slot["candidate_tiers"] for bound, slot in spec["slots"].items()
+    }
 
 
 @pytest.mark.parametrize("launch", [CONSERVATIVE], ids=str)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.inject import acceptance
-from benchmarks.inject.acceptance import TREES, request_ids
+from benchmarks.inject.acceptance import MAX_NEW_TOKENS, TREES, request_ids
 from benchmarks.inject.inject_plugin import (
     MAX_STEPS,
     TOKEN_ID,
@@ -200,8 +200,8 @@ def test_seats_are_given_back() -> None:
 
 def test_a_request_longer_than_the_table_is_refused() -> None:
     (req,) = requests("0.5", 1)
-    req.sampling_params.max_new_tokens = 9000
-    with pytest.raises(ValueError, match="9000 new tokens"):
+    req.sampling_params.max_new_tokens = MAX_NEW_TOKENS + 1000
+    with pytest.raises(ValueError, match=f"{MAX_NEW_TOKENS + 1000} new tokens"):
         Verdicts(1, CPU).num_correct([req], torch.tensor([5]))
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.studies.flashinfer_verify import DEPTHS
+from benchmarks.studies.long_context import NUM_SPANS
 from benchmarks.studies.never_below_none import NONE, ZERO
 from tests.lab.dry_run import dry_run
 
@@ -33,3 +34,15 @@ def test_depths_take_turns_in_one_batch(tmp_path: Path) -> None:
     record = dry_run(tmp_path, "flashinfer_verify", "run", *cells, *passes)
     assert [each["depth"] for each in record["windows"]] == [*DEPTHS, *DEPTHS]
     assert all(each["rounds"] > 0 and each["eager"] for each in record["windows"])
+
+
+def test_long_and_growing_contexts_are_measured(tmp_path: Path) -> None:
+    arms = ("--arms", "none,goodput", "--acceptances", "0.7", "--max-total-tokens", "4096")
+    windows = ("--cells", "2x200", "--windows", "1", "--window-s", "2")
+    record = dry_run(tmp_path, "long_context", "run", *arms, *windows)
+    assert [each["arm"] for each in record["windows"]] == ["none", "goodput"]
+    record = dry_run(tmp_path, "long_context", "grow", *arms, "--cells", "2x20-420")
+    places = [(each["arm"], each["place"]) for each in record["windows"]]
+    assert places[:NUM_SPANS] == [("none", place) for place in range(NUM_SPANS)]
+    assert [arm for arm, _ in places[NUM_SPANS:]] == ["goodput"] * (len(places) - NUM_SPANS)
+    assert len(places) > NUM_SPANS

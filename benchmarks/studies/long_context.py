@@ -1,0 +1,278 @@
+"""Is the policy as fast as the best depth where contexts are long, and while they grow?
+
+Llama-8B shapes, dummy weights, injected acceptance, SGLang's default attention, the model's own
+context length. Windows of the arms take turns, as in the matrix. While contexts grow one batch
+lives from 1,024 tokens a request to 16,384, and a window is a tenth of the way: all arms cover the
+same contexts, so their windows are compared pair by pair.
+
+On the machine with the H200, from the project's root (three servers side by side fit its memory
+with 170,000 tokens each, one with what growing needs; the arms are shared out to two GPUs):
+
+    python3 -m benchmarks.studies.long_context run --arms goodput,none,static-3 \\
+        --git-sha SHA --out $OUT --tag a1
+    python3 -m benchmarks.studies.long_context grow --arms goodput,none,static-3 \\
+        --git-sha SHA --out $OUT --tag a2
+    # both with --arms static-1,static-5,static-7 and tags b1, b2; then anywhere:
+    python3 -m benchmarks.studies.long_context merge runs/long-context-*.json \\
+        --result benchmarks/results/current/long-context-h200.json
+"""
+
+import argparse
+import itertools
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.inject.acceptance import MIXED, request_ids
+from benchmarks.lab.arms import ARMS
+from benchmarks.lab.fleet import (
+    FULL_BATCH_TIMEOUT_S,
+    Engine,
+    Visit,
+    keep_logs,
+    new_token_limit,
+    running_batch,
+    serving_fleet,
+    visit_rounds,
+)
+from benchmarks.lab.load import (
+    SKIPPED_ROUNDS,
+    Round,
+    Window,
+    as_raw,
+    full_run,
+    timed_windows,
+    window_of,
+)
+from benchmarks.lab.models import CONTEXT_LENGTH, prompt_ids
+from benchmarks.lab.run_files import (
+    add_merge,
+    begin_run,
+    publish,
+    read_runs,
+    run_command,
+    write_run,
+)
+from benchmarks.lab.session import INJECTED
+from benchmarks.lab.settings import add_fleet_flags, fleet_plan, words
+from benchmarks.stats.differences import differences, gaps, keys, measured_on
+from benchmarks.stats.figures import HEADER, Figure, Ratio, lowest, ratio_of_pairs
+from benchmarks.stats.provenance import check_same_code
+from benchmarks.stats.tables import table
+from benchmarks.stats.windows import WINDOW_KEYS, best_static, build_cell, by_cell, halves, kept
+
+CELLS = "4x16384,16x4096,64x2048"
+GROWTH = "16x1024-16384"
+CELL = re.compile(r"(\d+)x(\d+)(?:-(\d+))?")  # requests, prompt's tokens, tokens when grown
+ACCEPTANCES = ("0.5", "0.8", MIXED)
+NUM_SPANS = 10  # of the way that contexts grow
+GROWTH_TIMEOUT_S = 400.0
+LEAST = 0.97  # of the best static arm
+REPORTED = "goodput"
+
+Raw = Mapping[str, Any]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line."""
+    top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = top.add_subparsers(dest="command", required=True)
+    for name, cells, tokens in (("run", CELLS, 170_000), ("grow", GROWTH, 16 * 16_500)):
+        run_ = commands.add_parser(name)
+        run_.add_argument("--arms", type=words, required=True, help=f"of {', '.join(ARMS)}")
+        run_.add_argument("--cells", type=words, default=words(cells), help=f"[{cells}]")
+        run_.add_argument("--acceptances", type=words, default=ACCEPTANCES)
+        run_.add_argument("--window-s", type=float, default=0.2, help="of one window [0.2]")
+        run_.add_argument("--windows", type=int, default=6, help="of a visit, in a row [6]")
+        run_.add_argument("--settle-s", type=float, default=0.5, help="before them [0.5]")
+        add_fleet_flags(run_, tokens)
+        run_.set_defaults(context_length=CONTEXT_LENGTH)
+    add_merge(commands)
+    return top
+
+
+def size_of(cell: str) -> tuple[int, int, int]:
+    """Returns a cell's requests, their prompts' tokens, and those of each when it has grown.
+
+    Raises:
+        ValueError: It is no cell.
+    """
+    found = CELL.fullmatch(cell)
+    if found is None:
+        raise ValueError(f"cell {cell!r}; allowed: REQUESTSxTOKENS or REQUESTSxTOKENS-TOKENS.")
+    requests, tokens, grown = found.groups()
+    return int(requests), int(tokens), int(grown or tokens)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the arms over the cells, alone where contexts grow; returns 1 if a visit is missing."""
+    deadline = time.monotonic() + args.deadline
+    record, path = begin_run(args, "long-context")
+    record["servers"], record["windows"] = [], []
+    groups = [(name,) for name in args.arms] if args.command == "grow" else [args.arms]
+    num_missing = 0
+    with tempfile.TemporaryDirectory(prefix="long-bench-") as scratch:
+        plan = fleet_plan(args, Path(scratch))
+        for group in groups:
+            arms = [ARMS[name] for name in group]
+            with serving_fleet(arms, plan, deadline, at_once=True) as engines:
+                num_missing += len(arms) - len(engines)
+                places = itertools.product(args.cells, args.acceptances)
+                for turn, (cell, acceptance) in enumerate(places):
+                    first = turn % max(len(engines), 1)  # nobody is always the first
+                    for engine in [*engines[first:], *engines[:first]]:
+                        if time.monotonic() > deadline:
+                            print(f"left out at the deadline: {engine.arm.name} {cell}", flush=True)
+                            num_missing += 1
+                            continue
+                        record["windows"] += visit(engine, cell, acceptance, args)
+                    write_run(record, path)
+            keep_logs(arms, plan.folder, path.with_suffix(".log"))
+            record["servers"] += [engine.measured for engine in engines]
+            write_run(record, path)
+    print(cell_table(build_result(record["provenance"], [record])))
+    return 1 if num_missing else 0
+
+
+def visit(
+    engine: Engine, cell: str, acceptance: str, args: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Returns the windows of one batch; none, and says so, where it was not to be measured."""
+    size, prompt_tokens, last_tokens = size_of(cell)
+    prompts = prompt_ids(size, prompt_tokens, args.seed)
+    seconds = args.window_s * args.windows
+    wanted = Visit(acceptance, size, args.first_repeat, args.settle_s, seconds)
+    try:
+        if args.command == "grow":
+            new_tokens = last_tokens - prompt_tokens
+            windows = spans(grown(engine, wanted, prompts, new_tokens), size, new_tokens)
+        else:
+            limit = new_token_limit(args.max_total_tokens, args.context_length, prompt_tokens, size)
+            rounds, _ = visit_rounds(engine, wanted, prompts, limit)
+            windows = timed_windows(rounds, size, args.settle_s, args.window_s, args.windows)
+    except (RuntimeError, ValueError, OSError) as error:
+        print(f"{engine.arm.name} {cell} {acceptance}: {error}", flush=True)
+        return []
+    place = {"arm": engine.arm.name, "cell": cell, "acceptance": acceptance}
+    return [
+        {**place, "repeat": args.first_repeat, "place": number, **as_raw(each)}
+        for number, each in enumerate(windows)
+    ]
+
+
+def grown(
+    engine: Engine, wanted: Visit, prompts: Sequence[Sequence[int]], new_tokens: int
+) -> list[list[Any]]:
+    """Returns the rounds of a batch until its first request has written all its tokens."""
+    server = engine.server
+    watch = {"batch_size": wanted.batch_size, "seconds": GROWTH_TIMEOUT_S}
+    server.command(accept_length=INJECTED, policy=wanted.policy, watch=watch)
+    ids = request_ids(wanted.acceptance, wanted.batch_size, wanted.repeat)
+    with running_batch(server.url, prompts, new_tokens, ids):
+        server.wait_watch(GROWTH_TIMEOUT_S + FULL_BATCH_TIMEOUT_S)
+    return server.rounds()
+
+
+def spans(rounds: Sequence[Sequence[Any]], size: int, new_tokens: int) -> list[Window]:
+    """Returns a window for every tenth of the tokens that a batch writes, all that it completed."""
+    found, part, written = [], list[Round](), 0
+    limits = [size * new_tokens * (number + 1) // NUM_SPANS for number in range(NUM_SPANS)]
+    for each in full_run(rounds, size)[SKIPPED_ROUNDS:]:
+        part.append(each)
+        written += each.num_tokens
+        if limits and written >= limits[0]:
+            found.append(window_of(part, size, len(rounds)))
+            part, limits = [each], limits[1:]
+    return found
+
+
+def build_result(origin: Raw, records: Sequence[Raw]) -> dict[str, Any]:
+    """Returns the result file: per cell and acceptance what a cell of the matrix has."""
+    cells = []
+    for (name, acceptance), arms in by_cell(records, "windows", ("cell", "acceptance")).items():
+        windows = {arm: kept(mine, WINDOW_KEYS) for arm, mine in arms.items()}
+        built = build_cell(size_of(name)[0], acceptance, windows)
+        cells.append({"cell": name, **built})
+    servers = [server for record in records for server in record["servers"]]
+    return {"provenance": dict(origin), "cells": cells, "servers": servers}
+
+
+def ratio(cell: Raw, over: str, under: str) -> Ratio:
+    """Returns the throughput of one arm over another's, from windows at the same place."""
+    rates = [
+        {
+            (each["repeat"], each["place"]): rate
+            for each, rate in zip(cell["windows"][arm], cell["raw"][arm], strict=True)
+        }
+        for arm in (over, under)
+    ]
+    both = sorted(rates[0].keys() & rates[1].keys())
+    return ratio_of_pairs(*([mine[place] for place in both] for mine in rates))
+
+
+def ratios(result: Raw) -> list[tuple[str, str, Ratio]]:
+    """Returns of every cell its name, its best static arm, and goodput over that one.
+
+    The best is chosen on the odd windows and compared on the even ones.
+    """
+    found = []
+    for cell in result["cells"]:
+        odd, even = halves(cell)
+        best = best_static(odd)
+        name = f"{cell['cell']} {cell['acceptance']}"
+        found.append((name, best, ratio(even, REPORTED, best)))
+    return found
+
+
+def cell_table(result: Raw) -> str:
+    """Returns tokens/s of every arm by cell."""
+    arms = list(dict.fromkeys(arm for cell in result["cells"] for arm in cell["tokens_per_s"]))
+    rows = [
+        (f"{cell['cell']} {cell['acceptance']}", *(cell["tokens_per_s"].get(arm) for arm in arms))
+        for cell in result["cells"]
+    ]
+    return table(("cell", *arms), rows)
+
+
+def figure_table(result: Raw) -> str:
+    """Returns every claim with its verdict, the worst first."""
+    found = ratios(result)
+    worst = lowest(
+        f"{REPORTED} / best static, lowest cell", [(name, one) for name, _, one in found], LEAST
+    )
+    rows = [worst.row()]
+    rows += [Figure(f"{name}: {REPORTED} / {best}", one, LEAST).row() for name, best, one in found]
+    return "\n".join((table(HEADER, rows), cell_table(result)))
+
+
+def check_long_context(result: Raw) -> list[str]:
+    """Returns what is wrong with the shape or the figures of a result."""
+    problems = keys("file", result, {"provenance", "cells", "servers"})
+    if problems:
+        return problems
+    there = {f"{cell['cell']} {cell['acceptance']}": cell for cell in result["cells"]}
+    wanted = {f"{cell} {name}" for cell in words(CELLS) for name in ACCEPTANCES}
+    problems += [*measured_on(result["provenance"]), *gaps("cells", there, wanted)]
+    for name, cell in there.items():
+        built = build_cell(cell["batch_size"], cell["acceptance"], cell["windows"])
+        problems += differences(cell, {"cell": cell["cell"], **built}, name)
+    return problems
+
+
+def merge(args: argparse.Namespace) -> int:
+    """Writes the result file from run files."""
+    records = read_runs(args.files)
+    return publish(args, build_result(check_same_code(records), records), figure_table)
+
+
+def main() -> int:
+    """Runs one command."""
+    return run_command(parser(), run, merge)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
