@@ -19,6 +19,8 @@ least_s=140  # 45 to unwind; servers started in 46 to 70 s (matrix-h200.json), f
 copying_s=25 # left to whoever takes OUT off the machine
 usage="GPUS=STREAM[:SECONDS][+STREAM[:SECONDS]...], GPUS as 0 or 0,1, SECONDS from $least_s to 9999"
 
+# Six windows in a row at batch 128 want 470 tokens a request, which 65,536 in all are not.
+matrix="--at-once --context-length 131072 --windows 6 --max-total-tokens 81920"
 # A transition of 2 x 192 tokens a slot and phase fits the limit, the host's 4 x 256 does not.
 phases="--concurrency ${CONCURRENCY:-64,16,2} --waves 2 --new-tokens 192 --repeats ${REPEATS:-3}"
 injected="--workloads injected --max-total-tokens 32768 $phases"
@@ -33,8 +35,12 @@ while read -r name port command; do
   ports[$name]=$port
   commands[$name]=$command
 done <<TABLE
-matrix-a               20300 matrix run --at-once --arms builtin,goodput,static-3,none --tag a1
-matrix-b               20900 matrix run --at-once --arms ema,static-7,static-5,static-1 --tag b1
+matrix-a               20300 matrix run $matrix --arms builtin,goodput,static-3,none --tag a1
+matrix-b               20900 matrix run $matrix --arms ema,static-7,static-5,static-1 --tag b1
+long-a                 20600 long_context run --arms goodput,none,static-3 --tag a1
+long-b                 24200 long_context run --arms static-1,static-5,static-7 --tag b1
+grow-a                 24800 long_context grow --acceptances 0.8 --arms goodput,none,static-3 --tag a2
+grow-b                 25400 long_context grow --acceptances 0.8 --arms static-7,static-5,static-1 --tag b2
 trees-1                21500 matrix run $trees --arms none,static-3,goodput,goodput-trees --tag t1
 trees-2                22100 matrix run $trees --tag t2 \
   --arms static-5,static-1-4-5,static-3-4-16,static-5-4-12

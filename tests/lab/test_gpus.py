@@ -44,6 +44,7 @@ STREAMS = (
     *("defaults-pair", "defaults-builtin"),
     *("overlap-1", "overlap-2", "sampling", "sampling-of-host"),
     *("backends", "backends-mla", "backends-tp", "tensor-parallel"),
+    *("long-a", "long-b", "grow-a", "grow-b"),
     *("zero-8b", "zero-small", "verify", "verify-parts", "texts-plans"),
 )
 FIRST_EPHEMERAL_PORT = 32768
@@ -133,6 +134,13 @@ def test_the_matrix_has_every_arm_once(calls: dict[str, Call]) -> None:
     from benchmarks.stats.windows import MATRIX_ARMS
 
     assert arms([calls["matrix-a"], calls["matrix-b"]]) == sorted(MATRIX_ARMS)
+
+
+def test_long_contexts_have_goodput_and_every_static_arm_once(calls: dict[str, Call]) -> None:
+    from benchmarks.stats.windows import STATIC
+
+    for kind in ("long", "grow"):
+        assert arms([calls[f"{kind}-a"], calls[f"{kind}-b"]]) == sorted(("goodput", *STATIC))
 
 
 def test_the_trees_have_every_arm_once(calls: dict[str, Call]) -> None:

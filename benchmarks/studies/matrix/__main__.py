@@ -1,13 +1,16 @@
 """Every arm at every batch size and acceptance, windows of the arms interleaved.
 
-On the machine with the H200, from the project's root (SHA: the commit; the largest servers first:
-four side by side fit its memory, eight do not; about 520 s a command, 160 of them to start):
+On a machine with two H200s, from the project's root (SHA: the commit; four servers side by side fit
+a GPU's memory, eight do not; about 480 s a command, 150 of them to start). The second command has
+other draws, and the GPUs swapped:
 
-    python3 -m benchmarks.studies.matrix run --arms builtin,goodput,static-3,none --deadline 545 \\
-        --git-sha SHA --out $OUT --tag a1
-    python3 -m benchmarks.studies.matrix run --arms ema,static-7,static-5,static-1 --deadline 545 \\
-        --git-sha SHA --out $OUT --tag b1
-    # both again with other draws: --first-repeat 2, tags a2 and b2; then anywhere:
+    MATRIX="run --at-once --context-length 131072 --windows 6 --max-total-tokens 81920"
+    A=builtin,goodput,static-3,none B=ema,static-7,static-5,static-1
+    CUDA_VISIBLE_DEVICES=0 python3 -m benchmarks.studies.matrix $MATRIX --arms $A --git-sha SHA \\
+        --out $OUT --tag a1 &
+    CUDA_VISIBLE_DEVICES=1 python3 -m benchmarks.studies.matrix $MATRIX --arms $B --git-sha SHA \\
+        --out $OUT --tag b1 --port 32000 &
+    # both again, GPUs swapped, with --first-repeat 2, tags a2 and b2; then anywhere:
     python3 -m benchmarks.studies.matrix merge runs/matrix-*.json \\
         --result benchmarks/results/current/matrix-h200.json --plot docs/images/matrix-h200.svg
 
