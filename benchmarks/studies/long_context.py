@@ -2,8 +2,8 @@
 
 Llama-8B shapes, dummy weights, injected acceptance, SGLang's default attention, the model's own
 context length. Windows of the arms take turns, as in the matrix. While contexts grow one batch
-lives from 1,024 tokens a request to 16,384, and a window is a tenth of the way: all arms cover the
-same contexts, so their windows are compared pair by pair.
+lives from 1,024 tokens a request to 16,384, and a window is a tenth of the way, but for the last:
+all arms cover the same contexts, so their windows are compared pair by pair.
 
 On the machine with the H200, from the project's root (three servers side by side fit its memory
 with 170,000 tokens each, one with what growing needs; the arms are shared out to two GPUs):
@@ -69,7 +69,8 @@ CELLS = "4x16384,16x4096,64x2048"
 GROWTH = "16x1024-16384"
 CELL = re.compile(r"(\d+)x(\d+)(?:-(\d+))?")  # requests, prompt's tokens, tokens when grown
 ACCEPTANCES = ("0.5", "0.8", MIXED)
-NUM_SPANS = 10  # of the way that contexts grow
+# Of ten spans of the way that contexts grow nine are measured: whoever finishes first ends the batch.
+NUM_SPANS, NUM_MEASURED = 10, 9
 GROWTH_TIMEOUT_S = 400.0
 LEAST = 0.97  # of the best static arm
 REPORTED = "goodput"
@@ -178,9 +179,9 @@ def grown(
 
 
 def spans(rounds: Sequence[Sequence[Any]], size: int, new_tokens: int) -> list[Window]:
-    """Returns a window for every tenth of the tokens that a batch writes, all that it completed."""
+    """Returns a window for every span of the tokens that a batch writes, all that it completed."""
     found, part, written = [], list[Round](), 0
-    limits = [size * new_tokens * (number + 1) // NUM_SPANS for number in range(NUM_SPANS)]
+    limits = [size * new_tokens * (number + 1) // NUM_SPANS for number in range(NUM_MEASURED)]
     for each in full_run(rounds, size)[SKIPPED_ROUNDS:]:
         part.append(each)
         written += each.num_tokens

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.studies.flashinfer_verify import DEPTHS
-from benchmarks.studies.long_context import NUM_SPANS
+from benchmarks.studies.long_context import NUM_MEASURED
 from benchmarks.studies.never_below_none import NONE, ZERO
 from tests.lab.dry_run import dry_run
 
@@ -43,6 +43,6 @@ def test_long_and_growing_contexts_are_measured(tmp_path: Path) -> None:
     assert [each["arm"] for each in record["windows"]] == ["none", "goodput"]
     record = dry_run(tmp_path, "long_context", "grow", *arms, "--cells", "2x20-420")
     places = [(each["arm"], each["place"]) for each in record["windows"]]
-    assert places[:NUM_SPANS] == [("none", place) for place in range(NUM_SPANS)]
-    assert [arm for arm, _ in places[NUM_SPANS:]] == ["goodput"] * (len(places) - NUM_SPANS)
-    assert len(places) > NUM_SPANS
+    assert places[:NUM_MEASURED] == [("none", place) for place in range(NUM_MEASURED)]
+    assert [arm for arm, _ in places[NUM_MEASURED:]] == ["goodput"] * (len(places) - NUM_MEASURED)
+    assert len(places) > NUM_MEASURED
