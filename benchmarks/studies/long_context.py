@@ -69,7 +69,7 @@ CELLS = "4x16384,16x4096,64x2048"
 GROWTH = "16x1024-16384"
 CELL = re.compile(r"(\d+)x(\d+)(?:-(\d+))?")  # requests, prompt's tokens, tokens when grown
 ACCEPTANCES = ("0.5", "0.8", MIXED)
-# Of ten spans of the way that contexts grow nine are measured: whoever finishes first ends the batch.
+# Spans of the way that contexts grow, and how many count: whoever finishes first ends the batch.
 NUM_SPANS, NUM_MEASURED = 10, 9
 GROWTH_TIMEOUT_S = 400.0
 LEAST = 0.97  # of the best static arm
