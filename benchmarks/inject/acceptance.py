@@ -17,8 +17,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-# Output positions of a request that draws are kept for; a request may ask for no more tokens.
-NUM_POSITIONS, MAX_NEW_TOKENS = 16512, 16384
+# The most tokens that a request may ask for, and the output positions that draws are kept for.
+MAX_NEW_TOKENS = 16384
+NUM_POSITIONS = MAX_NEW_TOKENS + 128
 
 SEED_ENV = "BENCH_INJECT_SEED"  # set in a server: inject, with this seed
 OURS_ENV = "BENCH_INJECT_OURS"  # set: our plugin serves, whose zero-step rounds look at drafts, too

@@ -53,6 +53,7 @@ class Visit:
     window_s: float
     timing: bool = False
     policy: str = "own"  # what the arm's server chooses by (inject/engine.py)
+    timeout_s: float = FULL_BATCH_TIMEOUT_S  # until the window must be over
 
 
 @contextlib.contextmanager
@@ -139,7 +140,7 @@ def visit_rounds(
     server.command(accept_length=INJECTED, policy=wanted.policy, timing=wanted.timing, watch=watch)
     ids = request_ids(wanted.acceptance, wanted.batch_size, wanted.repeat)
     with running_batch(server.url, prompts, max_new_tokens, ids):
-        server.wait_watch(FULL_BATCH_TIMEOUT_S)
+        server.wait_watch(wanted.timeout_s)
     answer = server.command(accept_length=INJECTED) if wanted.timing else {}
     return (answer["rounds"] if wanted.timing else server.rounds()), answer
 

@@ -160,3 +160,9 @@ def best_static(cell: Raw, arms: Sequence[str] = STATIC) -> str:
     """Returns the arm of constant depth that was fastest in a cell, none included."""
     rates = cell["tokens_per_s"]
     return max((arm for arm in arms if arm in rates), key=lambda arm: float(rates[arm]))
+
+
+def fair_best_static(cell: Raw) -> tuple[str, Raw]:
+    """Returns the best static arm, and the windows to compare it on: not those that chose it."""
+    odd, even = halves(cell)
+    return best_static(odd), even

@@ -24,10 +24,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.inject.acceptance import MIXED, request_ids
+from benchmarks.inject.acceptance import MIXED
 from benchmarks.lab.arms import ARMS
 from benchmarks.lab.fleet import (
     FULL_BATCH_TIMEOUT_S,
@@ -35,7 +36,6 @@ from benchmarks.lab.fleet import (
     Visit,
     keep_logs,
     new_token_limit,
-    running_batch,
     serving_fleet,
     visit_rounds,
 )
@@ -57,13 +57,12 @@ from benchmarks.lab.run_files import (
     run_command,
     write_run,
 )
-from benchmarks.lab.session import INJECTED
 from benchmarks.lab.settings import add_fleet_flags, fleet_plan, words
 from benchmarks.stats.differences import differences, gaps, keys, measured_on
 from benchmarks.stats.figures import HEADER, Figure, Ratio, lowest, ratio_of_pairs
 from benchmarks.stats.provenance import check_same_code
 from benchmarks.stats.tables import table
-from benchmarks.stats.windows import WINDOW_KEYS, best_static, build_cell, by_cell, halves, kept
+from benchmarks.stats.windows import WINDOW_KEYS, build_cell, by_cell, fair_best_static, kept
 
 CELLS = "4x16384,16x4096,64x2048"
 GROWTH = "16x1024-16384"
@@ -71,7 +70,7 @@ CELL = re.compile(r"(\d+)x(\d+)(?:-(\d+))?")  # requests, prompt's tokens, token
 ACCEPTANCES = ("0.5", "0.8", MIXED)
 # Spans of the way that contexts grow, and how many count: whoever finishes first ends the batch.
 NUM_SPANS, NUM_MEASURED = 10, 9
-GROWTH_TIMEOUT_S = 400.0
+GROWTH_S = 400.0  # at most
 LEAST = 0.97  # of the best static arm
 REPORTED = "goodput"
 
@@ -130,7 +129,9 @@ def run(args: argparse.Namespace) -> int:
                             print(f"left out at the deadline: {engine.arm.name} {cell}", flush=True)
                             num_missing += 1
                             continue
-                        record["windows"] += visit(engine, cell, acceptance, args)
+                        windows = visit(engine, cell, acceptance, args)
+                        num_missing += not windows
+                        record["windows"] += windows
                     write_run(record, path)
             keep_logs(arms, plan.folder, path.with_suffix(".log"))
             record["servers"] += [engine.measured for engine in engines]
@@ -145,12 +146,13 @@ def visit(
     """Returns the windows of one batch; none, and says so, where it was not to be measured."""
     size, prompt_tokens, last_tokens = size_of(cell)
     prompts = prompt_ids(size, prompt_tokens, args.seed)
-    seconds = args.window_s * args.windows
-    wanted = Visit(acceptance, size, args.first_repeat, args.settle_s, seconds)
+    wanted = Visit(acceptance, size, args.first_repeat, args.settle_s, args.window_s * args.windows)
     try:
-        if args.command == "grow":
+        if args.command == "grow":  # until the first request has written all its tokens
             new_tokens = last_tokens - prompt_tokens
-            windows = spans(grown(engine, wanted, prompts, new_tokens), size, new_tokens)
+            wanted = replace(wanted, window_s=GROWTH_S, timeout_s=GROWTH_S + FULL_BATCH_TIMEOUT_S)
+            rounds, _ = visit_rounds(engine, wanted, prompts, new_tokens)
+            windows = spans(rounds, size, new_tokens)
         else:
             limit = new_token_limit(args.max_total_tokens, args.context_length, prompt_tokens, size)
             rounds, _ = visit_rounds(engine, wanted, prompts, limit)
@@ -163,19 +165,6 @@ def visit(
         {**place, "repeat": args.first_repeat, "place": number, **as_raw(each)}
         for number, each in enumerate(windows)
     ]
-
-
-def grown(
-    engine: Engine, wanted: Visit, prompts: Sequence[Sequence[int]], new_tokens: int
-) -> list[list[Any]]:
-    """Returns the rounds of a batch until its first request has written all its tokens."""
-    server = engine.server
-    watch = {"batch_size": wanted.batch_size, "seconds": GROWTH_TIMEOUT_S}
-    server.command(accept_length=INJECTED, policy=wanted.policy, watch=watch)
-    ids = request_ids(wanted.acceptance, wanted.batch_size, wanted.repeat)
-    with running_batch(server.url, prompts, new_tokens, ids):
-        server.wait_watch(GROWTH_TIMEOUT_S + FULL_BATCH_TIMEOUT_S)
-    return server.rounds()
 
 
 def spans(rounds: Sequence[Sequence[Any]], size: int, new_tokens: int) -> list[Window]:
@@ -202,6 +191,11 @@ def build_result(origin: Raw, records: Sequence[Raw]) -> dict[str, Any]:
     return {"provenance": dict(origin), "cells": cells, "servers": servers}
 
 
+def name_of(cell: Raw) -> str:
+    """Returns a cell's name: requests, contexts and acceptance."""
+    return f"{cell['cell']} {cell['acceptance']}"
+
+
 def ratio(cell: Raw, over: str, under: str) -> Ratio:
     """Returns the throughput of one arm over another's, from windows at the same place."""
     rates = [
@@ -222,10 +216,8 @@ def ratios(result: Raw) -> list[tuple[str, str, Ratio]]:
     """
     found = []
     for cell in result["cells"]:
-        odd, even = halves(cell)
-        best = best_static(odd)
-        name = f"{cell['cell']} {cell['acceptance']}"
-        found.append((name, best, ratio(even, REPORTED, best)))
+        best, even = fair_best_static(cell)
+        found.append((name_of(cell), best, ratio(even, REPORTED, best)))
     return found
 
 
@@ -233,7 +225,7 @@ def cell_table(result: Raw) -> str:
     """Returns tokens/s of every arm by cell."""
     arms = list(dict.fromkeys(arm for cell in result["cells"] for arm in cell["tokens_per_s"]))
     rows = [
-        (f"{cell['cell']} {cell['acceptance']}", *(cell["tokens_per_s"].get(arm) for arm in arms))
+        (name_of(cell), *(cell["tokens_per_s"].get(arm) for arm in arms))
         for cell in result["cells"]
     ]
     return table(("cell", *arms), rows)
@@ -255,7 +247,7 @@ def check_long_context(result: Raw) -> list[str]:
     problems = keys("file", result, {"provenance", "cells", "servers"})
     if problems:
         return problems
-    there = {f"{cell['cell']} {cell['acceptance']}": cell for cell in result["cells"]}
+    there = {name_of(cell): cell for cell in result["cells"]}
     wanted = {f"{cell} {name}" for cell in words(CELLS) for name in ACCEPTANCES}
     problems += [*measured_on(result["provenance"]), *gaps("cells", there, wanted)]
     for name, cell in there.items():

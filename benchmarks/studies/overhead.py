@@ -127,7 +127,7 @@ def times(windows: Sequence[Raw]) -> dict[str, list[float]]:
     by_size: dict[str, list[float]] = {}
     for each in windows:
         if each["arm"] == REPORTED:
-            by_size.setdefault(str(each["batch_size"]), []).append(sum(each["took_us"].values()))
+            by_size.setdefault(str(each["batch_size"]), []).append(_us_of(each))
     return by_size
 
 
@@ -136,7 +136,7 @@ def shares(windows: Sequence[Raw]) -> dict[str, list[float]]:
     by_size: dict[str, list[float]] = {}
     for each in windows:
         if each["arm"] == REPORTED:
-            share = sum(each["took_us"].values()) / each["round_us"]
+            share = _us_of(each) / each["round_us"]
             by_size.setdefault(str(each["batch_size"]), []).append(share)
     return by_size
 
@@ -216,7 +216,7 @@ def window_table(windows: Sequence[Raw]) -> str:
             f"{each['arm']} {each['batch_size']} {each['acceptance']}",
             *(each["took_us"].get(stage) for stage in ("choose", "observe")),
             each["round_us"] / 1e3,
-            f"{sum(each['took_us'].values()) / each['round_us']:.3%}",
+            f"{_us_of(each) / each['round_us']:.3%}",
             " ".join(f"{steps}:{count}" for steps, count in each["rounds"].items()),
         )
         for each in windows

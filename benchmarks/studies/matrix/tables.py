@@ -18,7 +18,7 @@ from benchmarks.stats.figures import (
     lowest,
 )
 from benchmarks.stats.tables import table
-from benchmarks.stats.windows import MATRIX_ARMS, best_static, expected_rate, halves
+from benchmarks.stats.windows import MATRIX_ARMS, expected_rate, fair_best_static
 
 Raw = Mapping[str, Any]
 
@@ -66,7 +66,7 @@ def cell_table(result: Raw) -> str:
     rows = []
     for cell in result["cells"]:
         rates = cell["tokens_per_s"]
-        best, even = _chosen(cell)
+        best, even = fair_best_static(cell)
         share = f"{ratio_of(even, 'goodput', best).value:.3f}" if "goodput" in rates else None
         rows.append((name_of(cell), *(rates.get(arm) for arm in arms), best, share))
     return table(("batch acceptance", *arms, "best static", "goodput / best"), rows)
@@ -82,16 +82,10 @@ def ratio_of(cell: Raw, over: str, under: str) -> Ratio:
     return Ratio(value, (errors[0] ** 2 + errors[1] ** 2) ** 0.5, freedom)
 
 
-def _chosen(cell: Raw) -> tuple[str, Raw]:
-    """Returns the best static arm, and the windows to compare it on: not those that chose it."""
-    odd, even = halves(cell)
-    return best_static(odd), even
-
-
 def figures(result: Raw) -> list[Figure]:
     """Returns every claim about the matrix."""
     cells = result["cells"]
-    chosen = [_chosen(cell) for cell in cells]
+    chosen = [fair_best_static(cell) for cell in cells]
     best = [(name_of(even), ratio_of(even, "goodput", arm)) for arm, even in chosen]
     none = [(name_of(cell), ratio_of(cell, "goodput", "none")) for cell in cells]
     builtin = [(name_of(cell), ratio_of(cell, "goodput", "builtin")) for cell in cells]
@@ -156,7 +150,7 @@ def missed_cells(result: Raw) -> list[tuple[Any, ...]]:
     found = []
     for cell in result["cells"]:
         limit = MIXED_OVER_BEST_STATIC if cell["acceptance"] == MIXED else OVER_BEST_STATIC
-        best, even = _chosen(cell)
+        best, even = fair_best_static(cell)
         claims = [(even, best, limit), (cell, "none", OVER_NONE), (cell, "builtin", OVER_BUILTIN)]
         for windows, under, least in claims:
             claim = f"{name_of(cell)}: goodput / {under}"
