@@ -6,18 +6,19 @@ and the scheduler between them. On a GPU a mark is an event in the stream that t
 waits for, on a CPU a reading of the clock. A period is dropped unless
 
   - the next decode round followed directly: no extend, and a round was still in flight then;
-  - its tier had run at this batch size before (a first use warms caches up);
+  - its tier had run at this batch size before (a first use warms caches up), and in the
+    `SETTLING_ROUNDS` before it (a switch costs the first rounds after it, not the tier);
   - its end is marked complete when it is read (its head lies before, in the same stream).
 
 Marks and what is learned from them cost the CPU microseconds: a tier known well is timed in its
-first rounds after another one ran, then in one round in `SAMPLE_EVERY`, which stands for as many.
+first rounds once it has settled, then in one round in `SAMPLE_EVERY`, which stands for as many.
 """
 
 import time
 from typing import Protocol
 
 from sglang_adaptive_spec.loop.round import Round
-from sglang_adaptive_spec.policy.costs.visits import VISIT_ROUNDS
+from sglang_adaptive_spec.policy.costs.visits import SETTLING_ROUNDS, VISIT_ROUNDS
 from sglang_adaptive_spec.tiers import RoundTime, Tier
 
 # Rounds marked and not yet read: the overlap schedule has two in flight, and a few results wait
@@ -87,25 +88,28 @@ class EventClock:
 class Sampling:
     """Says which rounds are timed: all of a tier new to a batch size, later one in some.
 
-    The first rounds after another tier ran are timed, too: they tell own from drift.
+    The first rounds of a tier that has settled after another one are timed, too: they tell own from
+    drift.
     """
 
     def __init__(self) -> None:
         self._uses: dict[tuple[Tier, int], int] = {}
         self._num_rounds = 0
         self._tier: Tier | None = None  # of the last round
-        self._num_in_a_row = 0  # rounds of that tier
+        self._num_settled = 0  # rounds of that tier since it settled; none yet up to 0
 
     def stands_for(self, tier: Tier, batch_size: int) -> int:
         """Counts a round; returns for how many its time stands, 0 if it is not timed."""
         use = (tier, batch_size)
         num_uses = self._uses[use] = self._uses.get(use, 0) + 1
         self._num_rounds += 1
-        self._num_in_a_row = self._num_in_a_row + 1 if tier == self._tier else 1
-        self._tier = tier
-        if num_uses == 1:
+        if tier != self._tier:
+            self._num_settled = 0 if self._tier is None else -SETTLING_ROUNDS
+            self._tier = tier
+        self._num_settled += 1
+        if num_uses == 1 or self._num_settled <= 0:
             return 0
-        if num_uses <= ALL_TIMED_USES or self._num_in_a_row <= VISIT_ROUNDS:
+        if num_uses <= ALL_TIMED_USES or self._num_settled <= VISIT_ROUNDS:
             return 1
         is_sampled = self._num_rounds * STRIDE % MODULUS < MODULUS / SAMPLE_EVERY
         return SAMPLE_EVERY if is_sampled else 0

@@ -20,6 +20,7 @@ from sglang_adaptive_spec.policy.acceptance.hazards import SLOW_MEMORY
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.choice import choose
 from sglang_adaptive_spec.policy.costs.table import CostTable
+from sglang_adaptive_spec.policy.costs.visits import SETTLING_ROUNDS
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.probe_choice import ProbeChoice
 from sglang_adaptive_spec.policy.probing import Prober
@@ -50,9 +51,9 @@ SWITCH_Z = 1.0
 MAX_COST_NOISE = 0.01
 # Round times of a tier before an unseeded table is believed about it.
 TIMED_ROUNDS = 3
-# Results of a probe whose round times are unknown: the first round of a shape is not timed. Its
-# time is booked as that of the tier in force.
-UNTIMED_PROBE_ROUNDS = TIMED_ROUNDS + 1
+# Results of a probe whose round times are unknown: the first rounds after a switch are not timed.
+# Its time is booked as that of the tier in force.
+UNTIMED_PROBE_ROUNDS = SETTLING_ROUNDS + TIMED_ROUNDS
 # A batch of up to so many requests is decided anew whenever one joins or leaves; in a larger one
 # a request is a smaller share of the sum, and a decision a larger share of a round.
 REDECIDE_BATCH = 8

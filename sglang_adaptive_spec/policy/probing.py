@@ -15,11 +15,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_adaptive_spec.policy.costs.visits import SETTLING_ROUNDS
 from sglang_adaptive_spec.tiers import Tier
 
 PROBE_SHARE = 0.01  # of all time: a choice; tests and benchmarks hold it
 # Credit that quiet time may gather: what 30 s earn, enough for the longest probe at most batches.
-# It bounds a burst; a dearer probe waits for a full bucket and is as short as that.
+# A dearer probe waits for a full bucket and is as short as that, or as the shortest.
 CREDIT_LIMIT_MS = 300.0
 MIN_DISTANCE_ROUNDS = 32  # after a reset; one memory of the fast rate (hazards.py)
 MAX_DISTANCE_ROUNDS = 8192  # about a minute of 8 ms rounds: what no event announces is still found
@@ -27,12 +28,12 @@ MAX_OPEN_DISTANCE_ROUNDS = 512  # where more of the same would settle what a pro
 # Request-rounds that should reach the first censored position in one probe: 16 tell a hazard of
 # 0.3 from one of 0.7 with less than 3 % error.
 PROBE_EVIDENCE = 16
-MIN_PROBE_ROUNDS = 2
+MIN_PROBE_ROUNDS = SETTLING_ROUNDS + 1  # the last one's time tells own from drift
 MAX_PROBE_ROUNDS = 16
-# A look at a round time wants two: one may be a stall. The first use of a shape is not timed
+# A look at a round time wants two: one may be a stall. The rounds before are not timed
 # (loop/timing.py).
 LOOK_RESULTS = 2
-LOOK_ROUNDS = LOOK_RESULTS + 1
+LOOK_ROUNDS = SETTLING_ROUNDS + LOOK_RESULTS
 MIN_LOOK_DISTANCE_ROUNDS = 8  # doubled while looks tell nothing, since no round was timed
 # After the tier in force changed: the rates that a look goes by may still be moving. On phases of
 # 0.5 s, 70 rounds, looks cost 0.001 of the oracle, and 0.003 without (mean of eight noise seeds).
@@ -117,7 +118,7 @@ class Prober:
         return probe.tier
 
     def start(self, tier: Tier, num_rounds: int, round_ms: float, num_extra: int = 0) -> None:
-        """Starts a probe if the bucket can pay for it.
+        """Starts a probe if the bucket can pay for it; a full one pays for the shortest in advance.
 
         Args:
             tier: The tier to look at.
@@ -126,12 +127,10 @@ class Prober:
             num_extra: Rounds that pass before the first result of ``tier``.
         """
         affordable = int(min(self._credit_ms, CREDIT_LIMIT_MS) / round_ms) - num_extra
-        is_full = self._credit_ms >= CREDIT_LIMIT_MS
-        if affordable < (MIN_PROBE_ROUNDS if is_full else num_rounds):
+        if self._credit_ms >= CREDIT_LIMIT_MS:  # it gets no fuller: a dear probe is short, or owed
+            num_rounds = min(num_rounds, max(affordable, MIN_PROBE_ROUNDS))
+        elif affordable < num_rounds:
             return
-        num_rounds = min(
-            num_rounds, affordable
-        )  # a dear one is short: a full bucket gets no fuller
         self._credit_ms -= (num_rounds + num_extra) * round_ms
         self.num_probes += 1
         self.probe = Probe(tier, num_rounds + num_extra, num_rounds, round_ms)

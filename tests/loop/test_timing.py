@@ -19,7 +19,7 @@ from sglang_adaptive_spec.loop.timing import (
     RoundTimer,
     Sampling,
 )
-from sglang_adaptive_spec.policy.costs.visits import VISIT_ROUNDS
+from sglang_adaptive_spec.policy.costs.visits import SETTLING_ROUNDS, VISIT_ROUNDS
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, RoundTime, Tier, chain_tier
 
 DEEP = chain_tier(3)
@@ -104,11 +104,11 @@ class Bench:
         return None if found is None else found.period
 
     def warm_up(self, *uses: tuple[Tier, int]) -> None:
-        """Uses up the first use of each, and leaves no round in flight."""
+        """Uses up the first use of each, lets the last tier settle; no round is left in flight."""
         for tier, batch_size in uses or ((DEEP, 4),):
-            self.start(1.0, tier, batch_size)
-        while self.num_in_flight:
-            self.poll()
+            for _ in range(SETTLING_ROUNDS):
+                self.start(1.0, tier, batch_size)
+                self.poll()
         self.timer.interrupt()
 
     def overlapped(self, periods: list[float]) -> list[float]:
@@ -184,19 +184,20 @@ def known(*tiers: Tier) -> Sampling:
 
 
 @pytest.mark.parametrize("num_before", range(SAMPLE_EVERY))
-def test_the_first_rounds_after_another_tier_ran_are_timed_and_stand_for_themselves(
+def test_the_first_rounds_once_a_tier_has_settled_are_timed_and_stand_for_themselves(
     num_before: int,
 ) -> None:
     sampling = known(DEEP, PLAIN_TIER)
     for _ in range(num_before):
         sampling.stands_for(PLAIN_TIER, 4)
     for tier in (DEEP, PLAIN_TIER):  # a look and the way back
-        assert [sampling.stands_for(tier, 4) for _ in range(VISIT_ROUNDS)] == [1] * VISIT_ROUNDS
+        told = [sampling.stands_for(tier, 4) for _ in range(SETTLING_ROUNDS + VISIT_ROUNDS)]
+        assert told == [0] * SETTLING_ROUNDS + [1] * VISIT_ROUNDS
 
 
-def test_all_rounds_are_timed_where_the_tier_keeps_changing() -> None:
+def test_no_round_is_timed_where_the_tier_keeps_changing() -> None:
     sampling = known(DEEP, PLAIN_TIER)
-    assert {sampling.stands_for(tier, 4) for tier in (DEEP, PLAIN_TIER) * 50} == {1}
+    assert {sampling.stands_for(tier, 4) for tier in (DEEP, PLAIN_TIER) * 50} == {0}
 
 
 def test_another_batch_size_is_no_other_tier() -> None:
@@ -208,15 +209,18 @@ def test_another_batch_size_is_no_other_tier() -> None:
 
 
 @pytest.mark.parametrize("num_rounds", [4, 7, 12, 40])
-def test_times_stand_for_all_rounds_however_often_the_tier_changes(num_rounds: int) -> None:
+def test_times_stand_for_all_settled_rounds_however_often_the_tier_changes(num_rounds: int) -> None:
     sampling = known(DEEP, PLAIN_TIER)
     tiers = ((DEEP,) * num_rounds + (PLAIN_TIER,) * num_rounds) * 499
     told = sum(sampling.stands_for(tier, 4) for tier in tiers)
-    assert told == pytest.approx(len(tiers), rel=0.02)
+    num_settled = len(tiers) * (num_rounds - SETTLING_ROUNDS) / num_rounds
+    assert told == pytest.approx(num_settled, rel=0.02)
 
 
 def test_a_first_use_is_left_out_after_another_tier_too() -> None:
     sampling = known(DEEP)
+    for size in range(5, 5 + SETTLING_ROUNDS):
+        sampling.stands_for(PLAIN_TIER, size)
     assert [sampling.stands_for(PLAIN_TIER, 4) for _ in range(3)] == [0, 1, 1]
 
 
@@ -280,9 +284,10 @@ def test_an_incomplete_event_drops_its_period_without_waiting(bench: Bench) -> N
     bench.start(2.0)
     bench.poll()
     bench.start(3.0)
-    bench.events[2].is_complete = False  # marks: the warm-up's, 1 ms, 2 ms, 3 ms
+    begin = bench.events[SETTLING_ROUNDS + 1]  # of 2 ms; before it the warm-up's and that of 1 ms
+    begin.is_complete = False
     assert bench.poll() is None
-    bench.events[2].is_complete = True
+    begin.is_complete = True
     bench.start(4.0)
     assert bench.poll().ms == 2.0
     assert bench.stream.num_waits == 0

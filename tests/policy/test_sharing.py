@@ -132,7 +132,8 @@ def test_ten_thousand_decisions_are_equal_byte_by_byte(sharing: Ranks) -> None:
 def test_what_the_first_rank_measured_is_known_to_both(sharing: Ranks) -> None:
     tables = [policy.costs.to_dict() for policy in sharing.policies]
     assert tables[0] == tables[1]
-    assert sum(map(sum, tables[0]["num_corrected"])) > 500
+    # All was forgotten when the last neighbour left.
+    assert sum(map(sum, tables[0]["num_corrected"])) > 100
 
 
 def test_one_message_goes_every_few_rounds(sharing: Ranks) -> None:

@@ -11,7 +11,11 @@ from statistics import median
 
 from sglang_adaptive_spec.policy.costs.state import CostState
 
-VISIT_ROUNDS = 3  # of a tier: their median leaves a stall out
+# Rounds after another tier ran that are not timed: CPU and GPU find their pace again. On an H200
+# (FA3, 8B shapes, 128 requests) probes of 3 steps took 1.09, 1.05 and 1.13, 1.03 times a static
+# server's round.
+SETTLING_ROUNDS = 2
+VISIT_ROUNDS = 3  # of a tier then: their median leaves a stall out
 VISIT_CHANGE = 0.06  # of a log: no noise of two rounds, which is 0.02 on an H200
 RECENT_ROUNDS = 3  # that say what all tiers do before drift has followed
 

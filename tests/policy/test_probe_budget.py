@@ -1,0 +1,49 @@
+"""A full bucket gives a probe as many rounds as it pays for, and the shortest one in advance."""
+
+import pytest
+
+from sglang_adaptive_spec.policy.probing import CREDIT_LIMIT_MS, MIN_PROBE_ROUNDS, Prober
+from sglang_adaptive_spec.tiers import chain_tier
+
+HOME, DEEPER = chain_tier(3), chain_tier(7)
+HOME_MS = 100.0  # a round earns one
+
+
+def with_credit(ms: float) -> Prober:
+    prober = Prober()
+    for _ in range(round(ms)):
+        prober.pick(HOME, HOME_MS)
+    return prober
+
+
+@pytest.mark.parametrize(("round_ms", "num_rounds"), [(20.0, 15), (60.0, 5), (200.0, 3)])
+def test_a_dear_probe_is_as_short_as_a_full_bucket_pays_for(
+    round_ms: float, num_rounds: int
+) -> None:
+    prober = with_credit(CREDIT_LIMIT_MS + 1)
+    prober.start(DEEPER, 16, round_ms)
+    assert prober.probe is not None
+    assert prober.probe.rounds_left == num_rounds >= MIN_PROBE_ROUNDS
+
+
+def test_a_probe_waits_for_what_it_costs_or_for_a_full_bucket() -> None:
+    prober = with_credit(CREDIT_LIMIT_MS - 10)
+    prober.start(DEEPER, MIN_PROBE_ROUNDS, 200.0)
+    assert prober.probe is None
+    prober.start(DEEPER, MIN_PROBE_ROUNDS, 50.0)
+    assert prober.probe is not None
+
+
+def test_what_a_probe_owes_is_earned_before_the_next() -> None:
+    prober = with_credit(CREDIT_LIMIT_MS + 1)
+    prober.start(DEEPER, MIN_PROBE_ROUNDS, 200.0)
+    for _ in range(MIN_PROBE_ROUNDS):
+        prober.pick(HOME, HOME_MS)
+        prober.saw_time(DEEPER, 200.0)
+    prober.finish(has_paid=True)
+    num_waited = 0
+    while not prober.is_ready:
+        prober.pick(HOME, HOME_MS)
+        num_waited += 1
+    # 600 ms cost, 300 ms were there: a round earns one.
+    assert num_waited == pytest.approx(CREDIT_LIMIT_MS, abs=2 * MIN_PROBE_ROUNDS + 1)
