@@ -36,6 +36,7 @@ from benchmarks.studies import (
     backends,
     context,
     flashinfer_verify,
+    long_context,
     never_below_none,
     overhead,
     penalties,
@@ -147,7 +148,8 @@ CHECKS = {
         ),
         Check(backends.check_backends, backends.figure_table),
     ),
-    "matrix-h200.json": Check(check_matrix, matrix_tables.figure_table),
+    "matrix-h200-fa3.json": Check(check_matrix, matrix_tables.figure_table),
+    "long-context-h200.json": Check(long_context.check_long_context, long_context.figure_table),
     "matrix-trees-settled-h200.json": Check(
         matrix_trees.check_matrix_trees, matrix_trees.figure_table
     ),

@@ -123,10 +123,7 @@ class Engine:
             self._simulate(command["accept_length"])
         if self._ours is not None:
             self._force(command["policy"])
-        done = self._time(command["timing"])
-        if command["costs"]:
-            done["costs"] = self._costs()
-        return done
+        return self._time(command["timing"])
 
     def _simulate(self, accept_length: float | None) -> None:
         from sglang.srt.speculative import spec_utils
@@ -166,8 +163,3 @@ class Engine:
         if host is not None:
             return Calls(host, "activate_step_by_batch", "on_verify_complete")
         return None
-
-    def _costs(self) -> dict[str, Any] | None:
-        """Returns the round times that the policy knows by now, as its cache file holds them."""
-        known = getattr(self._own_policy, "costs", None)
-        return None if known is None else dict(known.to_dict())

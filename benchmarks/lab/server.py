@@ -97,7 +97,6 @@ class Server:
         seed: int = 0,
         watch: Mapping[str, float] | None = None,
         log_requests: bool = False,
-        costs: bool = False,
     ) -> dict[str, Any]:
         """Sets what the next rounds run under; returns the answer for those before."""
         self.num_commands += 1
@@ -109,7 +108,6 @@ class Server:
             "seed": seed,
             "watch": watch,
             "log_requests": log_requests,
-            "costs": costs,
         }
         write_whole(self.control, json.dumps(command))
         answer = self.internal_state()[ANSWER_KEY]

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     prompts = prompt_ids(max(args.batches), args.prompt_tokens, PROMPT_SEED)
     with tempfile.TemporaryDirectory(prefix="overhead-bench-") as scratch:
         plan = fleet_plan(args, Path(scratch))
-        with serving_fleet(arms, plan, deadline) as engines:
+        with serving_fleet(arms, plan, deadline, at_once=True) as engines:
             # Every cell once before any twice: at the deadline all have as many pairs.
             for repeat in range(args.first_repeat, args.first_repeat + args.repeats):
                 for batch_size, acceptance in cells_of(args.batches, args.acceptances):
@@ -84,10 +84,6 @@ def run(args: argparse.Namespace) -> int:
                             window, answer = visit(engine, wanted, prompts[:batch_size], limit)
                             windows.append(as_record(engine.arm.name, wanted, window, answer))
                 write_run(record, path)
-            answers = [engine.server.command(costs=True) for engine in engines]
-        # What the policy had learned by then: true costs for the simulator.
-        record["costs"] = next((one["costs"] for one in answers if one.get("costs")), None)
-        write_run(record, path)
         keep_logs(arms, plan.folder, path.with_suffix(".log"))
     print(window_table(windows))
     num_wanted = len(arms) * args.repeats * len(cells_of(args.batches, args.acceptances))

@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks.inject.engine import SINGLE, Calls, Engine, ForcedPolicy, Stopwatch, alternation
 from sglang_adaptive_spec.ladder import Ladder
-from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.tiers import DecodeBatch, Tier, chain_tier
 
 TIERS = tuple(chain_tier(steps) for steps in (0, 1, 3))
@@ -83,9 +82,7 @@ def test_the_stopwatch_times_calls_and_uncovers_the_methods_again(
 
 def command(**changed: Any) -> dict[str, Any]:
     """A command that changes nothing but what it names."""
-    unchanged = {"accept_length": None, "policy": "own", "seed": 0}
-    nothing = {"timing": False, "costs": False}
-    return {**unchanged, **nothing, **changed}
+    return {"accept_length": None, "policy": "own", "seed": 0, "timing": False, **changed}
 
 
 @pytest.fixture
@@ -137,19 +134,6 @@ def test_timing_is_reported_by_the_command_that_ends_it(
     controller.before_decode(batch_of(1))
     assert len(engine.obey(command())["took_ns"]["choose"]) == 1
     assert engine.obey(command()) == {}
-
-
-def test_the_round_times_are_those_the_policy_knows(host_switch: types.SimpleNamespace) -> None:
-    costs = CostTable.empty(TIERS)
-    controller = SmallController()
-    controller.policy = types.SimpleNamespace(costs=costs)
-    worker = types.SimpleNamespace(controller=controller)
-    engine = Engine(types.SimpleNamespace(draft_worker=worker))
-    costs.seed(TIERS[0], 1, 256, 4.0)
-    assert engine.obey(command(costs=True)) == {"costs": costs.to_dict()}
-    controller.policy = SmallPolicy()
-    engine = Engine(types.SimpleNamespace(draft_worker=worker))
-    assert engine.obey(command(costs=True)) == {"costs": None}
 
 
 def test_a_server_without_speculation_takes_commands_and_measures_nothing() -> None:

@@ -67,7 +67,9 @@ def test_the_policy_is_near_the_oracle(
         workload = phases(slots, seed)
         served = EmptyingReplay(fresh_policy(costs, seed), workload, costs, seed=seed).run()
         oracle = replay_oracle(workload, costs, costs.tiers)
-        deep = sum(num for steps, num in served.rounds_by_steps.items() if steps >= 5)
-        assert min(served.rounds_by_steps[0], deep) > 50  # both kinds of phases took place
+        by_steps = served.rounds_by_steps.items()
+        shallow = sum(num for steps, num in by_steps if steps <= 2)
+        deep = sum(num for steps, num in by_steps if steps >= 5)
+        assert min(shallow, deep) > 50  # both kinds of phases took place
         shares.append(served.tokens_per_s / oracle.tokens_per_s)
     assert sum(shares) / len(shares) > least

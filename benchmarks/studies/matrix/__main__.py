@@ -12,7 +12,8 @@ other draws, and the GPUs swapped:
         --out $OUT --tag b1 --port 32000 &
     # both again, GPUs swapped, with --first-repeat 2, tags a2 and b2; then anywhere:
     python3 -m benchmarks.studies.matrix merge runs/matrix-*.json \\
-        --result benchmarks/results/current/matrix-h200.json --plot docs/images/matrix-h200.svg
+        --result benchmarks/results/current/matrix-h200-fa3.json \\
+        --plot docs/images/matrix-h200.svg
 
 A command may take some of the cells (`--batches 1,4,16`, `--acceptances 0.7,mixed`); after
 `--deadline` seconds it visits none. `--alone` serves one arm at a time. A first start on a bare

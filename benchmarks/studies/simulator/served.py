@@ -5,10 +5,10 @@ Anywhere, without a GPU (ten seconds):
     python3 -m benchmarks.studies.simulator.served
 
 `simulator.py` asks whether a simulation is right: there the true periods are what a server seeded.
-Here they are the means of matrix-h200.json's own windows, by batch size and depth, and the policy
-starts from the seeds of another server (costs-h200.json), which are off by up to a fifth. It visits
-the cells in the matrix's order; a visit is cut into windows as there. Printed: tokens per second
-over those of the best static arm at the same periods. No result file: nothing is measured.
+Here they are the means of matrix-h200-fa3.json's own windows, by batch size and depth, and the
+policy starts from the seeds of another server (costs-h200-fa3.json). It visits the cells in the
+matrix's order; a visit is cut into windows as there. Printed: tokens per second over those of the
+best static arm at the same periods. No result file: nothing is measured.
 
 Estimated, not measured: 2 steps, half-way between 1 and 3; zero steps at a batch size where no
 window ran them alone, as much slower than arm none as at the others; 10 steps beyond the batch

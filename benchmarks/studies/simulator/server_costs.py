@@ -1,4 +1,4 @@
-"""The round times of one server as an input of the simulator: `costs-h200.json`."""
+"""The round times of one server as an input of the simulator: `costs-h200-fa3.json`."""
 
 import json
 from collections.abc import Sequence
@@ -8,19 +8,21 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from sglang_adaptive_spec.policy.costs.cache import CostFile
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.tiers import Tier
 
 # A round without a graph over one with it: measured nowhere, so high that no oracle drafts there
 # (3 steps more yield at most 1.4 times the tokens). Where a policy does, it is charged for it.
 NO_GRAPH_FACTOR = 2.0
+ARM = "goodput"
 
 
-class KeptCosts(CostFile, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """A file of a server's cost cache, and which code that server ran."""
+class KeptCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a server knew at the end of a run, when it started, and the run it served."""
 
-    provenance: dict[str, Any] | None = None
+    provenance: dict[str, Any]
+    date: str
+    costs: dict[str, Any]
 
 
 class ServerCosts:
@@ -42,10 +44,8 @@ class ServerCosts:
         self.origin = {
             "file": path.name,
             "date": stored.date,
-            "gpu": stored.key["gpu"],
-            # A field of its own up to format 2.
-            "host_version": stored.key.get("versions", {}).get("sglang")
-            or stored.key["host_version"],
+            "gpu": stored.provenance["gpu"],
+            "host_version": stored.provenance["host_version"],
             "measured_batch_sizes": {
                 str(tier.num_steps): sorted({size for size, _, _ in points})
                 for tier, points in zip(self.tiers, self._state["seeds"], strict=True)
@@ -86,23 +86,23 @@ class ServerCosts:
         return table
 
 
-def keep_costs(source: Path, target: Path, served: Path | None) -> None:
-    """Copies a file of a server's cost cache; its models keep only their folders' names.
-
-    ``served``, a run of the benchmark overhead by that server, holds what it learned later and
-    which code that was: its provenance is kept beside the costs.
+def keep_costs(run: Path, target: Path) -> None:
+    """Copies the cost table of the goodput server of a run, as it was at the end of it.
 
     Raises:
-        ValueError: ``served`` is of another server.
+        ValueError: No such server ran, or it told no costs.
     """
-    stored = msgspec.json.decode(source.read_bytes(), type=KeptCosts)
-    names = {name: Path(stored.key[name]).name for name in ("model", "draft")}
-    key = stored.key | names
-    kept = msgspec.to_builtins(msgspec.structs.replace(stored, key=key))
-    if served is not None:
-        record = json.loads(served.read_text())
-        if record["costs"]["seeds"] != kept["costs"]["seeds"]:
-            raise ValueError(f"{served} is of another server than {source}: their seeds differ.")
-        kept["costs"], kept["provenance"] = record["costs"], record["provenance"]
-    text = msgspec.json.format(msgspec.json.encode(kept), indent=0)
-    target.write_bytes(text + b"\n")
+    record = json.loads(run.read_text())
+    tables = [
+        (server["date"], server["plugin"]["cost_table"])
+        for server in record.get("servers", [])
+        if server["arm"] == ARM and "cost_table" in server.get("plugin", {})
+    ]
+    if len(tables) != 1:
+        raise ValueError(
+            f"{run} has {len(tables)} servers of {ARM} with a cost table; allowed is one; fix: "
+            f"give the file of one command with --arms {ARM}."
+        )
+    ((date, costs),) = tables
+    kept = KeptCosts(record["provenance"], date, costs)
+    target.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=0) + b"\n")

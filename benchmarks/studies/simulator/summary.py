@@ -21,7 +21,7 @@ from benchmarks.stats.tables import table
 from benchmarks.stats.windows import expected_rate
 from benchmarks.studies.matrix.flags import parser
 from benchmarks.studies.matrix.tables import name_of
-from benchmarks.studies.simulator.server_costs import ServerCosts
+from benchmarks.studies.simulator.server_costs import ARM, ServerCosts
 from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.build import build_policy
@@ -36,8 +36,7 @@ from sglang_adaptive_spec.simulate.synthetic import (
 )
 from sglang_adaptive_spec.tiers import DecodeBatch, Observation, RoundTime, Tier
 
-COSTS, MATRIX = "costs-h200.json", "matrix-h200.json"
-ARM = "goodput"
+COSTS, MATRIX = "costs-h200-fa3.json", "matrix-h200-fa3.json"
 # Relative error of the periods that the policy itself starts with; as the golden tests.
 COST_NOISE = 0.02
 SEEDS = (1, 2, 3, 4, 5)  # of luck, of timing noise and of the errors above
