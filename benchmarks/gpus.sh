@@ -9,9 +9,11 @@
 # that a stream may take; without it, all that is left of LIMIT_S (590), the whole script's limit.
 # Deadlines follow from both; what does not fit is left out and said. PAIR is what
 # benchmarks/lab/pack_pair.py unpacked: PAIR/target and PAIR/prompts.json. BEFORE is COMMIT=FOLDER of
-# an earlier commit (benchmarks/lab/arms.py). CONCURRENCY (64,16,2) and REPEATS (3) are those of the
-# transitions. Arguments share the cores evenly, each on its own, so that no server is moved to a
-# core that another one has warmed. Each benchmark writes to OUT as it goes; an argument's output goes to OUT/STREAM_STREAM.txt. Exits with 1 if a stream failed.
+# an earlier commit (benchmarks/lab/arms.py). VISIT (1) numbers the matrix's visit to every cell, and
+# with it its draws. CONCURRENCY (64,16,2) and REPEATS (3) are those of the transitions. Arguments
+# share the cores evenly, each on its own, so that no server is moved to a core that another one has
+# warmed. Each benchmark writes to OUT as it goes; an argument's output goes to
+# OUT/STREAM_STREAM.txt. Exits with 1 if a stream failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -21,6 +23,9 @@ usage="GPUS=STREAM[:SECONDS][+STREAM[:SECONDS]...], GPUS as 0 or 0,1, SECONDS fr
 
 # Six windows in a row at batch 128 want 470 tokens a request, which 65,536 in all are not.
 matrix="--at-once --context-length 131072 --windows 6 --max-total-tokens 81920"
+matrix_a="matrix run $matrix --arms builtin,goodput,static-3,none"
+matrix_b="matrix run $matrix --arms ema,static-7,static-5,static-1"
+visit=${VISIT:-1} # of a cell; on four GPUs c and d are the next one
 # A transition of 2 x 192 tokens a slot and phase fits the limit, the host's 4 x 256 does not.
 phases="--concurrency ${CONCURRENCY:-64,16,2} --waves 2 --new-tokens 192 --repeats ${REPEATS:-3}"
 injected="--workloads injected --max-total-tokens 32768 $phases"
@@ -35,12 +40,16 @@ while read -r name port command; do
   ports[$name]=$port
   commands[$name]=$command
 done <<TABLE
-matrix-a               20300 matrix run $matrix --arms builtin,goodput,static-3,none --tag a1
-matrix-b               20900 matrix run $matrix --arms ema,static-7,static-5,static-1 --tag b1
+matrix-a               20300 $matrix_a --first-repeat $visit --tag a$visit
+matrix-b               20900 $matrix_b --first-repeat $visit --tag b$visit
+matrix-c               26000 $matrix_b --first-repeat $((visit + 1)) --tag b$((visit + 1))
+matrix-d               26600 $matrix_a --first-repeat $((visit + 1)) --tag a$((visit + 1))
 long-a                 20600 long_context run --arms goodput,none,static-3 --tag a1
 long-b                 24200 long_context run --arms static-1,static-5,static-7 --tag b1
-grow-a                 24800 long_context grow --acceptances 0.8 --arms goodput,none,static-3 --tag a2
-grow-b                 25400 long_context grow --acceptances 0.8 --arms static-7,static-5,static-1 --tag b2
+grow-a                 24800 long_context grow --arms goodput,none --tag g1
+grow-b                 25400 long_context grow --arms static-7,static-5 --tag g2
+grow-c                 26900 long_context grow --arms static-3 --tag g3
+grow-d                 27200 long_context grow --arms static-1 --tag g4
 trees-1                21500 matrix run $trees --arms none,static-3,goodput,goodput-trees --tag t1
 trees-2                22100 matrix run $trees --tag t2 \
   --arms static-5,static-1-4-5,static-3-4-16,static-5-4-12

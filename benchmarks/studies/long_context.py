@@ -6,13 +6,13 @@ lives from 1,024 tokens a request to 16,384, and a window is a tenth of the way,
 all arms cover the same contexts, so their windows are compared pair by pair.
 
 On the machine with the H200, from the project's root (three servers side by side fit its memory
-with 170,000 tokens each, one with what growing needs; the arms are shared out to two GPUs):
+with 170,000 tokens each, two with what growing needs; benchmarks/gpus.sh shares the arms out):
 
     python3 -m benchmarks.studies.long_context run --arms goodput,none,static-3 \\
         --git-sha SHA --out $OUT --tag a1
-    python3 -m benchmarks.studies.long_context grow --arms goodput,none,static-3 \\
-        --git-sha SHA --out $OUT --tag a2
-    # both with --arms static-1,static-5,static-7 and tags b1, b2; then anywhere:
+    python3 -m benchmarks.studies.long_context grow --arms goodput,none \\
+        --git-sha SHA --out $OUT --tag g1
+    # the other arms on other GPUs, with tags of their own; then anywhere:
     python3 -m benchmarks.studies.long_context merge runs/long-context-*.json \\
         --result benchmarks/results/current/long-context-h200.json
 """
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.inject.acceptance import MIXED
-from benchmarks.lab.arms import ARMS
+from benchmarks.lab.arms import ARMS, Arm
 from benchmarks.lab.fleet import (
     FULL_BATCH_TIMEOUT_S,
     Engine,
@@ -71,6 +71,7 @@ ACCEPTANCES = ("0.5", "0.8", MIXED)
 # Spans of the way that contexts grow, and how many count: whoever finishes first ends the batch.
 NUM_SPANS, NUM_MEASURED = 10, 9
 GROWTH_S = 400.0  # at most
+SERVERS_THAT_GROW = 2  # side by side
 LEAST = 0.97  # of the best static arm
 REPORTED = "goodput"
 
@@ -109,11 +110,14 @@ def size_of(cell: str) -> tuple[int, int, int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the arms over the cells, alone where contexts grow; returns 1 if a visit is missing."""
+    """Runs the arms over the cells, few at a time where contexts grow; 1 if a visit is missing."""
     deadline = time.monotonic() + args.deadline
     record, path = begin_run(args, "long-context")
     record["servers"], record["windows"] = [], []
-    groups = [(name,) for name in args.arms] if args.command == "grow" else [args.arms]
+    group_size = SERVERS_THAT_GROW if args.command == "grow" else len(args.arms)
+    groups = [
+        args.arms[first : first + group_size] for first in range(0, len(args.arms), group_size)
+    ]
     num_missing = 0
     with tempfile.TemporaryDirectory(prefix="long-bench-") as scratch:
         plan = fleet_plan(args, Path(scratch))
@@ -129,7 +133,10 @@ def run(args: argparse.Namespace) -> int:
                             print(f"left out at the deadline: {engine.arm.name} {cell}", flush=True)
                             num_missing += 1
                             continue
-                        windows = visit(engine, cell, acceptance, args)
+                        windows = []
+                        if args.command == "grow":  # takes minutes
+                            windows = undrafted(record["windows"], engine.arm, cell, acceptance)
+                        windows = windows or visit(engine, cell, acceptance, args)
                         num_missing += not windows
                         record["windows"] += windows
                     write_run(record, path)
@@ -138,6 +145,15 @@ def run(args: argparse.Namespace) -> int:
             write_run(record, path)
     print(cell_table(build_result(record["provenance"], [record])))
     return 1 if num_missing else 0
+
+
+def undrafted(windows: Sequence[Raw], arm: Arm, cell: str, acceptance: str) -> list[dict[str, Any]]:
+    """Returns what an arm without drafts did in a cell already: acceptance is nothing to it."""
+    if arm.speculative:
+        return []
+    mine = [each for each in windows if (each["arm"], each["cell"]) == (arm.name, cell)]
+    first = mine[0]["acceptance"] if mine else None
+    return [{**each, "acceptance": acceptance} for each in mine if each["acceptance"] == first]
 
 
 def visit(

@@ -34,6 +34,8 @@ STREAMS = (
     *(
         "matrix-a",
         "matrix-b",
+        "matrix-c",
+        "matrix-d",
         "trees-1",
         "trees-2",
         "trees-settled",
@@ -44,7 +46,7 @@ STREAMS = (
     *("defaults-pair", "defaults-builtin"),
     *("overlap-1", "overlap-2", "sampling", "sampling-of-host"),
     *("backends", "backends-mla", "backends-tp", "tensor-parallel"),
-    *("long-a", "long-b", "grow-a", "grow-b"),
+    *("long-a", "long-b", "grow-a", "grow-b", "grow-c", "grow-d"),
     *("zero-8b", "zero-small", "verify", "verify-parts", "texts-plans"),
 )
 FIRST_EPHEMERAL_PORT = 32768
@@ -134,13 +136,17 @@ def test_the_matrix_has_every_arm_once(calls: dict[str, Call]) -> None:
     from benchmarks.stats.windows import MATRIX_ARMS
 
     assert arms([calls["matrix-a"], calls["matrix-b"]]) == sorted(MATRIX_ARMS)
+    # On four GPUs the next visit goes beside it: each arm on another GPU than before.
+    assert calls["matrix-c"].args.arms == calls["matrix-b"].args.arms
+    assert calls["matrix-d"].args.arms == calls["matrix-a"].args.arms
+    assert [calls[f"matrix-{one}"].args.first_repeat for one in "abcd"] == [1, 1, 2, 2]
 
 
 def test_long_contexts_have_goodput_and_every_static_arm_once(calls: dict[str, Call]) -> None:
     from benchmarks.stats.windows import STATIC
 
-    for kind in ("long", "grow"):
-        assert arms([calls[f"{kind}-a"], calls[f"{kind}-b"]]) == sorted(("goodput", *STATIC))
+    for streams in (("long-a", "long-b"), ("grow-a", "grow-b", "grow-c", "grow-d")):
+        assert arms(calls[one] for one in streams) == sorted(("goodput", *STATIC))
 
 
 def test_the_trees_have_every_arm_once(calls: dict[str, Call]) -> None:

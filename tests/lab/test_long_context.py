@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.lab.arms import ARMS as every_arm
 from benchmarks.lab.load import SKIPPED_ROUNDS
 from benchmarks.studies.long_context import (
     NUM_MEASURED,
@@ -16,6 +17,7 @@ from benchmarks.studies.long_context import (
     ratios,
     size_of,
     spans,
+    undrafted,
 )
 from tests.lab.records import PROVENANCE
 
@@ -70,6 +72,17 @@ def result() -> dict[str, Any]:
     windows = [window(arm, place) for arm in ARMS for place in range(6)]
     record = {"provenance": PROVENANCE, "windows": windows, "servers": []}
     return dict(json.loads(json.dumps(build_result(PROVENANCE, [record]))))
+
+
+def test_an_arm_without_drafts_is_measured_once_whatever_the_acceptance() -> None:
+    windows = [window(arm, place) for arm in ("none", "static-3") for place in range(2)]
+    again = undrafted(windows, every_arm["none"], "16x4096", "0.8")
+    assert again == [{**each, "acceptance": "0.8"} for each in windows[:2]]
+    assert undrafted(windows + again, every_arm["none"], "16x4096", "mixed") == [
+        {**each, "acceptance": "mixed"} for each in windows[:2]
+    ]
+    assert undrafted(windows, every_arm["none"], "64x2048", "0.8") == []
+    assert undrafted(windows, every_arm["static-3"], "16x4096", "0.8") == []
 
 
 def test_windows_at_the_same_place_are_compared(result: Any) -> None:
