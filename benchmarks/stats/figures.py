@@ -110,8 +110,12 @@ def ratio_of_pairs(mine: Sequence[float], others: Sequence[float]) -> Ratio:
 
 def lowest(claim: str, ratios: Sequence[tuple[str, Ratio]], limit: float) -> Figure:
     """Returns the figure of the worst of several ratios: a miss, else one that is not known."""
-    found = [Figure(f"{claim} ({name})", ratio, limit) for name, ratio in ratios]
-    return max(found, key=lambda each: (rank(each), -each.ratio.value))
+    return worst([Figure(f"{claim} ({name})", ratio, limit) for name, ratio in ratios])
+
+
+def worst(figures: Sequence[Figure]) -> Figure:
+    """Returns the worst of several figures whose limits are the least allowed values."""
+    return max(figures, key=lambda each: (rank(each), each.limit - each.ratio.value))
 
 
 def rank(figure: Figure) -> int:

@@ -133,10 +133,9 @@ def run(args: argparse.Namespace) -> int:
                             print(f"left out at the deadline: {engine.arm.name} {cell}", flush=True)
                             num_missing += 1
                             continue
-                        windows = []
-                        if args.command == "grow":  # takes minutes
-                            windows = undrafted(record["windows"], engine.arm, cell, acceptance)
-                        windows = windows or visit(engine, cell, acceptance, args)
+                        windows = undrafted(record["windows"], engine.arm, cell, acceptance)
+                        if not windows or args.command == "run":  # to grow takes minutes
+                            windows = visit(engine, cell, acceptance, args)
                         num_missing += not windows
                         record["windows"] += windows
                     write_run(record, path)

@@ -16,7 +16,7 @@ from benchmarks.stats.figures import (
     exact,
     geometric_mean,
     lowest,
-    rank,
+    worst,
 )
 from benchmarks.stats.tables import table
 from benchmarks.stats.windows import MATRIX_ARMS, expected_rate, fair_best_static
@@ -100,7 +100,7 @@ def figures(result: Raw) -> list[Figure]:
     made = [
         lowest("goodput / best static, lowest cell", best, OVER_BEST_STATIC),
         Figure("goodput / best static, geometric mean", best_mean, OVER_BEST_STATIC_MEAN),
-        max(none, key=lambda one: (rank(one), one.limit - one.ratio.value)),
+        worst(none),
         lowest("goodput / builtin, lowest cell", builtin, OVER_BUILTIN),
         Figure(
             f"goodput / builtin {gain.value:.4f}, share of the ceiling {ceiling.value:.4f}",
