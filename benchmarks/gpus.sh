@@ -12,7 +12,8 @@
 # an earlier commit (benchmarks/lab/arms.py). VISIT (1) numbers the matrix's visit to every cell, and
 # with it its draws. CONCURRENCY (64,16,2) and REPEATS (3) are those of the transitions. Arguments
 # share the cores evenly, each on its own, so that no server is moved to a core that another one has
-# warmed. Each benchmark writes to OUT as it goes; an argument's output goes to
+# warmed. CORES (all) names the cores to share, "0 2 4": one thread of each physical core where a
+# machine hides which are siblings. Each benchmark writes to OUT as it goes; an argument's output goes to
 # OUT/STREAM_STREAM.txt. Exits with 1 if a stream failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -28,8 +29,9 @@ matrix_b="matrix run $matrix --arms ema,static-7,static-5,static-1"
 visit=${VISIT:-1} # of a cell; on four GPUs c and d are the next one
 # A transition of 2 x 192 tokens a slot and phase fits the limit, the host's 4 x 256 does not.
 phases="--concurrency ${CONCURRENCY:-64,16,2} --waves 2 --new-tokens 192 --repeats ${REPEATS:-3}"
-injected="--workloads injected --max-total-tokens 32768 $phases"
-real="PAIR --arms none,static-1,static-3,static-5,static-7,builtin,goodput $phases"
+injected="--workloads injected --context-length 131072 --max-total-tokens 32768 $phases"
+ramp="--seconds 40 --context-length 131072"
+real="PAIR --context-length 0 --arms none,static-1,static-3,static-5,static-7,builtin,goodput $phases"
 trees="--at-once --batches 1,4,8 --max-total-tokens 32768"
 
 # Stream, first port, command; PAIR stands for the SmolLM2 pair's arguments, TARGET for its target's,
@@ -59,7 +61,9 @@ transition-i           22700 transition run $injected --arms none,static-7,built
 transition-j           23300 transition run $injected --arms static-1,static-3,static-5 --tag j
 transition-real        23900 transition run $real --workloads mixed-text --tag s
 transition-alternating 24500 transition run $real --workloads alternating --tag a
-ramp                   25100 ramp run --seconds 40 --arms goodput,none,builtin --tag 1
+ramp                   25100 ramp run $ramp --arms goodput,none,builtin --tag 1
+ramp-2                 27800 ramp run $ramp --arms none,builtin,goodput --first-repeat 2 --tag 2
+ramp-3                 30800 ramp run $ramp --arms builtin,goodput,none --first-repeat 3 --tag 3
 defaults-pair          32100 defaults run --arms ours,none --beside --tag 1
 defaults-builtin       20000 defaults run --arms builtin --tag 2
 overhead               25700 overhead run --arms goodput --tag o1
@@ -143,11 +147,13 @@ run_stream() {
   return 1
 }
 
-# keep_to_share NUMBER OF: keeps this process to one of OF equal shares of the machine's cores.
+# keep_to_share NUMBER OF: keeps this process to one of OF equal shares of the cores.
 keep_to_share() {
-  local share=$(($(getconf _NPROCESSORS_ONLN) / $2))
-  ((share > 0 && $2 > 1)) || return 0
-  taskset -cp "$((share * $1))-$((share * ($1 + 1) - 1))" $BASHPID
+  local cores share
+  read -ra cores <<<"${CORES:-$(seq -s ' ' 0 $(($(getconf _NPROCESSORS_ONLN) - 1)))}"
+  share=$((${#cores[@]} / $2))
+  ((share > 0)) || return 0
+  taskset -cp "$(IFS=,; echo "${cores[*]:share * $1:share}")" $BASHPID
 }
 
 # run_argument ARGUMENT: all its streams, whatever the one before did.

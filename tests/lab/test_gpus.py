@@ -42,7 +42,7 @@ STREAMS = (
         "transition-i",
         "transition-j",
     ),
-    *("transition-real", "transition-alternating", "ramp", "overhead"),
+    *("transition-real", "transition-alternating", "ramp", "ramp-2", "ramp-3", "overhead"),
     *("defaults-pair", "defaults-builtin"),
     *("overlap-1", "overlap-2", "sampling", "sampling-of-host"),
     *("backends", "backends-mla", "backends-tp", "tensor-parallel"),
@@ -226,6 +226,8 @@ def test_arguments_at_the_same_time_share_no_core(tmp_path: Path) -> None:
     assert not first & second
     (alone,) = run_script(tmp_path, "0=ramp").calls
     assert set(alone.cores) == cores
+    (named,) = run_script(tmp_path, "0=ramp", CORES="1").calls
+    assert named.cores == [1]
 
 
 def test_streams_of_an_argument_run_one_after_the_other(tmp_path: Path) -> None:
