@@ -153,21 +153,12 @@ CHECKS = {
     "matrix-trees-settled-h200.json": Check(
         matrix_trees.check_matrix_trees, matrix_trees.figure_table
     ),
-    **dict.fromkeys(
-        (
-            "transition-h200.json",
-            "transition-two-h200.json",
-            "transition-two-smollm2-h200.json",
-            "transition-h200-shared.json",
-        ),
-        Check(transition_summary.check_transition, transition_summary.figure_table),
+    "transition-h200-fa3.json": Check(
+        transition_summary.check_transition, transition_summary.figure_table
     ),
-    **dict.fromkeys(
-        ("transition-smollm2-h100.json", "transition-none-smollm2-h100.json"),
-        Check(
-            functools.partial(transition_summary.check_transition, gpu="H100"),
-            transition_summary.figure_table,
-        ),
+    "transition-none-smollm2-h100.json": Check(
+        functools.partial(transition_summary.check_transition, gpu="H100"),
+        transition_summary.figure_table,
     ),
     **dict.fromkeys(
         ("never-below-none-h100.json", "never-below-none-smollm2-h100.json"),

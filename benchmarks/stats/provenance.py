@@ -88,15 +88,23 @@ def provenance(git_sha: str | None) -> dict[str, Any]:
 def check_same_code(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the common provenance of several runs, with every command that made them.
 
+    Machines may differ in how many GPUs of the same kind they have: a run uses one, or names more.
+
     Raises:
         ValueError: Two runs differ in code, host or GPU.
     """
     for key in SAME_IN_ALL_RUNS:
-        values = {record["provenance"][key] for record in records}
+        values = {tuple(_kinds(record["provenance"][key])) for record in records}
         if len(values) > 1:
-            raise ValueError(f"the runs differ in {key}: {sorted(values)}; merge runs of one.")
+            found = sorted("; ".join(each) for each in values)
+            raise ValueError(f"the runs differ in {key}: {found}; merge runs of one.")
     origins = [record["provenance"] for record in in_order(records)]
     return {**origins[0], "argv": [one["argv"] for one in origins]}
+
+
+def _kinds(text: str) -> list[str]:
+    """Returns the lines that differ, in order: a machine's GPUs, one a line, by kind."""
+    return list(dict.fromkeys(text.splitlines()))
 
 
 def in_order(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

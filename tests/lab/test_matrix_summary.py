@@ -75,6 +75,14 @@ def test_runs_of_different_code_do_not_merge() -> None:
         merged([run_record(batch_sizes=(4,)), run_record(batch_sizes=(4,), code_sha256="other")])
 
 
+def test_runs_merge_whatever_number_of_gpus_of_a_kind_the_machines_have() -> None:
+    gpu = "NVIDIA H200, 580.1"
+    first = run_record(batch_sizes=(4,), gpu=gpu)
+    assert merged([first, run_record(batch_sizes=(4,), gpu=f"{gpu}\n{gpu}")])
+    with pytest.raises(ValueError, match="differ in gpu"):
+        merged([first, run_record(batch_sizes=(4,), gpu="NVIDIA H100, 580.1")])
+
+
 def test_a_cell_without_an_arm_that_others_have_is_named() -> None:
     parts = [run_record(MATRIX_ARMS[:2], (4, 16)), run_record(MATRIX_ARMS[2:], (4,))]
     with pytest.raises(ValueError, match=r"cell \(16, '0.3'\) lacks \['builtin'"):

@@ -30,6 +30,8 @@ def plot_transition(result: Raw, path: Path) -> None:
         axis.axhline(1.0, color="black", linewidth=0.6)
         axis.set_xticks(range(len(best)), [f"{name}\n{arm}" for name, arm in best.items()])
         axis.set_title(f"{cell['workload']}, {cell['concurrency']} in flight", fontsize=9)
+    for axis in axes.flat[len(cells) :]:
+        axis.set_visible(False)
     for axis in axes[:, 0]:
         axis.set_ylabel("share of the phase's best")
     axes.flat[0].legend(fontsize=8)

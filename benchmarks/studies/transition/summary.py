@@ -1,4 +1,4 @@
-"""From passes to the figures of transition-h200.json, and what is claimed about them.
+"""From passes to the figures of transition-h200-fa3.json, and what is claimed about them.
 
 The oracle knows each phase's best arm of constant depth and changes to it in no time: with as many
 tokens in every phase, its throughput is the harmonic mean of the phases' best rates.
@@ -34,11 +34,11 @@ NEEDED_ARMS = {*STATIC, "builtin", "goodput"}
 CELL_KEYS = {"concurrency", "workload", "phases", "tokens_per_s", "stderr", "raw"}
 PASS_KEYS = ("repeat", "phases")
 MIN_REPEATS = 3
-# Limits, from the issue that asked for the goodput policy.
-OVER_ORACLE, OVER_BEST_STATIC, OVER_BUILTIN, OVER_NONE = 0.97, 1.0, 1.0, 1.0
+# Limits, from the issue that asked for phases on SGLang's default backend.
+OVER_ORACLE, OVER_BEST_STATIC, OVER_BUILTIN, OVER_NONE = 0.95, 1.0, 1.0, 1.0
 # Where knowing the phases is worth this much, so much of it is to be had.
 WORTHWHILE, OVER_BEST_STATIC_THERE = 1.15, 1.12
-MAX_STDERR = 0.005
+MAX_STDERR = 0.02
 
 
 def merged(records: Sequence[Raw], is_incomplete: bool = False) -> dict[str, Any]:
