@@ -9,8 +9,9 @@
 # that a stream may take; without it, all that is left of LIMIT_S (590), the whole script's limit.
 # Deadlines follow from both; what does not fit is left out and said. PAIR is what
 # benchmarks/lab/pack_pair.py unpacked: PAIR/target and PAIR/prompts.json. BEFORE is COMMIT=FOLDER of
-# an earlier commit (benchmarks/lab/arms.py). VISIT (1) numbers the matrix's visit to every cell, and
-# with it its draws. CONCURRENCY (64,16,2) and REPEATS (3) are those of the transitions. Arguments
+# an earlier commit (benchmarks/lab/arms.py). VISIT (1) numbers the visit to every cell of the matrix
+# and the first pass of the transitions, and with it the draws. CONCURRENCY (64,16,2) and REPEATS (3)
+# are those of the transitions. Arguments
 # share the cores evenly, each on its own, so that no server is moved to a core that another one has
 # warmed. CORES (all) names the cores to share, "0 2 4": one thread of each physical core where a
 # machine hides which are siblings. Each benchmark writes to OUT as it goes; an argument's output goes to
@@ -27,11 +28,17 @@ matrix="--at-once --context-length 131072 --windows 6 --max-total-tokens 81920"
 matrix_a="matrix run $matrix --arms builtin,goodput,static-3,none"
 matrix_b="matrix run $matrix --arms ema,static-7,static-5,static-1"
 visit=${VISIT:-1} # of a cell; on four GPUs c and d are the next one
+flashinfer="matrix run $matrix --attention-backend flashinfer"
+small="matrix run $matrix --batches 1,16,64" # two servers fit a GPU of 80 GB
 # A transition of 2 x 192 tokens a slot and phase fits the limit, the host's 4 x 256 does not.
-phases="--concurrency ${CONCURRENCY:-64,16,2} --waves 2 --new-tokens 192 --repeats ${REPEATS:-3}"
+repeats=${REPEATS:-3}
+loop="--concurrency ${CONCURRENCY:-64,16,2} --waves 2 --new-tokens 192"
+phases="$loop --repeats $repeats"
 injected="--workloads injected --context-length 131072 --max-total-tokens 32768 $phases"
+injected_a="transition run $injected --arms none,static-7,builtin,goodput"
+injected_b="transition run $injected --arms static-1,static-3,static-5"
 ramp="--seconds 40 --context-length 131072"
-real="PAIR --context-length 0 --arms none,static-1,static-3,static-5,static-7,builtin,goodput $phases"
+real="PAIR --context-length 0 --first-repeat $visit --arms none,static-1,static-3,static-5,static-7,builtin,goodput $phases"
 trees="--at-once --batches 1,4,8 --max-total-tokens 32768"
 
 # Stream, first port, command; PAIR stands for the SmolLM2 pair's arguments, TARGET for its target's,
@@ -46,6 +53,14 @@ matrix-a               20300 $matrix_a --first-repeat $visit --tag a$visit
 matrix-b               20900 $matrix_b --first-repeat $visit --tag b$visit
 matrix-c               26000 $matrix_b --first-repeat $((visit + 1)) --tag b$((visit + 1))
 matrix-d               26600 $matrix_a --first-repeat $((visit + 1)) --tag a$((visit + 1))
+flashinfer-a           12000 $flashinfer --arms goodput,none --tag fa$visit
+flashinfer-b           12300 $flashinfer --arms builtin,static-3 --tag fb$visit
+flashinfer-c           12600 $flashinfer --arms ema,static-1 --tag fc$visit
+flashinfer-d           12900 $flashinfer --arms static-5,static-7 --tag fd$visit
+small-a                13200 $small --arms goodput,none --tag sa$visit
+small-b                13500 $small --arms builtin,static-3 --tag sb$visit
+small-c                13800 $small --arms ema,static-1 --tag sc$visit
+small-d                14100 $small --arms static-5,static-7 --tag sd$visit
 long-a                 20600 long_context run --arms goodput,none,static-3 --tag a1
 long-b                 24200 long_context run --arms static-1,static-5,static-7 --tag b1
 grow-a                 24800 long_context grow --arms goodput,none --tag g1
@@ -57,8 +72,12 @@ trees-2                22100 matrix run $trees --tag t2 \
   --arms static-5,static-1-4-5,static-3-4-16,static-5-4-12
 trees-settled          31100 matrix run $trees --arms goodput,goodput-trees --tag t3 \
   --settle-s 3 --settle-request-s 5 --repeats 2 --acceptances 0.3,0.5,0.7,0.85,0.95
-transition-i           22700 transition run $injected --arms none,static-7,builtin,goodput --tag i
-transition-j           23300 transition run $injected --arms static-1,static-3,static-5 --tag j
+transition-i           22700 $injected_a --first-repeat $visit --tag i$visit
+transition-j           23300 $injected_b --first-repeat $visit --tag j$visit
+transition-k           18800 $injected_b --first-repeat $((visit + repeats)) --tag k$visit
+transition-l           19400 $injected_a --first-repeat $((visit + repeats)) --tag l$visit
+transition-two         18200 transition run PAIR --context-length 0 --arms none,goodput $loop \
+  --workloads mixed-text,alternating --repeats 12 --tag two
 transition-real        23900 transition run $real --workloads mixed-text --tag s
 transition-alternating 24500 transition run $real --workloads alternating --tag a
 ramp                   25100 ramp run $ramp --arms goodput,none,builtin --tag 1
@@ -66,7 +85,7 @@ ramp-2                 27800 ramp run $ramp --arms none,builtin,goodput --first-
 ramp-3                 30800 ramp run $ramp --arms builtin,goodput,none --first-repeat 3 --tag 3
 defaults-pair          32100 defaults run --arms ours,none --beside --tag 1
 defaults-builtin       20000 defaults run --arms builtin --tag 2
-overhead               25700 overhead run --arms goodput --tag o1
+overhead               25700 overhead run --context-length 131072 --tag o1
 overlap-1              26300 overlap run --tag 1
 overlap-2              27500 overlap grammar PAIR --tag 2
 sampling               28100 sampling run PAIR --tag 1

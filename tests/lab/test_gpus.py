@@ -41,7 +41,12 @@ STREAMS = (
         "trees-settled",
         "transition-i",
         "transition-j",
+        "transition-k",
+        "transition-l",
+        "transition-two",
     ),
+    *("flashinfer-a", "flashinfer-b", "flashinfer-c", "flashinfer-d"),
+    *("small-a", "small-b", "small-c", "small-d"),
     *("transition-real", "transition-alternating", "ramp", "ramp-2", "ramp-3", "overhead"),
     *("defaults-pair", "defaults-builtin"),
     *("overlap-1", "overlap-2", "sampling", "sampling-of-host"),
@@ -140,6 +145,10 @@ def test_the_matrix_has_every_arm_once(calls: dict[str, Call]) -> None:
     assert calls["matrix-c"].args.arms == calls["matrix-b"].args.arms
     assert calls["matrix-d"].args.arms == calls["matrix-a"].args.arms
     assert [calls[f"matrix-{one}"].args.first_repeat for one in "abcd"] == [1, 1, 2, 2]
+    for name in ("flashinfer", "small"):  # one visit on four GPUs
+        four = [calls[f"{name}-{one}"] for one in "abcd"]
+        assert arms(four) == sorted(MATRIX_ARMS)
+        assert all("goodput" not in call.args.arms or "none" in call.args.arms for call in four)
 
 
 def test_long_contexts_have_goodput_and_every_static_arm_once(calls: dict[str, Call]) -> None:
@@ -160,7 +169,8 @@ def test_the_trees_have_every_arm_once(calls: dict[str, Call]) -> None:
 def test_the_transitions_have_every_cell_and_arm_once(calls: dict[str, Call]) -> None:
     from benchmarks.studies.transition.summary import CELLS, MIN_REPEATS, NEEDED_ARMS
 
-    transitions = [call for call in calls.values() if call.module == "transition"]
+    names = [f"transition-{one}" for one in ("i", "j", "real", "alternating")]
+    transitions = [calls[name] for name in names]
     found = sorted(
         (f"{concurrency} {workload}", arm)
         for call in transitions
@@ -170,6 +180,10 @@ def test_the_transitions_have_every_cell_and_arm_once(calls: dict[str, Call]) ->
     )
     assert found == sorted(itertools.product(CELLS, NEEDED_ARMS))
     assert {call.args.repeats for call in transitions} == {MIN_REPEATS}
+    # On four GPUs the next passes go beside them: each arm on another GPU than before.
+    for later, arm in (("k", "static-5"), ("l", "goodput")):
+        assert arm in calls[f"transition-{later}"].args.arms
+        assert calls[f"transition-{later}"].args.first_repeat == 1 + MIN_REPEATS
 
 
 def test_a_transition_can_be_split(tmp_path: Path) -> None:
@@ -191,7 +205,7 @@ def test_the_overlap_has_the_commands_that_it_documents(calls: dict[str, Call]) 
 
 def test_the_pair_goes_to_those_that_need_it(calls: dict[str, Call]) -> None:
     with_pair = {name for name, call in calls.items() if call.args.target is not None}
-    real = {"transition-real", "transition-alternating"}
+    real = {"transition-real", "transition-alternating", "transition-two"}
     small = {"overlap-2", "sampling", "sampling-of-host", "backends", *real}
     assert with_pair == {*small, "zero-small"}
     assert {calls[name].args.prompts.parts[-2:] for name in small} == {("a pair", "prompts.json")}
