@@ -91,10 +91,10 @@ def test_the_best_single_depth_is_that_of_the_whole_and_never_an_adaptive_arm(
 
 def test_every_cell_has_its_claims_and_a_slow_policy_misses_them(complete: Any) -> None:
     met = {each.claim: each.is_met for each in figures(complete)}
-    num_over_none = 6  # of the cells that alternate; no speculation is the best of the others
-    assert len(met) == 9 * 3 + num_over_none + 1
+    num_of_oracle = 3 * 2  # injected alone: of it, and of the best single depth
+    assert len(met) == 9 * 2 + num_of_oracle + 1
     assert met["2 alternating: goodput / none"]
-    assert met["2 alternating: goodput / oracle"]
+    assert met["2 injected: goodput / oracle"]
     assert met["2 alternating: goodput / builtin"]
     record = run_record()
     for one in record["passes"]:
@@ -102,17 +102,15 @@ def test_every_cell_has_its_claims_and_a_slow_policy_misses_them(complete: Any) 
             for phase in one["phases"].values():
                 phase["seconds"] *= 1.2
     met = {each.claim: each.is_met for each in figures(merged([record]))}
-    assert not met["2 alternating: goodput / oracle"]
+    assert not met["2 injected: goodput / oracle"]
     assert met["2 alternating: goodput / builtin"]
 
 
 def test_where_the_oracle_is_worth_much_more_is_asked(complete: Any) -> None:
     by_claim = {each.claim: each for each in figures(complete)}
-    (alternating,) = (one for name, one in by_claim.items() if name.startswith("2 alt") and
-                      "static-3" in name)  # fmt: skip
-    (steady,) = (one for name, one in by_claim.items() if name.startswith("2 mixed") and
-                 "/ none" in name)  # fmt: skip
-    assert (alternating.limit, steady.limit) == (1.12, 1.0)
+    (injected,) = (one for name, one in by_claim.items() if name.startswith("2 injected") and
+                   "static-3" in name)  # fmt: skip
+    assert (injected.limit, by_claim["2 mixed-text: goodput / none"].limit) == (1.12, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -46,15 +46,15 @@ from benchmarks.lab.settings import add_fleet_flags, fleet_plan, numbers, words
 from benchmarks.lab.visits import PROMPT_SEED
 from benchmarks.stats.windows import MATRIX_ARMS
 from benchmarks.studies.transition import summary as transition_summary
+from benchmarks.studies.transition.summary import INJECTED_WORKLOAD
 
 # Phases in order, by workload: (the phase's name, where its prompts come from, or the probability
 # that a draft is accepted).
 WORKLOADS = {
     "alternating": (("low_1", "low"), ("high_1", "high"), ("low_2", "low"), ("high_2", "high")),
     "mixed-text": (("json", "json"), ("code", "code"), ("prose", "prose")),
-    "injected": (("low_1", "0.3"), ("high_1", "0.95"), ("low_2", "0.3"), ("high_2", "0.95")),
+    INJECTED_WORKLOAD: (("low_1", "0.3"), ("high_1", "0.95"), ("low_2", "0.3"), ("high_2", "0.95")),
 }
-INJECTED_WORKLOAD = "injected"
 REAL = ("alternating", "mixed-text")
 # 64 requests of 256 new tokens and their prompts, several times over.
 MAX_TOTAL_TOKENS = 65536
