@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.inject.acceptance import DEFAULT_NAMES
 from benchmarks.lab.settings import cells_of
-from benchmarks.stats.differences import Gap, differences, gaps, keys, measured_on
+from benchmarks.stats.differences import GPU, Gap, differences, gaps, keys, measured_on
 from benchmarks.stats.windows import MATRIX_ARMS, build_cell, luck
 
 Raw = Mapping[str, Any]
@@ -27,19 +27,25 @@ MIN_REPEATS = 3
 MAX_LUCK = 5.0
 
 
-def check_matrix(result: Raw) -> list[str]:
+def check_matrix(
+    result: Raw, batch_sizes: Sequence[int] = BATCH_SIZES, gpu: str = GPU
+) -> list[str]:
     """Returns what is wrong with the shape or the figures of the matrix."""
-    return check_cells(result, BATCH_SIZES, DEFAULT_NAMES, MATRIX_ARMS)
+    return check_cells(result, batch_sizes, DEFAULT_NAMES, MATRIX_ARMS, gpu)
 
 
 def check_cells(
-    result: Raw, batch_sizes: Sequence[int], acceptances: Sequence[str], arms: Sequence[str]
+    result: Raw,
+    batch_sizes: Sequence[int],
+    acceptances: Sequence[str],
+    arms: Sequence[str],
+    gpu: str = GPU,
 ) -> list[str]:
     """Returns what is wrong with a file that should hold these cells of these arms."""
     problems = keys("file", result, {"provenance", "cells", "servers"})
     if problems:
         return problems
-    problems += measured_on(result["provenance"])
+    problems += measured_on(result["provenance"], gpu)
     there = {f"{cell['batch_size']} {cell['acceptance']}": cell for cell in result["cells"]}
     wanted = {f"{size} {name}" for size, name in cells_of(batch_sizes, acceptances)}
     problems += gaps("cells", there, wanted)
