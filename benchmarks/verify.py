@@ -182,7 +182,7 @@ CHECKS = {
     "context-fa3-h200.json": Check(context.check_context, context.wave_table),
     "penalties-h200.json": Check(penalties.check_penalties, penalties.arm_table),
     "rows-cpu.json": Check(rows.check_rows, rows.size_table),
-    "ramp-h200.json": Check(ramp_summary.check_ramp, ramp_summary.arm_table),
+    "ramp-h200.json": Check(ramp_summary.check_ramp, ramp_summary.figure_table),
     **dict.fromkeys(
         ("overhead.json", "overhead-before-h200.json"),
         Check(overhead.check_overhead, overhead.figure_table),

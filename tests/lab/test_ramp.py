@@ -15,7 +15,7 @@ import pytest
 from benchmarks.inject.acceptance import probability_of
 from benchmarks.inject.measure_plugin import RequestLog
 from benchmarks.lab.arrivals import CHANCES, arrivals, post
-from benchmarks.studies.ramp.summary import ARMS, as_pass, check_ramp, merged, quantile
+from benchmarks.studies.ramp.summary import ARMS, as_pass, check_ramp, figures, merged, quantile
 from tests.lab.records import PROVENANCE
 
 MS = 1_000_000
@@ -127,7 +127,7 @@ def run_record() -> dict[str, Any]:
     passes = [
         {
             "arm": arm,
-            "repeat": 1,
+            "repeat": repeat,
             "requests": [
                 [100.0 * row, 100.0 * row + 50, 100.0 * row + 50 + 100 * 2.0 * (1 + pace), 101]
                 for row in range(20)
@@ -135,6 +135,7 @@ def run_record() -> dict[str, Any]:
             "served": [100, 200],
             "largest_batch": 4,
         }
+        for repeat in (1, 2, 3)
         for pace, arm in enumerate(ARMS)
     ]
     return {"purpose": "ramp", "provenance": dict(PROVENANCE), "passes": passes}
@@ -153,6 +154,9 @@ def test_a_complete_result_passes_with_the_figures_of_its_requests(result: Any) 
     assert none["ms_to_first_token_p50"] == 50.0
     assert none["tokens_per_s"] == pytest.approx(20 * 101 / 2.15)
     assert result["arms"]["goodput"]["ms_per_token_p50"] == 6.0
+    over_none, over_builtin = figures(result)
+    assert over_none.ratio.value == pytest.approx(2.15 / 2.55)
+    assert (over_none.verdict, over_builtin.verdict) == ("MISSED", "MISSED")
 
 
 @pytest.mark.parametrize(
@@ -161,6 +165,7 @@ def test_a_complete_result_passes_with_the_figures_of_its_requests(result: Any) 
         (lambda result: result["arms"]["goodput"].update(ms_per_token_p99=1.0), "arms.goodput"),
         (lambda result: result["raw"]["none"][0]["requests"].pop(), "other requests"),
         (lambda result: result["raw"].pop("builtin"), "raw lacks"),
+        (lambda result: result["raw"]["none"].pop(), "none: 2 of 3 passes"),
         (lambda result: result["provenance"].update(gpu="cpu"), "measured on cpu"),
     ],
 )

@@ -102,7 +102,7 @@ def merge(args: argparse.Namespace) -> int:
     """Writes the result file, and a plot if wanted, from run files."""
     result = ramp_summary.merged(read_runs(args.files))
     plot = "benchmarks.studies.ramp.plot:plot_ramp"
-    return publish(args, result, ramp_summary.arm_table, plot=plot)
+    return publish(args, result, ramp_summary.figure_table, plot=plot)
 
 
 def main() -> int:

@@ -8,7 +8,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.stats.differences import differences, gaps, keys, measured_on
+from benchmarks.stats.differences import Gap, differences, gaps, keys, measured_on
+from benchmarks.stats.figures import HEADER, Figure, ratio_of_pairs
 from benchmarks.stats.provenance import check_same_code, in_order
 from benchmarks.stats.tables import table
 from benchmarks.stats.windows import RATE_DIGITS
@@ -16,6 +17,9 @@ from benchmarks.stats.windows import RATE_DIGITS
 Raw = Mapping[str, Any]
 
 ARMS = ("none", "builtin", "goodput")
+REPORTED = "goodput"
+LEAST = {"none": 0.98, "builtin": 1.0}  # tokens/s over theirs
+MIN_PASSES = 3
 BIN_S = 1.0  # of the served tokens over time
 MS_DIGITS = 4
 
@@ -109,9 +113,30 @@ def check_ramp(result: Raw) -> list[str]:
         arm: [[row[0], row[3]] for each in mine for row in each["requests"]]
         for arm, mine in result["raw"].items()
     }
+    problems += [
+        Gap(f"{arm}: {len(mine)} of {MIN_PASSES} passes")
+        for arm, mine in result["raw"].items()
+        if len(mine) < MIN_PASSES
+    ]
     first = next(iter(sent.values()), [])
     problems += [f"{arm}: other requests than the first arm" for arm in sent if sent[arm] != first]
     return problems + differences(result, build_result(result["provenance"], result["raw"]), "")
+
+
+def figures(result: Raw) -> list[Figure]:
+    """Returns the claims: tokens/s over those of another arm, pass by pass."""
+    rates = {arm: [tokens_per_s(each) for each in passes] for arm, passes in result["raw"].items()}
+    return [
+        Figure(f"{REPORTED} / {arm}", ratio_of_pairs(rates[REPORTED], rates[arm]), least)
+        for arm, least in LEAST.items()
+        if {REPORTED, arm} <= rates.keys()
+    ]
+
+
+def figure_table(result: Raw) -> str:
+    """Returns the claims with their verdicts, then the figures of every arm."""
+    claims = table(HEADER, [each.row() for each in figures(result)])
+    return f"{claims}\n{arm_table(result)}"
 
 
 def arm_table(result: Raw) -> str:
