@@ -11,11 +11,10 @@
 # benchmarks/lab/pack_pair.py unpacked: PAIR/target and PAIR/prompts.json. BEFORE is COMMIT=FOLDER of
 # an earlier commit (benchmarks/lab/arms.py). VISIT (1) numbers the visit to every cell of the matrix
 # and the first pass of the transitions, and with it the draws. CONCURRENCY (64,16,2) and REPEATS (3)
-# are those of the transitions. Arguments
-# share the cores evenly, each on its own, so that no server is moved to a core that another one has
-# warmed. CORES (all) names the cores to share, "0 2 4": one thread of each physical core where a
-# machine hides which are siblings. Each benchmark writes to OUT as it goes; an argument's output goes to
-# OUT/STREAM_STREAM.txt. Exits with 1 if a stream failed.
+# are those of the transitions. Arguments share the cores evenly, each on its own, so that no server
+# is moved to a core that another one has warmed. CORES (all) names the cores to share, "0 2 4": one
+# thread of each physical core where a machine hides which are siblings. Each benchmark writes to OUT
+# as it goes; an argument's output goes to OUT/STREAM_STREAM.txt. Exits with 1 if a stream failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -30,6 +29,10 @@ matrix_b="matrix run $matrix --arms ema,static-7,static-5,static-1"
 visit=${VISIT:-1} # of a cell; on four GPUs c and d are the next one
 flashinfer="matrix run $matrix --attention-backend flashinfer"
 small="matrix run $matrix --batches 1,16,64" # two servers fit a GPU of 80 GB
+two_a="--arms goodput,none"
+two_b="--arms builtin,static-3"
+two_c="--arms ema,static-1"
+two_d="--arms static-5,static-7"
 # A transition of 2 x 192 tokens a slot and phase fits the limit, the host's 4 x 256 does not.
 repeats=${REPEATS:-3}
 loop="--concurrency ${CONCURRENCY:-64,16,2} --waves 2 --new-tokens 192"
@@ -53,14 +56,14 @@ matrix-a               20300 $matrix_a --first-repeat $visit --tag a$visit
 matrix-b               20900 $matrix_b --first-repeat $visit --tag b$visit
 matrix-c               26000 $matrix_b --first-repeat $((visit + 1)) --tag b$((visit + 1))
 matrix-d               26600 $matrix_a --first-repeat $((visit + 1)) --tag a$((visit + 1))
-flashinfer-a           12000 $flashinfer --arms goodput,none --tag fa$visit
-flashinfer-b           12300 $flashinfer --arms builtin,static-3 --tag fb$visit
-flashinfer-c           12600 $flashinfer --arms ema,static-1 --tag fc$visit
-flashinfer-d           12900 $flashinfer --arms static-5,static-7 --tag fd$visit
-small-a                13200 $small --arms goodput,none --tag sa$visit
-small-b                13500 $small --arms builtin,static-3 --tag sb$visit
-small-c                13800 $small --arms ema,static-1 --tag sc$visit
-small-d                14100 $small --arms static-5,static-7 --tag sd$visit
+flashinfer-a           12000 $flashinfer $two_a --tag fa$visit
+flashinfer-b           12300 $flashinfer $two_b --tag fb$visit
+flashinfer-c           12600 $flashinfer $two_c --tag fc$visit
+flashinfer-d           12900 $flashinfer $two_d --tag fd$visit
+small-a                13200 $small $two_a --tag sa$visit
+small-b                13500 $small $two_b --tag sb$visit
+small-c                13800 $small $two_c --tag sc$visit
+small-d                14100 $small $two_d --tag sd$visit
 long-a                 20600 long_context run --arms goodput,none,static-3 --tag a1
 long-b                 24200 long_context run --arms static-1,static-5,static-7 --tag b1
 grow-a                 24800 long_context grow --arms goodput,none --tag g1

@@ -7,7 +7,7 @@ A wide interval is no verdict: measure longer.
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 # Two-sided 95 % quantile of Student's distribution by degrees of freedom; above, the normal one.
@@ -106,6 +106,12 @@ def ratio_of_pairs(mine: Sequence[float], others: Sequence[float]) -> Ratio:
     if len(logs) < 2:
         return exact(value)
     return Ratio(value, statistics.stdev(logs) / math.sqrt(len(logs)), len(logs) - 1)
+
+
+def ratio_at_same_place(mine: Mapping[Any, float], others: Mapping[Any, float]) -> Ratio:
+    """Returns `ratio_of_pairs` of the values under a key that both have."""
+    both = sorted(mine.keys() & others.keys())
+    return ratio_of_pairs([mine[key] for key in both], [others[key] for key in both])
 
 
 def lowest(claim: str, ratios: Sequence[tuple[str, Ratio]], limit: float) -> Figure:

@@ -65,12 +65,12 @@ def run(args: argparse.Namespace) -> int:
     record, path = begin_run(args, "cores")
     cores = sorted(os.sched_getaffinity(0))
     sweeps: list[list[int]] = []
-    stolen, ticks = cpu_time()
+    before = cpu_time()
     end = time.monotonic() + args.seconds
     while time.monotonic() < end or not sweeps:
         sweeps.append([loops(core) for core in cores])
     os.sched_setaffinity(0, cores)
-    stolen, ticks = cpu_time()[0] - stolen, cpu_time()[1] - ticks
+    stolen, ticks = (now - then for now, then in zip(cpu_time(), before, strict=True))
     record["machines"] = [{"stolen_ticks": stolen, "ticks": ticks, "sweeps": sweeps}]
     write_run(record, path)
     print(machine_table(build_result(record["provenance"], record["machines"])))

@@ -59,7 +59,7 @@ from benchmarks.lab.run_files import (
 )
 from benchmarks.lab.settings import add_fleet_flags, fleet_plan, words
 from benchmarks.stats.differences import differences, gaps, keys, measured_on
-from benchmarks.stats.figures import HEADER, Figure, Ratio, lowest, ratio_of_pairs
+from benchmarks.stats.figures import HEADER, Figure, Ratio, lowest, ratio_at_same_place
 from benchmarks.stats.provenance import check_same_code
 from benchmarks.stats.tables import table
 from benchmarks.stats.windows import WINDOW_KEYS, build_cell, by_cell, fair_best_static, kept
@@ -213,15 +213,14 @@ def name_of(cell: Raw) -> str:
 
 def ratio(cell: Raw, over: str, under: str) -> Ratio:
     """Returns the throughput of one arm over another's, from windows at the same place."""
-    rates = [
+    mine, others = (
         {
             (each["repeat"], each["place"]): rate
             for each, rate in zip(cell["windows"][arm], cell["raw"][arm], strict=True)
         }
         for arm in (over, under)
-    ]
-    both = sorted(rates[0].keys() & rates[1].keys())
-    return ratio_of_pairs(*([mine[place] for place in both] for mine in rates))
+    )
+    return ratio_at_same_place(mine, others)
 
 
 def ratios(result: Raw) -> list[tuple[str, str, Ratio]]:

@@ -159,6 +159,15 @@ def test_a_complete_result_passes_with_the_figures_of_its_requests(result: Any) 
     assert (over_none.verdict, over_builtin.verdict) == ("MISSED", "MISSED")
 
 
+def test_a_pass_that_one_arm_lacks_is_left_out_of_the_claims(result: Any) -> None:
+    whole, _ = figures(result)
+    for arm in ("none", "goodput"):  # the last pass at half the pace, in both alike
+        last = result["raw"][arm][-1]
+        last["requests"] = [[2 * at for at in row[:3]] + row[3:] for row in last["requests"]]
+    result["raw"]["none"].pop(0)
+    assert figures(result)[0].ratio.value == pytest.approx(whole.ratio.value)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

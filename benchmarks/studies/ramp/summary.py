@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.stats.differences import Gap, differences, gaps, keys, measured_on
-from benchmarks.stats.figures import HEADER, Figure, ratio_of_pairs
+from benchmarks.stats.figures import HEADER, Figure, ratio_at_same_place
 from benchmarks.stats.provenance import check_same_code, in_order
 from benchmarks.stats.tables import table
 from benchmarks.stats.windows import RATE_DIGITS
@@ -125,9 +125,12 @@ def check_ramp(result: Raw) -> list[str]:
 
 def figures(result: Raw) -> list[Figure]:
     """Returns the claims: tokens/s over those of another arm, pass by pass."""
-    rates = {arm: [tokens_per_s(each) for each in passes] for arm, passes in result["raw"].items()}
+    rates = {
+        arm: {each["repeat"]: tokens_per_s(each) for each in passes}
+        for arm, passes in result["raw"].items()
+    }
     return [
-        Figure(f"{REPORTED} / {arm}", ratio_of_pairs(rates[REPORTED], rates[arm]), least)
+        Figure(f"{REPORTED} / {arm}", ratio_at_same_place(rates[REPORTED], rates[arm]), least)
         for arm, least in LEAST.items()
         if {REPORTED, arm} <= rates.keys()
     ]

@@ -25,12 +25,12 @@ from benchmarks.studies.matrix.summary import check_arms
 
 Raw = Mapping[str, Any]
 
+INJECTED_WORKLOAD = "injected"
 CELLS = {
     f"{concurrency} {workload}"
     for concurrency in (2, 16, 64)
-    for workload in ("alternating", "mixed-text", "injected")
+    for workload in ("alternating", "mixed-text", INJECTED_WORKLOAD)
 }
-INJECTED_WORKLOAD = "injected"
 NEEDED_ARMS = {*STATIC, "builtin", "goodput"}
 CELL_KEYS = {"concurrency", "workload", "phases", "tokens_per_s", "stderr", "raw"}
 PASS_KEYS = ("repeat", "phases")
