@@ -88,7 +88,7 @@ ramp-2                 27800 ramp run $ramp --arms none,builtin,goodput --first-
 ramp-3                 30800 ramp run $ramp --arms builtin,goodput,none --first-repeat 3 --tag 3
 defaults-pair          32100 defaults run --arms ours,none --beside --tag 1
 defaults-builtin       20000 defaults run --arms builtin --tag 2
-overhead               25700 overhead run --context-length 131072 --tag o1
+overhead               25700 overhead run --context-length 131072 --arms goodput --tag o1
 overlap-1              26300 overlap run --tag 1
 overlap-2              27500 overlap grammar PAIR --tag 2
 sampling               28100 sampling run PAIR --tag 1

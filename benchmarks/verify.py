@@ -35,6 +35,7 @@ from benchmarks.stats.provenance import (
 from benchmarks.studies import (
     backends,
     context,
+    cores,
     flashinfer_verify,
     long_context,
     never_below_none,
@@ -149,6 +150,7 @@ CHECKS = {
         Check(backends.check_backends, backends.figure_table),
     ),
     "matrix-h200-fa3.json": Check(check_matrix, matrix_tables.figure_table),
+    "matrix-h200-flashinfer.json": Check(check_matrix, matrix_tables.figure_table),
     "long-context-h200.json": Check(long_context.check_long_context, long_context.figure_table),
     "matrix-trees-settled-h200.json": Check(
         matrix_trees.check_matrix_trees, matrix_trees.figure_table
@@ -160,15 +162,13 @@ CHECKS = {
         functools.partial(transition_summary.check_transition, gpu="H100"),
         transition_summary.figure_table,
     ),
-    **dict.fromkeys(
-        ("never-below-none-h100.json", "never-below-none-smollm2-h100.json"),
-        Check(
-            functools.partial(never_below_none.check_never_below_none, gpu="H100"),
-            never_below_none.figure_table,
-        ),
+    "never-below-none-smollm2-h100.json": Check(
+        functools.partial(never_below_none.check_never_below_none, gpu="H100"),
+        never_below_none.figure_table,
     ),
-    "never-below-none-smollm2-h200.json": Check(
-        never_below_none.check_never_below_none, never_below_none.figure_table
+    **dict.fromkeys(
+        ("never-below-none-h200.json", "never-below-none-smollm2-h200.json"),
+        Check(never_below_none.check_never_below_none, never_below_none.figure_table),
     ),
     "flashinfer-verify-parts-h200.json": Check(
         flashinfer_verify.check_flashinfer_verify, flashinfer_verify.round_table
@@ -182,7 +182,8 @@ CHECKS = {
     "context-fa3-h200.json": Check(context.check_context, context.wave_table),
     "penalties-h200.json": Check(penalties.check_penalties, penalties.arm_table),
     "rows-cpu.json": Check(rows.check_rows, rows.size_table),
-    "ramp-h200.json": Check(ramp_summary.check_ramp, ramp_summary.figure_table),
+    "cores-h200.json": Check(cores.check_cores, cores.machine_table),
+    "ramp-h200-fa3.json": Check(ramp_summary.check_ramp, ramp_summary.figure_table),
     **dict.fromkeys(
         ("overhead.json", "overhead-before-h200.json"),
         Check(overhead.check_overhead, overhead.figure_table),
