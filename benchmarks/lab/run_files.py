@@ -25,6 +25,13 @@ def add_merge(commands: Any, has_plot: bool = False, has_incomplete: bool = Fals
         merge.add_argument("--incomplete", action="store_true", help="keep cells that lack an arm")
 
 
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds what `begin_run` reads: where the record goes, its name, and the code that runs."""
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--tag", default="1", help="names the file; one per command [1]")
+    parser.add_argument("--git-sha", help="where the repository itself is absent")
+
+
 def begin_run(args: argparse.Namespace, purpose: str) -> tuple[dict[str, Any], Path]:
     """Returns a command's record, so far its provenance, and its file in ``--out``."""
     args.out.mkdir(parents=True, exist_ok=True)

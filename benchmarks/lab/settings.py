@@ -6,6 +6,7 @@ from pathlib import Path
 
 from benchmarks.inject.acceptance import MIXED
 from benchmarks.lab.models import ModelPair, write_dummy_pair
+from benchmarks.lab.run_files import add_run_flags
 from benchmarks.lab.session import Plan
 
 DUMMY_WEIGHTS = ("--load-format", "dummy")
@@ -54,9 +55,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 def add_fleet_flags(parser: argparse.ArgumentParser, max_total_tokens: int) -> None:
     """Adds what every benchmark of a fleet can be told."""
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--tag", default="1", help="names the file; one per command [1]")
-    parser.add_argument("--git-sha", help="where the repository itself is absent")
+    add_run_flags(parser)
     parser.add_argument("--deadline", type=float, default=520.0, help="seconds [520]")
     parser.add_argument("--alone", action="store_true", help="one server at a time")
     parser.add_argument("--repeats", type=int, default=1)

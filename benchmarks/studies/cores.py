@@ -17,7 +17,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lab.run_files import add_merge, begin_run, merge_lists, run_command, write_run
+from benchmarks.lab.run_files import (
+    add_merge,
+    add_run_flags,
+    begin_run,
+    merge_lists,
+    run_command,
+    write_run,
+)
 from benchmarks.stats.differences import GPU, keys, measured_on
 from benchmarks.stats.tables import table
 
@@ -36,9 +43,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     run_ = commands.add_parser("run")
     run_.add_argument("--seconds", type=float, default=30.0)
-    run_.add_argument("--out", type=Path, required=True)
-    run_.add_argument("--tag", default="1")
-    run_.add_argument("--git-sha", help="where the repository itself is absent")
+    add_run_flags(run_)
     add_merge(commands)
     return top
 
@@ -81,13 +86,14 @@ def build_result(origin: Raw, machines: Sequence[Raw]) -> dict[str, Any]:
     """Returns the result file: the shares of slow slices, of all and of the cores apart."""
     return {
         "provenance": dict(origin),
-        "machines": [shares(each["sweeps"], each) for each in machines],
+        "machines": [shares(each) for each in machines],
         "raw": list(machines),
     }
 
 
-def shares(sweeps: Sequence[Sequence[int]], machine: Raw) -> dict[str, float]:
+def shares(machine: Raw) -> dict[str, float]:
     """Returns which share of a machine's slices was slow, by core and in all."""
+    sweeps: Sequence[Sequence[int]] = machine["sweeps"]
     counts = [count for sweep in sweeps for count in sweep]
     full = sorted(counts)[int(FULL_SPEED_QUANTILE * (len(counts) - 1))]
     by_core = [

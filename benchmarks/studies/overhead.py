@@ -1,6 +1,6 @@
 """What the policy costs: CPU time of choose, activate and observe per round, beside the round.
 
-On the machine with the H200, from the project's root (about 150 s):
+On the machine with the H200, from the project's root (three servers took 200 s to start):
 
     python3 -m benchmarks.studies.overhead run --git-sha SHA --out $OUT
     python3 -m benchmarks.studies.overhead merge runs/overhead-*.json \\

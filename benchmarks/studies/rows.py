@@ -12,11 +12,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.lab.run_files import add_merge, begin_run, merge_lists, run_command, write_run
+from benchmarks.lab.run_files import (
+    add_merge,
+    add_run_flags,
+    begin_run,
+    merge_lists,
+    run_command,
+    write_run,
+)
 from benchmarks.lab.settings import numbers
 from benchmarks.stats.differences import keys
 from benchmarks.stats.tables import table
@@ -35,9 +41,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     run_ = commands.add_parser("run")
     run_.add_argument("--sizes", type=numbers, default=(1, 16, 128, 2048), help="of batches")
-    run_.add_argument("--out", type=Path, required=True)
-    run_.add_argument("--tag", default="1")
-    run_.add_argument("--git-sha", help="where the repository itself is absent")
+    add_run_flags(run_)
     add_merge(commands)
     return top
 
