@@ -42,6 +42,7 @@ injected_a="transition run $injected --arms none,static-7,builtin,goodput"
 injected_b="transition run $injected --arms static-1,static-3,static-5"
 ramp="--seconds 40 --context-length 131072"
 real="PAIR --context-length 0 --first-repeat $visit --arms none,static-1,static-3,static-5,static-7,builtin,goodput $phases"
+real_two="transition run PAIR --context-length 0 --first-repeat $visit --arms none,goodput $loop --repeats 12"
 trees="--at-once --batches 1,4,8 --max-total-tokens 32768"
 
 # Stream, first port, command; PAIR stands for the SmolLM2 pair's arguments, TARGET for its target's,
@@ -79,10 +80,10 @@ transition-i           22700 $injected_a --first-repeat $visit --tag i$visit
 transition-j           23300 $injected_b --first-repeat $visit --tag j$visit
 transition-k           18800 $injected_b --first-repeat $((visit + repeats)) --tag k$visit
 transition-l           19400 $injected_a --first-repeat $((visit + repeats)) --tag l$visit
-transition-two         18200 transition run PAIR --context-length 0 --arms none,goodput $loop \
-  --workloads mixed-text,alternating --repeats 12 --tag two
-transition-real        23900 transition run $real --workloads mixed-text --tag s
-transition-alternating 24500 transition run $real --workloads alternating --tag a
+two-mixed              18200 $real_two --workloads mixed-text --tag ts$visit
+two-alternating        17900 $real_two --workloads alternating --tag ta$visit
+transition-real        23900 transition run $real --workloads mixed-text --tag s$visit
+transition-alternating 24500 transition run $real --workloads alternating --tag a$visit
 ramp                   25100 ramp run $ramp --arms goodput,none,builtin --tag 1
 ramp-2                 27800 ramp run $ramp --arms none,builtin,goodput --first-repeat 2 --tag 2
 ramp-3                 30800 ramp run $ramp --arms builtin,goodput,none --first-repeat 3 --tag 3

@@ -43,7 +43,8 @@ STREAMS = (
         "transition-j",
         "transition-k",
         "transition-l",
-        "transition-two",
+        "two-mixed",
+        "two-alternating",
     ),
     *("flashinfer-a", "flashinfer-b", "flashinfer-c", "flashinfer-d"),
     *("small-a", "small-b", "small-c", "small-d"),
@@ -205,7 +206,7 @@ def test_the_overlap_has_the_commands_that_it_documents(calls: dict[str, Call]) 
 
 def test_the_pair_goes_to_those_that_need_it(calls: dict[str, Call]) -> None:
     with_pair = {name for name, call in calls.items() if call.args.target is not None}
-    real = {"transition-real", "transition-alternating", "transition-two"}
+    real = {"transition-real", "transition-alternating", "two-mixed", "two-alternating"}
     small = {"overlap-2", "sampling", "sampling-of-host", "backends", *real}
     assert with_pair == {*small, "zero-small"}
     assert {calls[name].args.prompts.parts[-2:] for name in small} == {("a pair", "prompts.json")}
