@@ -42,7 +42,7 @@ injected_a="transition run $injected --arms none,static-7,builtin,goodput"
 injected_b="transition run $injected --arms static-1,static-3,static-5"
 ramp="--seconds 40 --context-length 131072"
 real="PAIR --context-length 0 --first-repeat $visit --arms none,static-1,static-3,static-5,static-7,builtin,goodput $phases"
-real_two="transition run PAIR --context-length 0 --first-repeat $visit --arms none,goodput $loop --repeats 12"
+real_two="transition run PAIR --context-length 0 --first-repeat $visit --arms none,goodput $loop --repeats 20"
 trees="--at-once --batches 1,4,8 --max-total-tokens 32768"
 
 # Stream, first port, command; PAIR stands for the SmolLM2 pair's arguments, TARGET for its target's,
