@@ -40,6 +40,7 @@ from benchmarks.studies import (
     long_context,
     never_below_none,
     overhead,
+    overhead_replayed,
     penalties,
     rows,
     tensor_parallel,
@@ -155,8 +156,9 @@ CHECKS = {
     "matrix-trees-settled-h200.json": Check(
         matrix_trees.check_matrix_trees, matrix_trees.figure_table
     ),
-    "transition-h200-fa3.json": Check(
-        transition_summary.check_transition, transition_summary.figure_table
+    **dict.fromkeys(
+        ("transition-h200-fa3.json", "transition-none-smollm2-h200.json"),
+        Check(transition_summary.check_transition, transition_summary.figure_table),
     ),
     "transition-none-smollm2-h100.json": Check(
         functools.partial(transition_summary.check_transition, gpu="H100"),
@@ -185,8 +187,11 @@ CHECKS = {
     "cores-h200.json": Check(cores.check_cores, cores.machine_table),
     "ramp-h200-fa3.json": Check(ramp_summary.check_ramp, ramp_summary.figure_table),
     **dict.fromkeys(
-        ("overhead.json", "overhead-before-h200.json"),
+        ("overhead-fa3.json", "overhead-before-h200.json"),
         Check(overhead.check_overhead, overhead.figure_table),
+    ),
+    "overhead-replayed-cpu.json": Check(
+        overhead_replayed.check_overhead_replayed, overhead_replayed.size_table
     ),
     **dict.fromkeys(
         ("overlap-h200.json", "overlap-one-h200.json", "overlap-grammar-h200.json"),

@@ -109,8 +109,14 @@ def ratio_of_pairs(mine: Sequence[float], others: Sequence[float]) -> Ratio:
 
 
 def ratio_at_same_place(mine: Mapping[Any, float], others: Mapping[Any, float]) -> Ratio:
-    """Returns `ratio_of_pairs` of the values under a key that both have."""
+    """Returns `ratio_of_pairs` of the values under a key that both have.
+
+    Raises:
+        ValueError: There is none.
+    """
     both = sorted(mine.keys() & others.keys())
+    if not both:
+        raise ValueError(f"no pair: {sorted(mine)} beside {sorted(others)}; measure both in one.")
     return ratio_of_pairs([mine[key] for key in both], [others[key] for key in both])
 
 

@@ -4,7 +4,7 @@ On the machine with the H200, from the project's root (three servers took 200 s 
 
     python3 -m benchmarks.studies.overhead run --git-sha SHA --out $OUT
     python3 -m benchmarks.studies.overhead merge runs/overhead-*.json \\
-        --result benchmarks/results/current/overhead.json
+        --result benchmarks/results/current/overhead-fa3.json
 
 The calls are timed on the controller's instance, in windows of their own, with injected acceptance
 so that there is something to choose; what reading the clock took in the same place is taken off.

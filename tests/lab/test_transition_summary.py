@@ -3,6 +3,7 @@
 import copy
 import json
 from pathlib import Path
+from statistics import harmonic_mean
 from typing import Any
 
 import pytest
@@ -19,11 +20,12 @@ from benchmarks.studies.transition.__main__ import (
 )
 from benchmarks.studies.transition.summary import (
     best_static,
+    by_pass,
     check_transition,
     figures,
     merged,
-    oracle,
     oracle_arms,
+    over,
 )
 from tests.lab.records import PROVENANCE
 
@@ -77,7 +79,21 @@ def test_the_oracle_takes_each_phase_at_its_best_constant_depth(complete: Any) -
         "low_1": "none", "high_1": "static-7", "low_2": "none", "high_2": "static-7"
     }  # fmt: skip
     # Equal tokens in every phase: half of them at 100, half at 300 tokens/s.
-    assert oracle(cell) == pytest.approx(150.0, rel=0.003)
+    rates = by_pass(cell, oracle_arms(cell))
+    assert rates == {repeat: pytest.approx(150.0 / (1 + 0.001 * repeat)) for repeat in (1, 2, 3)}
+
+
+def test_a_slow_machine_in_some_passes_of_one_arm_alone_changes_no_ratio() -> None:
+    records = run_record((1, 2, 3)), run_record((4, 5, 6))
+    records[1]["passes"] = [one for one in records[1]["passes"] if one["arm"] != "builtin"]
+    for one in records[1]["passes"]:
+        for phase in one["phases"].values():
+            phase["seconds"] *= 2
+    cell = merged(records, is_incomplete=True)["cells"][0]
+    both = [harmonic_mean((LOW[arm], HIGH[arm])) for arm in ("goodput", "builtin")]
+    assert over(cell, "builtin").value == pytest.approx(both[0] / both[1])
+    assert over(cell, "none").value == pytest.approx(both[0] / 100)
+    assert len(cell["raw"]["none"]) == 6
 
 
 def test_the_best_single_depth_is_that_of_the_whole_and_never_an_adaptive_arm(
@@ -124,7 +140,7 @@ def test_where_the_oracle_is_worth_much_more_is_asked(complete: Any) -> None:
             "phases of different numbers of tokens",
         ),
         (lambda cell: cell["raw"].pop("static-1"), "raw lacks"),
-        (lambda cell: cell["raw"]["none"].pop(), "none: 2 of 3 repeats"),
+        (lambda cell: cell["raw"]["none"].pop(), "none: 2 of 3 repeats in pairs"),
         (lambda cell: cell.update(concurrency=3), "cells lacks"),
     ],
 )

@@ -1,7 +1,7 @@
 """From passes to the figures of transition-h200-fa3.json, and what is claimed about them.
 
-The oracle knows each phase's best arm of constant depth and changes to it in no time: with as many
-tokens in every phase, its throughput is the harmonic mean of the phases' best rates.
+The oracle knows each phase's best arm of constant depth and changes to it in no time. Arms are
+compared pass by pass: machines differ in speed, and arms in which passes they have.
 """
 
 import statistics
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.stats.differences import GPU, Gap, differences, gaps, keys, measured_on
-from benchmarks.stats.figures import HEADER, Figure, Ratio, exact
+from benchmarks.stats.figures import HEADER, Figure, Ratio, exact, ratio_at_same_place
 from benchmarks.stats.provenance import check_same_code
 from benchmarks.stats.tables import table
 from benchmarks.stats.windows import (
@@ -105,10 +105,31 @@ def oracle_arms(cell: Raw) -> dict[str, str]:
     }
 
 
-def oracle(cell: Raw) -> float:
-    """Returns the tokens/s of who knows each phase's best arm of constant depth."""
-    best: list[float] = [cell["phases"][arm][name] for name, arm in oracle_arms(cell).items()]
-    return statistics.harmonic_mean(best)
+def by_pass(cell: Raw, arms: Mapping[str, str]) -> dict[int, float]:
+    """Returns tokens/s over all phases, by pass, of who serves each phase with an arm of ``arms``.
+
+    A pass that lacks one of the arms is left out.
+    """
+    passes = {
+        arm: {each["repeat"]: each["phases"] for each in cell["raw"][arm]}
+        for arm in set(arms.values())
+    }
+    return {
+        repeat: overall_rate({name: passes[arm][repeat][name] for name, arm in arms.items()})
+        for repeat in set.intersection(*map(set, passes.values()))
+    }
+
+
+def over(cell: Raw, arms: Mapping[str, str] | str) -> Ratio:
+    """Returns tokens/s of goodput over those of an arm, or of one for each phase, pass by pass.
+
+    Passes of one number have the same draws and ran on one machine at about the same time.
+    """
+    mine, others = (
+        by_pass(cell, dict.fromkeys(oracle_arms(cell), each) if isinstance(each, str) else each)
+        for each in ("goodput", arms)
+    )
+    return ratio_at_same_place(mine, others)
 
 
 def check_transition(result: Raw, gpu: str = GPU) -> list[str]:
@@ -139,9 +160,11 @@ def _check_cell(where: str, cell: Raw) -> list[str]:
     }
     if len(sizes) > 1:
         problems.append(f"{where}: phases of different numbers of tokens: {sorted(sizes)}")
+    mine = {each["repeat"] for each in cell["raw"].get("goodput", ())}
     for arm, passes in cell["raw"].items():
-        if len(passes) < MIN_REPEATS:
-            problems.append(Gap(f"{where} {arm}: {len(passes)} of {MIN_REPEATS} repeats"))
+        num_pairs = len(mine & {each["repeat"] for each in passes})
+        if num_pairs < MIN_REPEATS:
+            problems.append(Gap(f"{where} {arm}: {num_pairs} of {MIN_REPEATS} repeats in pairs"))
     return problems
 
 
@@ -150,31 +173,23 @@ def figures(result: Raw) -> list[Figure]:
     made = []
     for cell in result["cells"]:
         where, rates = f"{cell['concurrency']} {cell['workload']}", cell["tokens_per_s"]
-        static, ideal = best_static(cell), oracle(cell)
         if cell["workload"] == INJECTED_WORKLOAD:
-            worth = ideal / rates[static]
+            static = best_static(cell)
+            over_oracle, over_static = over(cell, oracle_arms(cell)), over(cell, static)
+            worth = over_static.value / over_oracle.value
             limit = OVER_BEST_STATIC_THERE if worth >= WORTHWHILE else OVER_BEST_STATIC
-            over_static = _over(cell, rates[static], static)
             made += [
-                Figure(f"{where}: goodput / oracle", _over(cell, ideal, None), OVER_ORACLE),
+                Figure(f"{where}: goodput / oracle", over_oracle, OVER_ORACLE),
                 Figure(f"{where}: goodput / {static} (oracle {worth:.3f})", over_static, limit),
             ]
-        for arm, limit in (("none", OVER_NONE), ("builtin", OVER_BUILTIN)):
-            if arm in rates:
-                ratio = _over(cell, rates[arm], arm)
-                made.append(Figure(f"{where}: goodput / {arm}", ratio, limit))
+        made += [
+            Figure(f"{where}: goodput / {arm}", over(cell, arm), limit)
+            for arm, limit in (("none", OVER_NONE), ("builtin", OVER_BUILTIN))
+            if arm in rates
+        ]
     errors = [error for cell in result["cells"] for error in cell["stderr"].values() if error]
     worst = exact(max(errors, default=float("inf")))
     return [*made, Figure("highest standard error of an arm's mean", worst, MAX_STDERR, True)]
-
-
-def _over(cell: Raw, rate: float, arm: str | None) -> Ratio:
-    value = cell["tokens_per_s"]["goodput"] / rate
-    errors = [cell["stderr"][name] for name in ("goodput", arm) if name]
-    if None in errors:
-        return exact(value)
-    freedom = sum(len(cell["raw"][name]) - 1 for name in ("goodput", arm) if name)
-    return Ratio(value, sum(error**2 for error in errors) ** 0.5, freedom)
 
 
 def figure_table(result: Raw) -> str:
@@ -194,7 +209,8 @@ def cell_table(result: Raw) -> str:
             rates = [cell["phases"].get(arm, {}).get(name) for arm in arms]
             rows.append((f"{where} {name}", *rates, cell["phases"][best][name], best))
         rates = [cell["tokens_per_s"].get(arm) for arm in arms]
-        rows.append((f"{where} all", *rates, oracle(cell), best_static(cell)))
+        ideal = statistics.fmean(by_pass(cell, oracle_arms(cell)).values())
+        rows.append((f"{where} all", *rates, ideal, best_static(cell)))
     return table(("concurrency workload phase", *arms, "oracle", "best static"), rows)
 
 
