@@ -11,11 +11,11 @@
 # benchmarks/lab/pack_pair.py unpacked: PAIR/target and PAIR/prompts.json. BEFORE is COMMIT=FOLDER
 # of an earlier commit (benchmarks/lab/arms.py). VISIT (1) numbers the visit to every cell of the
 # matrix and the first pass of the transitions, and with it the draws. CONCURRENCY (64,16,2) and
-# REPEATS (3) are those of the transitions (20 where two arms are measured alone). Arguments share
-# the cores evenly, each on its own, so that no server is moved to a core that another one has
-# warmed. CORES (all) names the cores to share, "0 2 4": one thread of each physical core where a
-# machine hides which are siblings. Each benchmark writes to OUT as it goes; an argument's output
-# goes to OUT/STREAM_STREAM.txt. Exits with 1 if a stream failed.
+# REPEATS (3) are those of the transitions (five times as many where two arms are measured alone).
+# Arguments share the cores evenly, each on its own, so that no server is moved to a core that
+# another one has warmed. CORES (all) names the cores to share, "0 2 4": one thread of each
+# physical core where a machine hides which are siblings. Each benchmark writes to OUT as it goes;
+# an argument's output goes to OUT/STREAM_STREAM.txt. Exits with 1 if a stream failed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -43,7 +43,7 @@ injected_a="transition run $injected --arms none,static-7,builtin,goodput"
 injected_b="transition run $injected --arms static-1,static-3,static-5"
 ramp="--seconds 40 --context-length 131072"
 real="PAIR --context-length 0 --first-repeat $visit --arms none,static-1,static-3,static-5,static-7,builtin,goodput $phases"
-real_two="transition run PAIR --context-length 0 --first-repeat $visit --arms none,goodput $loop --repeats ${REPEATS:-20}"
+real_two="transition run PAIR --context-length 0 --first-repeat $visit --arms none,goodput $loop --repeats $((5 * repeats))"
 trees="--at-once --batches 1,4,8 --max-total-tokens 32768"
 
 # Stream, first port, command; PAIR stands for the SmolLM2 pair's arguments, TARGET for its target's,
