@@ -42,8 +42,9 @@ injected="--workloads injected --context-length 131072 --max-total-tokens 32768 
 injected_a="transition run $injected --arms none,static-7,builtin,goodput"
 injected_b="transition run $injected --arms static-1,static-3,static-5"
 ramp="--seconds 40 --context-length 131072"
-real="PAIR --context-length 0 --first-repeat $visit --arms none,static-1,static-3,static-5,static-7,builtin,goodput $phases"
-real_two="transition run PAIR --context-length 0 --first-repeat $visit --arms none,goodput $loop --repeats $((5 * repeats))"
+real="transition run PAIR --context-length 0 --first-repeat $visit"
+real_all="$real --arms none,static-1,static-3,static-5,static-7,builtin,goodput $phases"
+real_two="$real --arms none,goodput $loop --repeats $((5 * repeats))"
 trees="--at-once --batches 1,4,8 --max-total-tokens 32768"
 
 # Stream, first port, command; PAIR stands for the SmolLM2 pair's arguments, TARGET for its target's,
@@ -83,8 +84,8 @@ transition-k           18800 $injected_b --first-repeat $((visit + repeats)) --t
 transition-l           19400 $injected_a --first-repeat $((visit + repeats)) --tag l$visit
 two-mixed              18200 $real_two --workloads mixed-text --tag ts$visit
 two-alternating        17900 $real_two --workloads alternating --tag ta$visit
-transition-real        23900 transition run $real --workloads mixed-text --tag s$visit
-transition-alternating 24500 transition run $real --workloads alternating --tag a$visit
+transition-real        23900 $real_all --workloads mixed-text --tag s$visit
+transition-alternating 24500 $real_all --workloads alternating --tag a$visit
 ramp                   25100 ramp run $ramp --arms goodput,none,builtin --tag 1
 ramp-2                 27800 ramp run $ramp --arms none,builtin,goodput --first-repeat 2 --tag 2
 ramp-3                 30800 ramp run $ramp --arms builtin,goodput,none --first-repeat 3 --tag 3

@@ -55,7 +55,7 @@ from benchmarks.lab.session import INJECTED
 from benchmarks.lab.settings import PYTHON_TREE, add_fleet_flags, fleet_plan, numbers
 from benchmarks.lab.visits import PROMPT_SEED
 from benchmarks.stats.differences import GPU, differences, keys, measured_on
-from benchmarks.stats.figures import HEADER, Figure, Ratio, ratio_of_pairs
+from benchmarks.stats.figures import HEADER, Figure, Ratio, ratio_at_same_place
 from benchmarks.stats.provenance import check_same_code
 from benchmarks.stats.tables import table
 from benchmarks.studies.defaults.stalls import trace_of
@@ -223,11 +223,10 @@ def of(record: Raw, arm: str, size: int | str) -> list[Raw]:
 def over(record: Raw, size: int | str, arm: str, other: str) -> Ratio:
     """Returns tokens/s of an arm over those of another, window by window."""
     mine, others = (
-        [each["num_tokens"] / each["seconds"] for each in of(record, name, size)]
+        {each["repeat"]: each["num_tokens"] / each["seconds"] for each in of(record, name, size)}
         for name in (arm, other)
     )
-    pairs = min(len(mine), len(others))
-    return ratio_of_pairs(mine[:pairs], others[:pairs])
+    return ratio_at_same_place(mine, others)
 
 
 def build_result(origin: Raw, records: Sequence[Raw], text: Raw) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from benchmarks.stats.differences import differences, keys
 from benchmarks.stats.provenance import RESULTS
 from benchmarks.stats.tables import table
 from benchmarks.studies.simulator.server_costs import ServerCosts
-from benchmarks.studies.simulator.summary import COSTS, fresh_policy
+from benchmarks.studies.simulator.summary import COSTS, SEEDS, fresh_policy
 from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.synthetic import matrix_cell
 
@@ -97,7 +97,7 @@ def took_us(
     """Returns the mean time of each call in a replay's last rounds."""
     workload = matrix_cell(size, *hazards, duration_s=seconds)
     recorder = CacheEmptier() if is_emptied else None
-    replay = Replay(fresh_policy(costs, 1), workload, costs, recorder=recorder)
+    replay = Replay(fresh_policy(costs, SEEDS[0]), workload, costs, recorder=recorder)
     watch = Stopwatch(Calls(replay._controller, "before_decode", "observe"))
     replay.run()
     return {

@@ -20,12 +20,13 @@ from benchmarks.studies.transition.__main__ import (
 )
 from benchmarks.studies.transition.summary import (
     best_static,
-    by_pass,
     check_transition,
     figures,
     merged,
     oracle_arms,
+    oracle_rates,
     over,
+    rates,
 )
 from tests.lab.records import PROVENANCE
 
@@ -79,8 +80,9 @@ def test_the_oracle_takes_each_phase_at_its_best_constant_depth(complete: Any) -
         "low_1": "none", "high_1": "static-7", "low_2": "none", "high_2": "static-7"
     }  # fmt: skip
     # Equal tokens in every phase: half of them at 100, half at 300 tokens/s.
-    rates = by_pass(cell, oracle_arms(cell))
-    assert rates == {repeat: pytest.approx(150.0 / (1 + 0.001 * repeat)) for repeat in (1, 2, 3)}
+    assert oracle_rates(cell) == {
+        repeat: pytest.approx(150.0 / (1 + 0.001 * repeat)) for repeat in (1, 2, 3)
+    }
 
 
 def test_a_slow_machine_in_some_passes_of_one_arm_alone_changes_no_ratio() -> None:
@@ -91,8 +93,8 @@ def test_a_slow_machine_in_some_passes_of_one_arm_alone_changes_no_ratio() -> No
             phase["seconds"] *= 2
     cell = merged(records, is_incomplete=True)["cells"][0]
     both = [harmonic_mean((LOW[arm], HIGH[arm])) for arm in ("goodput", "builtin")]
-    assert over(cell, "builtin").value == pytest.approx(both[0] / both[1])
-    assert over(cell, "none").value == pytest.approx(both[0] / 100)
+    assert over(cell, rates(cell, "builtin")).value == pytest.approx(both[0] / both[1])
+    assert over(cell, rates(cell, "none")).value == pytest.approx(both[0] / 100)
     assert len(cell["raw"]["none"]) == 6
 
 

@@ -105,31 +105,30 @@ def oracle_arms(cell: Raw) -> dict[str, str]:
     }
 
 
-def by_pass(cell: Raw, arms: Mapping[str, str]) -> dict[int, float]:
-    """Returns tokens/s over all phases, by pass, of who serves each phase with an arm of ``arms``.
+def rates(cell: Raw, arm: str) -> dict[int, float]:
+    """Returns an arm's tokens/s over all phases, by pass."""
+    return {each["repeat"]: overall_rate(each["phases"]) for each in cell["raw"][arm]}
 
-    A pass that lacks one of the arms is left out.
-    """
+
+def oracle_rates(cell: Raw) -> dict[int, float]:
+    """Returns the oracle's tokens/s over all phases, of each pass that all of its arms have."""
+    chosen = oracle_arms(cell)
     passes = {
         arm: {each["repeat"]: each["phases"] for each in cell["raw"][arm]}
-        for arm in set(arms.values())
+        for arm in set(chosen.values())
     }
     return {
-        repeat: overall_rate({name: passes[arm][repeat][name] for name, arm in arms.items()})
+        repeat: overall_rate({name: passes[arm][repeat][name] for name, arm in chosen.items()})
         for repeat in set.intersection(*map(set, passes.values()))
     }
 
 
-def over(cell: Raw, arms: Mapping[str, str] | str) -> Ratio:
-    """Returns tokens/s of goodput over those of an arm, or of one for each phase, pass by pass.
+def over(cell: Raw, other: Mapping[int, float]) -> Ratio:
+    """Returns tokens/s of goodput over those of an arm or of the oracle, pass by pass.
 
     Passes of one number have the same draws and ran on one machine at about the same time.
     """
-    mine, others = (
-        by_pass(cell, dict.fromkeys(oracle_arms(cell), each) if isinstance(each, str) else each)
-        for each in ("goodput", arms)
-    )
-    return ratio_at_same_place(mine, others)
+    return ratio_at_same_place(rates(cell, "goodput"), other)
 
 
 def check_transition(result: Raw, gpu: str = GPU) -> list[str]:
@@ -172,10 +171,11 @@ def figures(result: Raw) -> list[Figure]:
     """Returns every claim, cell by cell; with real text no oracle is to be reached."""
     made = []
     for cell in result["cells"]:
-        where, rates = f"{cell['concurrency']} {cell['workload']}", cell["tokens_per_s"]
+        where = f"{cell['concurrency']} {cell['workload']}"
         if cell["workload"] == INJECTED_WORKLOAD:
             static = best_static(cell)
-            over_oracle, over_static = over(cell, oracle_arms(cell)), over(cell, static)
+            over_oracle = over(cell, oracle_rates(cell))
+            over_static = over(cell, rates(cell, static))
             worth = over_static.value / over_oracle.value
             limit = OVER_BEST_STATIC_THERE if worth >= WORTHWHILE else OVER_BEST_STATIC
             made += [
@@ -183,9 +183,9 @@ def figures(result: Raw) -> list[Figure]:
                 Figure(f"{where}: goodput / {static} (oracle {worth:.3f})", over_static, limit),
             ]
         made += [
-            Figure(f"{where}: goodput / {arm}", over(cell, arm), limit)
+            Figure(f"{where}: goodput / {arm}", over(cell, rates(cell, arm)), limit)
             for arm, limit in (("none", OVER_NONE), ("builtin", OVER_BUILTIN))
-            if arm in rates
+            if arm in cell["raw"]
         ]
     errors = [error for cell in result["cells"] for error in cell["stderr"].values() if error]
     worst = exact(max(errors, default=float("inf")))
@@ -206,11 +206,11 @@ def cell_table(result: Raw) -> str:
     for cell in result["cells"]:
         where = f"{cell['concurrency']} {cell['workload']}"
         for name, best in oracle_arms(cell).items():
-            rates = [cell["phases"].get(arm, {}).get(name) for arm in arms]
-            rows.append((f"{where} {name}", *rates, cell["phases"][best][name], best))
-        rates = [cell["tokens_per_s"].get(arm) for arm in arms]
-        ideal = statistics.fmean(by_pass(cell, oracle_arms(cell)).values())
-        rows.append((f"{where} all", *rates, ideal, best_static(cell)))
+            of_phase = [cell["phases"].get(arm, {}).get(name) for arm in arms]
+            rows.append((f"{where} {name}", *of_phase, cell["phases"][best][name], best))
+        overall = [cell["tokens_per_s"].get(arm) for arm in arms]
+        ideal = statistics.fmean(oracle_rates(cell).values())
+        rows.append((f"{where} all", *overall, ideal, best_static(cell)))
     return table(("concurrency workload phase", *arms, "oracle", "best static"), rows)
 
 
