@@ -59,6 +59,7 @@ from benchmarks.studies.transition import summary as transition_summary
 
 Raw = Mapping[str, Any]
 
+SMALL_BATCH_SIZES = (1, 16, 64)
 PROVENANCE_KEYS = {"git_sha", "code_sha256", "host_version", "gpu", "argv", "date"}
 
 
@@ -152,6 +153,13 @@ CHECKS = {
     ),
     "matrix-h200-fa3.json": Check(check_matrix, matrix_tables.figure_table),
     "matrix-h200-flashinfer.json": Check(check_matrix, matrix_tables.figure_table),
+    "matrix-small-h100-fa3.json": Check(
+        functools.partial(check_matrix, batch_sizes=SMALL_BATCH_SIZES, gpu="H100"),
+        matrix_tables.figure_table,
+    ),
+    "matrix-small-0523-h200-fa3.json": Check(
+        functools.partial(check_matrix, batch_sizes=SMALL_BATCH_SIZES), matrix_tables.figure_table
+    ),
     "long-context-h200.json": Check(long_context.check_long_context, long_context.figure_table),
     "matrix-trees-settled-h200.json": Check(
         matrix_trees.check_matrix_trees, matrix_trees.figure_table

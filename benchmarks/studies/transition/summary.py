@@ -126,7 +126,7 @@ def oracle_rates(cell: Raw) -> dict[int, float]:
 def over(cell: Raw, other: Mapping[int, float]) -> Ratio:
     """Returns tokens/s of goodput over those of an arm or of the oracle, pass by pass.
 
-    Passes of one number have the same draws and ran on one machine at about the same time.
+    Passes of one number have the same draws and ran on one machine.
     """
     return ratio_at_same_place(rates(cell, "goodput"), other)
 
