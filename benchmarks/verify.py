@@ -59,7 +59,7 @@ from benchmarks.studies.transition import summary as transition_summary
 
 Raw = Mapping[str, Any]
 
-SMALL_BATCH_SIZES = (1, 16, 64)
+SMALL_BATCH_SIZES = (1, 16, 64)  # of gpus.sh: small-a to small-d
 PROVENANCE_KEYS = {"git_sha", "code_sha256", "host_version", "gpu", "argv", "date"}
 
 
