@@ -49,7 +49,7 @@ from benchmarks.studies import (
 from benchmarks.studies.defaults import summary as defaults
 from benchmarks.studies.matrix import tables as matrix_tables
 from benchmarks.studies.matrix import trees as matrix_trees
-from benchmarks.studies.matrix.check import check_matrix
+from benchmarks.studies.matrix.check import SMALL_BATCH_SIZES, check_matrix
 from benchmarks.studies.overlap import summary as overlap_summary
 from benchmarks.studies.ramp import summary as ramp_summary
 from benchmarks.studies.sampling import tables as sampling_tables
@@ -59,7 +59,6 @@ from benchmarks.studies.transition import summary as transition_summary
 
 Raw = Mapping[str, Any]
 
-SMALL_BATCH_SIZES = (1, 16, 64)  # of gpus.sh: small-a to small-d
 PROVENANCE_KEYS = {"git_sha", "code_sha256", "host_version", "gpu", "argv", "date"}
 
 

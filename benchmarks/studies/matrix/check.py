@@ -11,6 +11,7 @@ from benchmarks.stats.windows import MATRIX_ARMS, build_cell, luck
 Raw = Mapping[str, Any]
 
 BATCH_SIZES = (1, 4, 16, 32, 64, 128)
+SMALL_BATCH_SIZES = (1, 16, 64)  # of gpus.sh: small-a to small-d
 CELL_KEYS = {
     "batch_size",
     "acceptance",
