@@ -217,7 +217,7 @@ for key in BAD_NUMBERS:  # even with a value that ema would refuse
     MISTAKES[f"goodput {key}"] = (
         f'{{{GOODPUT}, "{key}": null}}',
         rest[0],
-        'base, policy, memory_budget_gb, record, batch-size slots such as "8"',
+        'base, policy, memory_budget_gb, record, exact, batch-size slots such as "8"',
         rest[1],
     )
     text = f'{{{GOODPUT}, "4": {{"{key}": 1, {STEPS_1_3}}}}}'
@@ -231,6 +231,13 @@ for value in ('""', '"a\\u0000b"', '"\\ud800"', "true", "3", '["t.jsonl"]'):
         f'{{"record": {value}, {SLOT}}}',
         f"record is {value}",
         "path of a file",
+        "for its default",
+    )
+for value in ('"both"', "true", "null", '["all"]'):
+    MISTAKES[f"exact {value}"] = (
+        f'{{"exact": {value}, {SLOT}}}',
+        f"exact is {value}",
+        '"processors", "all" or "none"',
         "for its default",
     )
 for value in BAD_STEPS:
@@ -288,6 +295,7 @@ slot_configs = st.builds(
 )
 bases = st.sampled_from([None, "EAGLE", "EAGLE3"])
 bounds = st.integers(0, 999_999_999)
+exacts = st.sampled_from(["processors", "all", "none"])
 records = st.none() | st.text(min_size=1).filter(lambda path: "\0" not in path)
 ema_configs = st.builds(
     AdaptiveConfig,
@@ -296,6 +304,7 @@ ema_configs = st.builds(
     st.just("ema"),
     st.dictionaries(bounds, slot_configs, min_size=1, max_size=4),
     record=records,
+    exact=exacts,
 )
 trees = st.builds(
     lambda num_steps, topk, more: Tier(num_steps, topk, num_steps + 1 + more),
@@ -368,6 +377,7 @@ def test_the_docs_table_of_keys_has_every_key_under_its_policies_with_its_defaul
         "policy": ("", f'`"{TopLevelKeys().policy}"`'),
         "base": ("both", "found from the draft"),
         "record": ("both", "none"),
+        "exact": ("both", f'`"{config.exact}"`'),
         "memory_budget_gb": ("`goodput`", str(config.memory_budget_gb)),
         "candidate_steps": ("both", "required"),
         "candidate_tiers": ("`goodput`", "none"),

@@ -1,6 +1,6 @@
 """Tiny seeded models for end-to-end tests: a Llama target, an EAGLE and an EAGLE-3 draft.
 
-    python tools/tiny_models.py DEST        writes DEST/{target,eagle,eagle3}, about 3 MB
+    python tools/tiny_models.py DEST        writes DEST/{target,eagle,eagle3,thinking}, about 3 MB
 
 The idea: the target mostly continues a fixed cycle of tokens (its head points from the embedding
 of a token to the token's successor), and attention to the context pushes it off the cycle now and
@@ -26,6 +26,7 @@ HIDDEN, INTERMEDIATE, LAYERS = 128, 256, 4
 HEAD_DIM = int(os.environ.get("TINY_HEAD_DIM", "32"))
 HEADS, KV_HEADS = HIDDEN // HEAD_DIM, HIDDEN // HEAD_DIM // 2
 VOCAB, BOS, EOS = 512, 256, 257
+THINK_END = 420  # what the target says now and then
 # The EAGLE-3 draft knows only these many tokens; the cycle runs through them.
 DRAFT_VOCAB = 384
 
@@ -53,6 +54,9 @@ def make_tiny_models(dest: str | Path) -> dict[str, Path]:
         _eagle(embedding, torch.Generator().manual_seed(EAGLE_SEED)),
     )
     folders["eagle3"] = write_eagle3(Path(dest) / "eagle3", head, cycle)
+    folders["thinking"] = Path(dest) / "thinking"  # a tokenizer alone, for reasoning
+    before = [f"<x{number}>" for number in range(EOS + 1, THINK_END)]
+    write_tokenizer(folders["thinking"], [*before, "</think>"])
     return folders
 
 
@@ -217,11 +221,12 @@ def write_model(
         for name, weight in weights.items()
     }
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
-    _write_tokenizer(folder, special_tokens)
+    write_tokenizer(folder, special_tokens)
 
 
-def _write_tokenizer(folder: Path, special_tokens: Sequence[str]) -> None:
+def write_tokenizer(folder: Path, special_tokens: Sequence[str]) -> None:
     """Byte level: one token a byte, then the two specials, then `<x258>` and so on."""
+    folder.mkdir(parents=True, exist_ok=True)
     from tokenizers import (  # type: ignore[import-untyped]  # has no stubs
         Tokenizer,
         decoders,

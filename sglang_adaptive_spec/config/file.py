@@ -40,6 +40,7 @@ ALLOWED = {
     "policy": '"goodput" or "ema"',
     "memory_budget_gb": "a finite number above 0",
     "record": "the path of a file to write, or null for none",
+    "exact": '"processors", "all" or "none"',
 }
 # The host's isdigit(), less what its int() then refuses; leading zeros and "0" stay allowed.
 SLOT_NAME = re.compile(r"[0-9]{1,9}")
@@ -49,6 +50,7 @@ Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Steps = Annotated[int, Meta(ge=0, le=MAX_STEPS)]
 WritablePath = Annotated[str, Meta(pattern=r"\A[^\x00\ud800-\udfff]+\Z")]  # what open() can take
 PolicyName = Literal["ema", "goodput"]
+Exact = Literal["processors", "all", "none"]
 
 
 Shape = tuple[Steps, Annotated[int, Meta(ge=1, le=MAX_TOPK)], Annotated[int, Meta(ge=1)]]
@@ -76,6 +78,7 @@ class TopLevelKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=
     policy: PolicyName = "ema"  # as SGLang reads such a file
     memory_budget_gb: Annotated[float, Meta(gt=0, le=sys.float_info.max)] | UnsetType = UNSET
     record: WritablePath | None = None
+    exact: Exact = "processors"
 
 
 class SlotKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from sglang_adaptive_spec.config.file import (
     ConfigError,
+    Exact,
     PolicyName,
     SlotKeys,
     TuningKeys,
@@ -79,6 +80,7 @@ class AdaptiveConfig:
     slots: Mapping[int, SlotConfig]  # by lower bound of the batch size, ascending
     memory_budget_gb: float = DEFAULT_MEMORY_BUDGET_GB  # all tiers' graphs and backends; goodput
     record: str | None = None  # path of the trace to write
+    exact: Exact = "processors"  # what keeps a batch at zero steps
     initial: Tier | None = None  # where to start, from the server arguments; no key of a file
 
     @property
@@ -172,6 +174,7 @@ class AdaptiveConfig:
         """Returns a file that loads as this config, every default written out."""
         document: dict[str, object] = {"base": self.base, "policy": self.policy}
         document["record"] = self.record
+        document["exact"] = self.exact
         if self.policy == "goodput":
             document["memory_budget_gb"] = self.memory_budget_gb
         for bound, slot in self.slots.items():
@@ -225,6 +228,7 @@ def parse_config(source: str, text: bytes) -> AdaptiveConfig:
         merged or load_config("goodput").slots,  # only goodput may name no slot
         DEFAULT_MEMORY_BUDGET_GB if isinstance(budget, UnsetType) else budget,
         keys.record,
+        keys.exact,
     )
 
 

@@ -86,8 +86,6 @@ PLAIN: tuple[Symbol, ...] = (
     ),
     *of(
         "sglang.srt.sampling.sampling_batch_info:SamplingBatchInfo",
-        (CALL, "update_regex_vocab_mask", "sample by the grammar with logprobs", "self"),
-        (READ, "grammar_mask", "sample by the grammar with logprobs"),
         (READ, "is_all_greedy", "draw the same token on every rank"),
         (WRITE, "temperatures", "catch up some of the rows"),
         (WRITE, "top_ks", "catch up some of the rows"),
@@ -97,24 +95,9 @@ PLAIN: tuple[Symbol, ...] = (
         "sglang.srt.speculative.eagle_utils",
         (
             CALL,
-            "eagle_sample",
-            "sample where logprobs are asked for, as spec results are",
-            "verify_input, batch, logits_output, grammar_mask",
-        ),
-        (
-            CALL,
             "get_draft_input_from_target_hidden_dim",
             "size the backlog",
             "model_runner",
-        ),
-    ),
-    *of(
-        "sglang.srt.layers.logprob_processor",
-        (
-            CALL,
-            "compute_spec_logprobs",
-            "give logprobs the shape of spec results",
-            "batch, logits_output, predict, *, accept_index",
         ),
     ),
     *of(
@@ -129,6 +112,7 @@ PLAIN: tuple[Symbol, ...] = (
     *of(
         "sglang.srt.layers.logits_processor:LogitsProcessorOutput",
         (READ, "hidden_states", "keep what the draft will read"),
+        (WRITE, "next_token_logprobs", "give logprobs the shape of spec results"),
     ),
     # -- several decodes in one of them --
     *of(
@@ -285,14 +269,6 @@ PLAIN: tuple[Symbol, ...] = (
             "EagleDraftInput",
             "relay a round without draft-extend, and start one to measure",
             "*, bonus_tokens, topk_p, topk_index, hidden_states, draft_probs",
-        ),
-        (
-            CALL,
-            "EagleVerifyInput",
-            "stand for the round where logprobs are computed",
-            "*, draft_token, custom_mask, positions, retrieve_index, retrieve_next_token, "
-            "retrieve_next_sibling, retrieve_cum_len, spec_steps, topk, draft_token_num, "
-            "capture_hidden_mode, seq_lens_sum, seq_lens_cpu",
         ),
     ),
     *of(

@@ -201,10 +201,6 @@ ROUNDS: tuple[Symbol, ...] = (
         (READ, "kv", "know how much context a request has"),
     ),
     *of(
-        "sglang.srt.managers.schedule_batch:ReqKvInfo",
-        (READ, "kv_committed_len", "know how much context a request has"),
-    ),
-    *of(
         "sglang.srt.mem_cache.memory_pool:ReqToTokenPool",
         (READ, "req_generation", "tell requests of one row apart"),
     ),

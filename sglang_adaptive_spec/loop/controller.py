@@ -123,7 +123,7 @@ class AdaptiveController:
             self._results_at_once = self.policy.results_at_once
         tier, is_catch_up, num_decodes = self._with_draft_caught_up(chosen, batch)
         if tier != self.decode_tier:
-            self._count_switch(tier, batch.size)
+            self._count_switch(tier, batch)
         self.newest = batch
         if tier != self.pool.current:
             self.pool.activate(tier)
@@ -220,6 +220,9 @@ class AdaptiveController:
     def _choose(self, batch: DecodeBatch) -> tuple[Tier, bool, Decision | None]:
         """Returns the policy's choice, whether it is a look at a tier, and its newest decision."""
         policy = self.policy
+        if batch.exact is not None:
+            self.counters.num_exact_rounds[batch.exact] += 1
+            return PLAIN_TIER, False, None
         if self.pinned is not None:
             return nearest(self.pinned, policy.ladder.of(batch.size)), False, None
         try:
@@ -229,12 +232,14 @@ class AdaptiveController:
             self._count_policy_error("choose")
             return self.decode_tier, False, None
 
-    def _count_switch(self, tier: Tier, batch_size: int) -> None:
+    def _count_switch(self, tier: Tier, batch: DecodeBatch) -> None:
         if self.newest.size:  # else it is the first choice, which switches from nothing
             bound = self.policy.ladder.bound
-            reason = "policy" if bound(self.newest.size) == bound(batch_size) else "batch_size"
+            reason = "policy" if bound(self.newest.size) == bound(batch.size) else "batch_size"
             if self.pinned is not None:
                 reason = "pin"
+            if batch.exact is not None:
+                reason = "exact"
             self.counters.num_switches[reason] += 1
             logger.debug("tier %s -> %s (%s)", self.decode_tier, tier, reason)
         self.decode_tier = tier

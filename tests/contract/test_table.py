@@ -52,7 +52,7 @@ FOREIGN = {
     # attention backends, as their flag names them
     "fa3", "triton",
     "cutedsl_mla", "flashinfer", "flashmla", "tokenspeed_mla", "trtllm_mla",
-    "graph",  # the settings of ExecGraph, by its _NS_PATH
+    "graph", "features",  # the settings of ExecGraph and ExecFeatures, by their _NS_PATH
 }  # fmt: skip
 BUILTINS = (int, str, dict, list, tuple, set, type, BaseException)
 MODULES = (contextlib, gc, logging, math, os, platform, time, threading)
@@ -60,6 +60,7 @@ CLASSES = (logging.Logger, threading.Thread, threading.Event, NamedTuple("Record
 STANDARD = {name for owner in (*BUILTINS, *MODULES, *CLASSES) for name in dir(owner)}
 # Used by the host or by pickle on our behalf, not by our code.
 IMPLIED = {
+    "sglang.srt.arg_groups.fields.exec_.ExecFeatures._NS_PATH",
     "sglang.srt.arg_groups.fields.exec_.ExecGraph._NS_PATH",
     "sglang.srt.server_args.ServerArgs.__reduce__",
 }
@@ -81,6 +82,7 @@ HOOKING = (
         "eager_lengths.py",
     ),
     *("extend_graphs.py", "uniform_plans.py", "counts.py", "unchanged.py", "retractions.py"),
+    *("ends.py", "exact.py"),
 )
 ATTENTION = "sglang.srt.layers.attention"
 BACKEND = re.compile(r"\w+_backend\.\w+Backend")

@@ -11,6 +11,7 @@ from sglang_adaptive_spec.loop.controller import AdaptiveController, nearest
 from sglang_adaptive_spec.loop.sharing import SHARE_ROUNDS, SharedTimes
 from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
+    DecodeBatch,
     RoundTime,
     chain_tier,
 )
@@ -44,7 +45,25 @@ def test_only_changes_of_the_decode_tier_count_as_switches_and_carry_their_reaso
     decode(controller)  # same tier after a prefill
     decode(controller)  # same slot, other tier
     decode(controller, "abcdefgh")  # other slot, other tier
-    assert controller.counters.num_switches == {"policy": 1, "batch_size": 1, "pin": 0}
+    assert controller.counters.num_switches == {"policy": 1, "batch_size": 1, "pin": 0, "exact": 0}
+
+
+# -- zero steps for the text --
+
+
+@pytest.mark.parametrize("is_pinned", [False, True])
+def test_a_batch_that_needs_zero_steps_runs_them_whoever_chose_otherwise(is_pinned: bool) -> None:
+    controller, _, _ = make(3, 5, 7)
+    decode(controller)
+    controller.pin(STARTUP if is_pinned else None)
+    batch = DecodeBatch(2, ("a", "b"), exact="processors")
+    launches = [controller.before_decode(batch) for _ in range(2)]
+    assert [launch.tier for launch in launches] == [PLAIN_TIER] * 2
+    assert not any(launch.is_probe for launch in launches)
+    assert controller.counters.num_exact_rounds == {"processors": 2}
+    assert controller.counters.num_switches["exact"] == 1
+    # The policy was not asked about such batches: its script has not moved on.
+    assert decode(controller, "ab").tier == (STARTUP if is_pinned else chain_tier(5))
 
 
 # -- pinned by an operator --

@@ -77,6 +77,7 @@ class Telemetry:
             "num_correct_drafts": _by_steps(tiers, counters.num_correct_drafts),
             "accepted_per_position": _by_steps(tiers, counters.accepted_per_position),
             "zero_step_decodes": {str(k): n for k, n in sorted(counters.num_runs.items())},
+            "exact_rounds": dict(counters.num_exact_rounds),
             "switches": dict(counters.num_switches),
             "prefill_activations": counters.num_prefill_activations,
             "fallbacks": {

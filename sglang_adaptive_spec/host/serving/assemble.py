@@ -9,6 +9,7 @@ from typing import Any
 from sglang.srt.runtime_context import get_parallel, get_serving
 
 from sglang_adaptive_spec.host.serving.counts import counts
+from sglang_adaptive_spec.host.serving.ends import install_end_hooks
 from sglang_adaptive_spec.host.serving.retractions import retractions
 from sglang_adaptive_spec.host.startup.seeding import Seeding, measured_costs
 from sglang_adaptive_spec.loop.controller import AdaptiveController
@@ -43,6 +44,7 @@ def assemble(worker: Any) -> tuple[AdaptiveController, Seeding | None]:
     )
     retractions.install()
     counts.install()
+    install_end_hooks()
     controller.minutes = Minutes(
         controller.counters, meter, policy.totals, lambda: retractions.total
     )

@@ -19,7 +19,6 @@ import torch
 from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.layers.attention.flashinfer_mla_backend import FlashInferMLAAttnBackend
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
-from sglang.srt.layers.logprob_processor import compute_spec_logprobs
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import (
     CaptureHiddenMode,
@@ -29,10 +28,7 @@ from sglang.srt.model_executor.forward_batch_info import (
 from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.speculative.eagle_info import EagleDraftInput, EagleVerifyInput
-from sglang.srt.speculative.eagle_utils import (
-    eagle_sample,
-    get_draft_input_from_target_hidden_dim,
-)
+from sglang.srt.speculative.eagle_utils import get_draft_input_from_target_hidden_dim
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from sglang_adaptive_spec.host.serving.backlog import (
@@ -395,37 +391,14 @@ class PlainRounds:
     def _sample(self, batch: Any, forward_batch: Any, logits_output: Any) -> torch.Tensor:
         """Samples as without speculation; logprobs take the shape that spec results have."""
         runner = self._target_worker.model_runner
-        if not batch.return_logprob:
-            # Greedy tokens are int64 already; sampling kernels return int32.
-            tokens = runner.sample(logits_output, forward_batch).to(torch.int64)
-            if not batch.sampling_info.is_all_greedy:
-                take_first_ranks(tokens)
-            return tokens
-        return self._sample_with_logprobs(batch, logits_output)
-
-    def _sample_with_logprobs(self, batch: Any, logits_output: Any) -> torch.Tensor:
-        tree = EagleVerifyInput(
-            draft_token=batch.input_ids,
-            custom_mask=None,
-            positions=None,
-            retrieve_index=torch.arange(len(batch.seq_lens), device=batch.device).unsqueeze(1),
-            retrieve_next_token=torch.full_like(batch.seq_lens, -1).unsqueeze(1),
-            retrieve_next_sibling=torch.full_like(batch.seq_lens, -1).unsqueeze(1),
-            retrieve_cum_len=None,
-            spec_steps=0,
-            topk=1,
-            draft_token_num=1,
-            capture_hidden_mode=CaptureHiddenMode.FULL,
-            seq_lens_sum=None,
-            seq_lens_cpu=None,
-        )
-        mask = None
-        if batch.has_grammar:
-            batch.sampling_info.update_regex_vocab_mask()
-            mask = batch.sampling_info.grammar_mask
-        tokens, _, accept_index = eagle_sample(tree, batch, logits_output, mask)
-        compute_spec_logprobs(batch, logits_output, tokens, accept_index=accept_index)
-        return tokens.to(torch.int64)
+        # Greedy tokens are int64 already; sampling kernels return int32.
+        tokens = runner.sample(logits_output, forward_batch).to(torch.int64)
+        if not batch.sampling_info.is_all_greedy:
+            take_first_ranks(tokens)
+        if batch.return_logprob:
+            logprobs = logits_output.next_token_logprobs
+            logits_output.next_token_logprobs = logprobs.unsqueeze(1)  # [bs, 1]
+        return tokens
 
     def _accepted(self, size: int) -> torch.Tensor:
         """Returns the tokens that the round gives each request: [size] int32."""

@@ -14,17 +14,23 @@ def needs_every_token(batch: Any) -> bool:
     run may step over the length at which a stream is due.
     """
     info = batch.sampling_info
-    penalties = info.penalizer_orchestrator  # None under the overlap schedule
     return bool(
         batch.has_grammar
         or batch.return_logprob
         or batch.return_hidden_states
         or batch.global_num_tokens is not None  # attention data parallel: ranks run alike
         or info.has_custom_logit_processor
-        or info.acc_additive_penalties is not None
-        or (penalties is not None and penalties.is_required)
+        or has_penalties(info)
         or _has_one_alone(batch.reqs)
     )
+
+
+def has_penalties(info: Any) -> bool:
+    """Returns whether penalties are in force for a batch's sampling."""
+    if info.acc_additive_penalties is not None:
+        return True
+    penalties = info.penalizer_orchestrator  # None under the overlap schedule
+    return penalties is not None and penalties.is_required
 
 
 def _has_one_alone(reqs: Sequence[Any]) -> bool:

@@ -28,6 +28,7 @@ from sglang_adaptive_spec.host.launch.options import AdaptiveOptions, options_of
 from sglang_adaptive_spec.host.reporting.control import Control
 from sglang_adaptive_spec.host.reporting.telemetry import Telemetry
 from sglang_adaptive_spec.host.serving.assemble import assemble
+from sglang_adaptive_spec.host.serving.exact import ExactRequests, batch_reason
 from sglang_adaptive_spec.host.serving.plain_round import (
     PlainDecodeGraphRunner,
     PlainRounds,
@@ -173,6 +174,9 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         garbage_hold.release()
         delattr(self._target_worker.model_runner, CAPTURES_ATTRIBUTE)
         self.controller, self.seeding = assemble(self)
+        exact, ladder = self.adaptive_options.config.exact, self.controller.policy.ladder
+        self.exact_requests = ExactRequests(exact, ladder, self.plain_rounds is not None)
+        self.exact_requests.install()
         self.control = Control(self)
         self.telemetry = Telemetry(self)
         self.telemetry.log_start()
@@ -278,7 +282,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         size, now_s, num_waiting = batch.seq_lens.shape[0], time.monotonic(), len(self._waiting())
         most = self._most_decodes(batch, num_waiting)
         context = context_tokens(batch)
-        return DecodeBatch(size, row_keys(batch), context, now_s, most, num_waiting)
+        exact = batch_reason(batch, self.exact_requests.exact)
+        return DecodeBatch(size, row_keys(batch), context, now_s, most, num_waiting, exact)
 
     def _most_decodes(self, batch: Any, num_waiting: int) -> int:
         """Returns the decodes of a request that the round may run, if it is a zero-step one."""

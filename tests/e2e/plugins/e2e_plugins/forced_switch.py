@@ -13,6 +13,7 @@ from typing import Any
 from e2e_plugins.stand_in import StandIn, rids, take_over
 
 SEED = 20
+EXACT = "exact-"  # how requests are named that only zero-step rounds serve exactly
 
 
 class WalkAllTiers(StandIn):
@@ -40,6 +41,9 @@ class WalkAllTiers(StandIn):
     def observe(self, observation: Any) -> None:
         self._policy.observe(observation)
         names = rids(observation.requests)
+        if any(name.startswith(EXACT) for name in names):  # nobody was asked for a choice
+            self._behind = set(observation.requests)
+            return
         for rid, accepted in zip(names, observation.num_correct_drafts, strict=True):
             self.rounds[rid].append([observation.tier.label, accepted])
         chosen, ran = self._launched.popleft(), observation.tier
