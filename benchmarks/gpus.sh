@@ -34,6 +34,9 @@ two_a="--arms goodput,none"
 two_b="--arms builtin,static-3"
 two_c="--arms ema,static-1"
 two_d="--arms static-5,static-7"
+# Sizes between those of the matrix, a start of ours on every GPU: five servers fit 139 GiB.
+starts="matrix run --at-once --context-length 131072 --windows 6 --repeats 2 --max-total-tokens 40960"
+starts="$starts --batches 24,48,96 --acceptances 0.4,0.6,0.8,mixed"
 # A transition of 2 x 192 tokens a slot and phase fits the limit, the host's 4 x 256 does not.
 repeats=${REPEATS:-3}
 loop="--concurrency ${CONCURRENCY:-64,16,2} --waves 2 --new-tokens 192"
@@ -67,6 +70,10 @@ small-a                13200 $small $two_a --tag sa$visit
 small-b                13500 $small $two_b --tag sb$visit
 small-c                13800 $small $two_c --tag sc$visit
 small-d                14100 $small $two_d --tag sd$visit
+starts-a               14400 $starts --arms static-1,static-3,static-5,static-7,goodput --tag n1
+starts-b               14700 $starts --arms none,static-1,static-3,static-5,goodput --tag n2
+starts-c               15000 $starts --arms none,static-3,static-5,static-7,goodput --tag n3
+starts-d               15300 $starts --arms none,static-1,static-5,static-7,goodput --tag n4
 long-a                 20600 long_context run --arms goodput,none,static-3 --tag a1
 long-b                 24200 long_context run --arms static-1,static-5,static-7 --tag b1
 grow-a                 24800 long_context grow --arms goodput,none --tag g1

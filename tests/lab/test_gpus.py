@@ -48,6 +48,7 @@ STREAMS = (
     ),
     *("flashinfer-a", "flashinfer-b", "flashinfer-c", "flashinfer-d"),
     *("small-a", "small-b", "small-c", "small-d"),
+    *("starts-a", "starts-b", "starts-c", "starts-d"),
     *("transition-real", "transition-alternating", "ramp", "ramp-2", "ramp-3", "overhead"),
     *("defaults-pair", "defaults-builtin"),
     *("overlap-1", "overlap-2", "sampling", "sampling-of-host"),

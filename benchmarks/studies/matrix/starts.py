@@ -1,0 +1,123 @@
+"""Does every start of a server find the best depth, at sizes between those of the matrix?
+
+A belief about a round time that turned at one start kept a server at the wrong depth at sizes that
+no cell of the matrix has. So each start is judged by itself, beside the constant depths of the same
+machine. On a machine with four H200s, from the project's root (five servers a GPU, about 520 s):
+
+    OUT=folder SHA=commit benchmarks/gpus.sh 0=starts-a 1=starts-b 2=starts-c 3=starts-d
+    # then anywhere; every run file has one start:
+    python3 -m benchmarks.studies.matrix.starts runs/matrix-n*.json \\
+        --result benchmarks/results/current/matrix-starts-h200-fa3.json
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab.run_files import publish, read_runs
+from benchmarks.stats.differences import Gap, at_least
+from benchmarks.stats.figures import HEADER, Figure, geometric_mean, worst
+from benchmarks.stats.provenance import in_order
+from benchmarks.stats.tables import table
+from benchmarks.stats.windows import STATIC, fair_best_static
+from benchmarks.studies.matrix.check import check_cells
+from benchmarks.studies.matrix.summary import merged
+from benchmarks.studies.matrix.tables import name_of, ratio_of
+
+BATCH_SIZES = (24, 48, 96)
+ACCEPTANCES = ("0.4", "0.6", "0.8", "mixed")
+OURS, START = "goodput", "start-"
+NUM_STARTS = 3
+OVER_BEST_STATIC = 0.97  # in every cell of every start; from the issue that asked for it
+
+Raw = Mapping[str, Any]
+
+
+def starts(records: Sequence[Raw]) -> dict[str, Any]:
+    """Returns the result of runs with one start each: every start is an arm.
+
+    Raises:
+        ValueError: Two runs differ in code, host or GPU.
+    """
+    renamed = []
+    for number, record in enumerate(in_order(records), 1):
+        name = {OURS: f"{START}{number}"}
+        windows = [
+            {**each, "arm": name.get(each["arm"], each["arm"])} for each in record["windows"]
+        ]
+        renamed.append({**record, "windows": windows})
+    return merged(renamed, is_incomplete=True)
+
+
+def names_of_starts(result: Raw) -> list[str]:
+    """Returns the arms that are starts, in their order."""
+    arms = {arm for cell in result["cells"] for arm in cell["windows"]}
+    return sorted(arm for arm in arms if arm.startswith(START))
+
+
+def figures(result: Raw) -> list[Figure]:
+    """Returns the worst cell and the mean of every start."""
+    made = []
+    for start in names_of_starts(result):
+        cells = cells_of_start(result, start)
+        mean = geometric_mean([each.ratio for each in cells])
+        made += [worst(cells), Figure(f"{start}: geometric mean", mean, OVER_BEST_STATIC)]
+    return made
+
+
+def cells_of_start(result: Raw, start: str) -> list[Figure]:
+    """Returns every cell of a start over the best static arm."""
+    made = []
+    for cell in result["cells"]:
+        best, even = fair_best_static(cell)
+        claim = f"{start}, {name_of(cell)} / {best}"
+        made.append(Figure(claim, ratio_of(even, start, best), OVER_BEST_STATIC))
+    return made
+
+
+def cell_table(result: Raw) -> str:
+    """Returns per cell the best static arm and every start over it, with the interval."""
+    names = names_of_starts(result)
+    columns = [cells_of_start(result, start) for start in names]
+    rows = []
+    for cell, *of_starts in zip(result["cells"], *columns, strict=True):
+        shown = [_shown(figure) for figure in of_starts]
+        rows.append((name_of(cell), fair_best_static(cell)[0], *shown))
+    return table(("cell", "best static", *names), rows)
+
+
+def _shown(figure: Figure) -> str:
+    low, high = figure.ratio.interval
+    return f"{figure.ratio.value:.3f} ({low:.3f} to {high:.3f}) {figure.verdict}"
+
+
+def figure_table(result: Raw) -> str:
+    """Returns every target with its verdict, and the cells."""
+    rows = [figure.row() for figure in figures(result)]
+    return "\n".join((table(HEADER, rows), cell_table(result)))
+
+
+def check_starts(result: Raw) -> list[str]:
+    """Returns what is wrong with the shape or the figures of the result."""
+    names = names_of_starts(result) if "cells" in result else []
+    problems: list[str] = []
+    if len(names) < NUM_STARTS:
+        problems.append(Gap(f"{len(names)} of {NUM_STARTS} starts"))
+    there = {arm: None for cell in result.get("cells", []) for arm in cell["windows"]}
+    problems += at_least("arms", there, set(STATIC))
+    return problems + check_cells(result, BATCH_SIZES, ACCEPTANCES, (*STATIC, *names))
+
+
+def main() -> int:
+    """Writes the result file from run files of the matrix."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--result", type=Path, required=True)
+    args = parser.parse_args()
+    return publish(args, starts(read_runs(args.files)), figure_table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
