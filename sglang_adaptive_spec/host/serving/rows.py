@@ -20,6 +20,7 @@ def row_keys(batch: Any) -> tuple[int, ...]:
     return tuple(rows.add(generation[rows], alpha=len(generation)).tolist())
 
 
-def context_tokens(batch: Any) -> int:
-    """Returns the tokens with KV, summed over the requests of a decode batch."""
-    return sum([req.kv.kv_committed_len for req in batch.reqs])
+def context_tokens(batch: Any) -> tuple[int, int]:
+    """Returns the tokens with KV of a decode batch: of all its requests, and of the longest."""
+    lengths = [req.kv.kv_committed_len for req in batch.reqs]
+    return sum(lengths), max(lengths)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.environ import envs
+from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.runtime_context import get_context
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
@@ -169,6 +170,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self.adaptive_controller = None
         view = resolved_view(self.server_args)
         backend = self._target_worker.model_runner.attn_backend
+        self._context_len = self._target_worker.model_runner.model_config.context_len
+        self._round_reserve = get_alloc_reserve_per_decode()  # tokens of the two largest rounds
         self.late_lengths = LateLengths(may_be_late(view, backend, self._draft_worker))
         garbage_hold.release()
         delattr(self._target_worker.model_runner, CAPTURES_ATTRIBUTE)
@@ -276,9 +279,11 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
 
     def _decode_batch(self, batch: Any) -> DecodeBatch:
         size, now_s, num_waiting = batch.seq_lens.shape[0], time.monotonic(), len(self._waiting())
-        most = self._most_decodes(batch, num_waiting)
-        context = context_tokens(batch)
-        return DecodeBatch(size, row_keys(batch), context, now_s, most, num_waiting)
+        context, longest = context_tokens(batch)
+        # Two rounds: one may be in flight, whose tokens are not counted yet.
+        is_near_end = longest + self._round_reserve > self._context_len
+        most = 1 if is_near_end else self._most_decodes(batch, num_waiting)
+        return DecodeBatch(size, row_keys(batch), context, now_s, most, num_waiting, is_near_end)
 
     def _most_decodes(self, batch: Any, num_waiting: int) -> int:
         """Returns the decodes of a request that the round may run, if it is a zero-step one."""
