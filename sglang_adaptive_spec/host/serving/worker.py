@@ -29,6 +29,7 @@ from sglang_adaptive_spec.host.launch.options import AdaptiveOptions, options_of
 from sglang_adaptive_spec.host.reporting.control import Control
 from sglang_adaptive_spec.host.reporting.telemetry import Telemetry
 from sglang_adaptive_spec.host.serving.assemble import assemble
+from sglang_adaptive_spec.host.serving.cached_prefixes import cached_prefixes
 from sglang_adaptive_spec.host.serving.plain_round import (
     PlainDecodeGraphRunner,
     PlainRounds,
@@ -211,6 +212,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         plain = self.plain_rounds
         assert plain is not None, "the caller checked this"
         requests, num_decodes = launched.batch.requests, launched.num_decodes
+        plain.fall_behind(batch, requests)
         plain.begin(on_publish, requests, launched.is_catch_up, num_decodes)
         unchanged.launch(num_decodes)
         try:
@@ -260,10 +262,10 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             return
         requests = row_keys(batch)
         if not batch.forward_mode.is_mixed():
-            plain.schedule.forget(requests)
+            plain.forget(requests)
             return
         if not self.controller.may_draft(len(requests)):
-            plain.schedule.settle()  # what the draft lacks of its rows stays
+            plain.leave_behind()
             return
         rows = plain.begin_catch_up(batch, requests)  # they advance past what is kept
         if rows is None:
@@ -324,6 +326,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self.plain_rounds = PlainRounds(self, target_runner.max_running_requests, part_size)
         self.plain_rounds.most_decodes = self.adaptive_options.startup_tier.num_draft_tokens
         install_unchanged_hooks()
+        cached_prefixes.install(self.plain_rounds.prefixes, target_runner.req_to_token_pool)
         self._draft_worker.plain_rounds = self.plain_rounds
 
     # -- building a tier through the host --
