@@ -50,6 +50,7 @@ class DecodeBatch(NamedTuple):
     now_s: float = 0.0  # a monotonic clock, an argument so that policies stay deterministic
     most_decodes: int = 1  # of a request, that a zero-step round may run one after the other
     num_waiting: int = 0  # requests that the scheduler has not let in
+    is_near_end: bool = False  # of the context: drafts of some request may not fit before it
     exact: str | None = None  # why the round must be a zero-step one, whatever pays
 
 

@@ -168,9 +168,12 @@ def decode(
     requests: Sequence[Hashable] = ("a",),
     context_tokens: int = 0,
     most_decodes: int = 1,
+    is_near_end: bool = False,
 ) -> Round:
     """Launches a round; settles the schedule after a catch-up, as the worker does."""
-    batch = DecodeBatch(len(requests), tuple(requests), context_tokens, 0.0, most_decodes)
+    batch = DecodeBatch(
+        len(requests), tuple(requests), context_tokens, 0.0, most_decodes, is_near_end=is_near_end
+    )
     launch = controller.before_decode(batch)
     schedule = controller.draft_schedule
     if launch.is_catch_up:

@@ -144,6 +144,20 @@ PLAIN: tuple[Symbol, ...] = (
         "sglang.srt.runtime_context",
         (CALL, "get_spec", "know by how many drafts a verify it divides", ""),
     ),
+    # -- what a request that ends leaves to the prefix cache --
+    *of(
+        "sglang.srt.managers.schedule_batch:Req",
+        (
+            HOOK,
+            "owned_kv_len|effective_kv_committed_len",  # the latter in 0.5.20
+            "keep what the draft has no KV for out of the prefix cache",
+            "self",
+        ),
+    ),
+    *of(
+        "sglang.srt.managers.schedule_batch:ReqKvInfo",
+        (READ, "req_pool_idx", "find what is known of the request"),
+    ),
     *of(
         "sglang.srt.managers.tokenizer_manager:TokenizerManager",
         (

@@ -163,6 +163,15 @@ _START: tuple[Symbol, ...] = (
         ),
     ),
     *of(
+        "sglang.srt.managers.utils",
+        (
+            HOOK,
+            "compute_num_reserved_tokens",
+            "leave room for drafts only where they cannot be left out",
+            "",
+        ),
+    ),
+    *of(
         "sglang.srt.environ:Envs",
         (READ, "SGLANG_FLASHINFER_WORKSPACE_SIZE", "know for how many requests plans fit"),
         (READ, "SGLANG_DISABLE_DRAFT_EXTEND_CUDA_GRAPH", "capture no draft-extends then"),
@@ -208,6 +217,7 @@ _START: tuple[Symbol, ...] = (
     ),
     *of(
         "sglang.srt.runtime_context",
+        (CALL, "get_server_args", "see whether ADAPTIVE_EAGLE was asked for", ""),
         (CALL, "get_exec", "read the CUDA-graph settings in force", ""),
         (CALL, "get_parallel", "read ranks and groups", ""),
         (CALL, "get_context", "say how wide a tree is while it is built", ""),

@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 
 from sglang.srt.arg_groups.resolution_hooks import register_resolution_hook
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+from sglang.srt.runtime_context import get_server_args
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from sglang_adaptive_spec.host.launch.options import ALGORITHM, options_of
@@ -19,6 +20,7 @@ INIT_INFO = "sglang.srt.managers.scheduler.Scheduler.get_init_info"
 ACCEPT_RATE = (
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._calculate_spec_decoding_metrics"
 )
+RESERVED_TOKENS = "sglang.srt.managers.utils.compute_num_reserved_tokens"
 LAUNCH = "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes"
 
 
@@ -42,6 +44,7 @@ def install_hooks() -> None:
     HookRegistry.register(SET_INTERNAL_STATE, _set_internal_state, around)
     HookRegistry.register(INIT_INFO, _init_info, after)
     HookRegistry.register(ACCEPT_RATE, _accept_rate, after)
+    HookRegistry.register(RESERVED_TOKENS, _reserved_tokens, after)
     HookRegistry.register(LAUNCH, _launch_schedulers, around)
     register_resolution_hook(SPECULATIVE.rpartition(".")[2])(_resolve_speculative)
 
@@ -112,6 +115,15 @@ def _accept_rate(
 
         set_accept_rate(meta_info, answer, place)
     return result
+
+
+def _reserved_tokens(result: int, *_args: Any, **_kw: Any) -> int:
+    options = options_of(get_server_args())
+    if options is None or options.static_reason is not None:
+        return result
+    from sglang_adaptive_spec.host.launch.length_check import reserved_tokens
+
+    return reserved_tokens(options.config.ladder)
 
 
 def _launch_schedulers(

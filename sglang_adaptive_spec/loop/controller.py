@@ -218,7 +218,14 @@ class AdaptiveController:
             return 1
 
     def _choose(self, batch: DecodeBatch) -> tuple[Tier, bool, Decision | None]:
-        """Returns the policy's choice, whether it is a look at a tier, and its newest decision."""
+        """Returns the tier, whether it is a look at one, and the policy's newest decision."""
+        choice = self._wanted(batch)
+        if batch.is_near_end:  # no draft may stand past the end of the context
+            return self.policy.ladder.of(batch.size)[0], False, None
+        return choice
+
+    def _wanted(self, batch: DecodeBatch) -> tuple[Tier, bool, Decision | None]:
+        """Returns what an operator or the policy wants."""
         policy = self.policy
         if batch.exact is not None:
             self.counters.num_exact_rounds[batch.exact] += 1

@@ -130,6 +130,7 @@ STAND_INS = {
     "failing",
     "forced_switch",
     "hidden_rows",
+    "long_runs",
     "pinned",
     "runs",
     "visit_mixed",

@@ -5,12 +5,15 @@ decodes of each: 1, 2, 4 or 8, as many as the draft can still catch up on. The h
 checks are on.
 """
 
+import json
+import random
+import urllib.error
 from dataclasses import replace
 
 import pytest
 
 from tests.e2e.fleet import Fleet
-from tests.e2e.launches import CONFIGS, forced
+from tests.e2e.launches import CONFIGS, CONTEXT_LENGTH, forced
 from tests.e2e.sampling import exact_answers
 from tests.e2e.server import OURS, Launch, Server
 from tests.e2e.traffic import (
@@ -41,6 +44,10 @@ def runs(base: str, host: str, overlap: bool) -> Launch:
     launch = forced(base, host=host, overlap=overlap, config=CONFIG)
     return replace(launch, name=f"{base}-runs", plugins=(OURS, "runs"))
 
+
+# Prompt and answer fill the context: SGLang reserves what the deepest tier drafts, 8 tokens, and
+# would answer 400. The last prompt is the longest that it takes without speculation.
+AT_THE_END = {CONTEXT_LENGTH - 14: 8, CONTEXT_LENGTH - 64: 64, CONTEXT_LENGTH - 7: 5}
 
 CASES = [
     runs("eagle3", "0.5.21", overlap=True),
@@ -77,6 +84,44 @@ def test_every_length_ran_and_the_draft_caught_up(fleet: Fleet, launch: Launch) 
     walk = state["e2e_walk"]
     assert walk["needless_catch_ups"] == 0, walk
     assert walk["plain_chosen"] + walk["catch_ups"] == spec["rounds"]["0"], walk
+
+
+def at_the_end(server: Server) -> Answers:
+    """Fills the context, alone, in one batch with short requests, and streamed."""
+    rng = random.Random(6)
+    prompts = {length: rng.choices(range(5, 250), k=length) for length in (*AT_THE_END, 20, 40)}
+    sampling = [greedy(AT_THE_END.get(length, 96)) for length in prompts]
+    bodies = [
+        {"input_ids": ids, "sampling_params": one}
+        for ids, one in zip(prompts.values(), sampling, strict=True)
+    ]
+    together = {"input_ids": list(prompts.values()), "sampling_params": sampling}
+    collected = {
+        f"of {number}": server.post("/generate", body) for number, body in enumerate(bodies)
+    }
+    replies = server.post("/generate", together)
+    collected |= {f"batch {number}": reply for number, reply in enumerate(replies)}
+    streamed = server.post("/generate", {**bodies[0], "stream": True})
+    *_, last = (line for line in streamed.splitlines() if line.startswith("data: {"))
+    collected["streamed"] = json.loads(last.removeprefix("data: "))
+    return {name: reply["output_ids"] for name, reply in collected.items()}
+
+
+def test_prompt_and_answer_may_fill_the_context(fleet: Fleet, launch: Launch) -> None:
+    got, reference = fleet.compare(launch, at_the_end)
+    check_identical(got, reference)
+    wanted = [
+        min(AT_THE_END.get(length, 96), CONTEXT_LENGTH - 2 - length)
+        for length in (*AT_THE_END, 20, 40)
+    ]
+    assert [len(ids) for name, ids in reference.items() if name.startswith("batch")] == wanted
+
+
+def test_what_does_not_fit_without_speculation_is_refused(server: Server) -> None:
+    body = {"input_ids": [5] * (CONTEXT_LENGTH - 14), "sampling_params": greedy(15)}
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        server.post("/generate", body)
+    assert refused.value.code == 400
 
 
 def test_counts_are_those_of_single_rounds(server: Server) -> None:

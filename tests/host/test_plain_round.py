@@ -197,18 +197,22 @@ def mixed_batch(num_extend: int, num_decode: int, **changes: Any) -> Any:
 
 
 def behind(plain_round: Any, *requests: str) -> Any:
-    """A schedule by which the draft lacks a token of ``requests``."""
-    schedule = plain_round.CatchUpSchedule(8)
-    schedule.add_round(requests, is_last=False)
-    return schedule
+    """Zero-step rounds after which the draft lacks a token of ``requests``, and had eight."""
+    rounds = object.__new__(plain_round.PlainRounds)
+    rounds.schedule = plain_round.CatchUpSchedule(8)
+    rounds.prefixes = plain_round.DraftPrefixes()
+    rounds.schedule.add_round(requests, is_last=False)
+    reqs = [SimpleNamespace(kv=SimpleNamespace(kv_committed_len=8)) for _ in requests]
+    rounds.fall_behind(SimpleNamespace(reqs=reqs), requests)
+    return rounds
 
 
 def test_decode_rows_of_a_mixed_batch_are_caught_up_without_the_token_they_add(
     plain_round: Any,
 ) -> None:
     batch = mixed_batch(1, 2)
-    schedule = behind(plain_round, "b", "c")
-    assert plain_round.owes_before_mixed(schedule, batch, ("a", "b", "c"), 1)
+    rounds = behind(plain_round, "b", "c")
+    assert rounds.owes_before_mixed(batch, ("a", "b", "c"), 1)
     rows = plain_round.decoding_rows(batch, 1)
     assert rows.reqs == [1, 2]
     assert rows.seq_lens.tolist() == rows.seq_lens_cpu.tolist() == [10, 11]
@@ -218,16 +222,18 @@ def test_decode_rows_of_a_mixed_batch_are_caught_up_without_the_token_they_add(
 
 
 @pytest.mark.parametrize(
-    ("owing", "changes"),
+    ("owing", "changes", "has_gap"),
     [
-        ("gone", {}),
-        ("a", {}),  # a name that came back: it is prefilled anew
-        ("b", {"global_num_tokens": [99]}),  # padded for experts: the gap stays
+        ("gone", {}, False),
+        ("a", {}, False),  # a name that came back: it is prefilled anew
+        ("b", {"global_num_tokens": [99]}, True),  # padded for experts: the gap stays
     ],
 )
 def test_no_other_rows_of_a_mixed_batch_are_caught_up(
-    plain_round: Any, owing: str, changes: dict[str, Any]
+    plain_round: Any, owing: str, changes: dict[str, Any], has_gap: bool
 ) -> None:
-    schedule, batch = behind(plain_round, owing), mixed_batch(1, 2, **changes)
-    assert not plain_round.owes_before_mixed(schedule, batch, ("a", "b", "c"), 1)
-    assert not schedule.is_behind(("a", "b", "c"))
+    rounds, batch = behind(plain_round, owing), mixed_batch(1, 2, **changes)
+    assert not rounds.owes_before_mixed(batch, ("a", "b", "c"), 1)
+    assert not rounds.schedule.is_behind(("a", "b", "c"))
+    rounds.prefixes.catch_up((owing,), (1,), width=8)  # what comes later closes no gap
+    assert rounds.prefixes.end(owing, 20, 12, 4) == (8 if has_gap else 20)

@@ -13,6 +13,7 @@ from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
     RoundTime,
+    Tier,
     chain_tier,
 )
 from tests.controller_fakes import (
@@ -102,6 +103,32 @@ def test_where_a_batch_may_not_run_the_pinned_tier_the_next_below_runs(
 ) -> None:
     tiers = [chain_tier(steps) for steps in allowed]
     assert nearest(chain_tier(wanted), tiers) == chain_tier(expected)
+
+
+# -- near the end of the context --
+
+
+@pytest.mark.parametrize("pinned", [None, STARTUP])
+def test_near_the_end_of_the_context_the_shallowest_tier_runs(pinned: Tier | None) -> None:
+    controller, policy, _ = make(3, 1)
+    if pinned is not None:
+        controller.pin(pinned)
+    launches = [decode(controller, is_near_end=is_near_end) for is_near_end in (False, True, False)]
+    away = pinned or chain_tier(1)
+    assert [launch.tier for launch in launches] == [pinned or chain_tier(3), chain_tier(1), away]
+    for launch in launches:
+        controller.observe([0], 1)
+        assert policy.observed[-1].tier == launch.tier
+
+
+def test_what_falls_behind_near_the_end_catches_up_before_the_others_draft_on() -> None:
+    controller, _, _ = lagging(3, 3, 3, 3, 0)
+    near = [decode(controller, "ab", is_near_end=True) for _ in range(2)]
+    after = [decode(controller, "a") for _ in range(2)]
+    assert [(launch.tier.num_steps, launch.is_catch_up) for launch in (*near, *after)] == [
+        *((0, False), (0, False)),
+        *((0, True), (3, False)),
+    ]
 
 
 # -- zero steps: the draft falls behind and catches up --

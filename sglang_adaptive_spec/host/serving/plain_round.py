@@ -46,9 +46,11 @@ from sglang_adaptive_spec.host.serving.draft_parts import (
     row_parts,
     rows_of,
 )
+from sglang_adaptive_spec.host.serving.rows import context_lengths
 from sglang_adaptive_spec.host.serving.unchanged import unchanged
 from sglang_adaptive_spec.host.shapes import plan_bytes, plan_heads
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
+from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS
 
 # A choice, 0.3 GB in fp32: a draft-extend without graphs makes logits of every position of its
@@ -112,16 +114,6 @@ def take_first_ranks(tokens: torch.Tensor) -> None:
         group.broadcast(tokens, src=0)
 
 
-def owes_before_mixed(
-    schedule: CatchUpSchedule, batch: Any, requests: Sequence[Hashable], first: int
-) -> bool:
-    """Returns whether rows that decode, from ``first`` on, must be caught up before ``batch``."""
-    schedule.forget(requests[:first])
-    if batch.global_num_tokens is not None:  # padding of the whole batch: the gap stays
-        schedule.settle()
-    return schedule.is_behind(requests)
-
-
 def decoding_rows(batch: Any, first: int) -> Any:
     """Returns the rows of a mixed batch from ``first`` on, as the decode batch before it."""
     rows = rows_of(batch, slice(first, None))
@@ -181,6 +173,7 @@ class PlainRounds:
         self._req_to_token = worker.target_worker.model_runner.req_to_token_pool.req_to_token
         self.width = catch_up_width(worker.draft_worker, part_size)
         self.schedule = CatchUpSchedule(self.width)
+        self.prefixes = DraftPrefixes()
         self.backlog = Backlog(
             num_rows,
             self.width,
@@ -222,9 +215,33 @@ class PlainRounds:
         is_asked = is_settled or self.schedule.may_have_been_level
         self._debts = self.schedule.debts(requests) if is_asked else []
         if is_settled:
+            width = 0 if self._rows.rows is None else self.width
+            self.prefixes.catch_up(requests, self._debts, width)
             self.schedule.settle()
         self.first_drafts = None
         self.is_running = True
+
+    def fall_behind(self, batch: Any, requests: Sequence[Hashable]) -> None:
+        """Notes how far the draft came, before a round of ``requests`` that it may not follow."""
+        if self.schedule.may_have_been_level:
+            self.prefixes.fall_behind(requests, context_lengths(batch))
+
+    def forget(self, requests: Sequence[Hashable]) -> None:
+        """Takes note that ``requests`` are prefilled: the draft is level with them."""
+        self.prefixes.forget(requests)
+        self.schedule.forget(requests)
+
+    def leave_behind(self) -> None:
+        """Gives up what the draft lacks: it drafts worse from there on."""
+        self.prefixes.leave_gaps()
+        self.schedule.settle()
+
+    def owes_before_mixed(self, batch: Any, requests: Sequence[Hashable], first: int) -> bool:
+        """Returns whether rows that decode, from ``first`` on, must be caught up before."""
+        self.forget(requests[:first])
+        if batch.global_num_tokens is not None:  # padding of the whole batch: the gap stays
+            self.leave_behind()
+        return self.schedule.is_behind(requests)
 
     def begin_catch_up(self, batch: Any, requests: Sequence[Hashable]) -> Any:
         """Starts a catch-up without a round, before a mixed batch moves its decode rows on.
@@ -237,7 +254,7 @@ class PlainRounds:
             The decode batch to run, or None if the draft lacks nothing of them.
         """
         first = len(requests) - len(batch.decoding_reqs)  # rows that decode come last
-        if not owes_before_mixed(self.schedule, batch, requests, first):
+        if not self.owes_before_mixed(batch, requests, first):
             return None
         self._has_target = False
         self.begin(None, requests[first:], is_catch_up=True)

@@ -20,6 +20,18 @@ def row_keys(batch: Any) -> tuple[int, ...]:
     return tuple(rows.add(generation[rows], alpha=len(generation)).tolist())
 
 
-def context_tokens(batch: Any) -> int:
-    """Returns the tokens with KV, summed over the requests of a decode batch."""
-    return sum([req.kv.kv_committed_len for req in batch.reqs])
+def row_key(req_to_token_pool: Any, row: int) -> int:
+    """Returns the number that `row_keys` gives the request that holds ``row``."""
+    generation = req_to_token_pool.req_generation
+    return row + int(generation[row]) * len(generation)
+
+
+def context_lengths(batch: Any) -> list[int]:
+    """Returns the tokens with KV of every request of a decode batch: [bs]."""
+    return [req.kv.kv_committed_len for req in batch.reqs]
+
+
+def context_tokens(batch: Any) -> tuple[int, int]:
+    """Returns the tokens with KV of a decode batch: of all its requests, and of the longest."""
+    lengths = context_lengths(batch)
+    return sum(lengths), max(lengths)

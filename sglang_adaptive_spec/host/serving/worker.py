@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.environ import envs
+from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.runtime_context import get_context
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker, EAGLEWorkerV2
@@ -28,6 +29,7 @@ from sglang_adaptive_spec.host.launch.options import AdaptiveOptions, options_of
 from sglang_adaptive_spec.host.reporting.control import Control
 from sglang_adaptive_spec.host.reporting.telemetry import Telemetry
 from sglang_adaptive_spec.host.serving.assemble import assemble
+from sglang_adaptive_spec.host.serving.cached_prefixes import cached_prefixes
 from sglang_adaptive_spec.host.serving.exact import ExactRequests, batch_reason
 from sglang_adaptive_spec.host.serving.plain_round import (
     PlainDecodeGraphRunner,
@@ -170,6 +172,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self.adaptive_controller = None
         view = resolved_view(self.server_args)
         backend = self._target_worker.model_runner.attn_backend
+        self._context_len = self._target_worker.model_runner.model_config.context_len
+        self._round_reserve = get_alloc_reserve_per_decode()  # tokens of the two largest rounds
         self.late_lengths = LateLengths(may_be_late(view, backend, self._draft_worker))
         garbage_hold.release()
         delattr(self._target_worker.model_runner, CAPTURES_ATTRIBUTE)
@@ -212,6 +216,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         plain = self.plain_rounds
         assert plain is not None, "the caller checked this"
         requests, num_decodes = launched.batch.requests, launched.num_decodes
+        plain.fall_behind(batch, requests)
         plain.begin(on_publish, requests, launched.is_catch_up, num_decodes)
         unchanged.launch(num_decodes)
         try:
@@ -261,10 +266,10 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             return
         requests = row_keys(batch)
         if not batch.forward_mode.is_mixed():
-            plain.schedule.forget(requests)
+            plain.forget(requests)
             return
         if not self.controller.may_draft(len(requests)):
-            plain.schedule.settle()  # what the draft lacks of its rows stays
+            plain.leave_behind()
             return
         rows = plain.begin_catch_up(batch, requests)  # they advance past what is kept
         if rows is None:
@@ -280,10 +285,13 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
 
     def _decode_batch(self, batch: Any) -> DecodeBatch:
         size, now_s, num_waiting = batch.seq_lens.shape[0], time.monotonic(), len(self._waiting())
-        most = self._most_decodes(batch, num_waiting)
-        context = context_tokens(batch)
+        context, longest = context_tokens(batch)
+        # Two rounds: one may be in flight, whose tokens are not counted yet.
+        is_near_end = longest + self._round_reserve > self._context_len
+        most = 1 if is_near_end else self._most_decodes(batch, num_waiting)
         exact = batch_reason(batch, self.exact_requests.exact)
-        return DecodeBatch(size, row_keys(batch), context, now_s, most, num_waiting, exact)
+        rows = row_keys(batch)
+        return DecodeBatch(size, rows, context, now_s, most, num_waiting, is_near_end, exact)
 
     def _most_decodes(self, batch: Any, num_waiting: int) -> int:
         """Returns the decodes of a request that the round may run, if it is a zero-step one."""
@@ -324,6 +332,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self.plain_rounds = PlainRounds(self, target_runner.max_running_requests, part_size)
         self.plain_rounds.most_decodes = self.adaptive_options.startup_tier.num_draft_tokens
         install_unchanged_hooks()
+        cached_prefixes.install(self.plain_rounds.prefixes, target_runner.req_to_token_pool)
         self._draft_worker.plain_rounds = self.plain_rounds
 
     # -- building a tier through the host --

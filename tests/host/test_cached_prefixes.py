@@ -1,0 +1,51 @@
+"""The host's question how much of a request the cache may have, answered by what the draft has."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def module(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    from sglang_adaptive_spec.host.serving import cached_prefixes
+
+    monkeypatch.setattr(cached_prefixes, "cached_prefixes", cached_prefixes.CachedPrefixes())
+    return cached_prefixes
+
+
+def request(row: int, num_tokens: int) -> Any:
+    """One that ends, with five tokens in the cache already."""
+    from sglang.srt.managers.schedule_batch import ReqKvInfo
+
+    kv = ReqKvInfo(req_pool_idx=row, kv_committed_len=num_tokens, cache_protected_len=5)
+    return SimpleNamespace(kv=kv, output_ids=[0] * 20)
+
+
+def test_the_row_of_a_request_is_that_of_its_batch(module: Any) -> None:
+    from sglang_adaptive_spec.host.serving.rows import row_key, row_keys
+
+    pool = SimpleNamespace(req_generation=torch.tensor([0, 3, 1, 7]))
+    rows = torch.tensor([3, 1])
+    keys = row_keys(SimpleNamespace(req_pool_indices_cpu=rows, req_to_token_pool=pool))
+    assert keys == tuple(row_key(pool, row) for row in rows.tolist())
+
+
+def test_what_the_draft_lacks_is_no_longer_the_cache_s(module: Any) -> None:
+    from sglang.srt.managers.schedule_batch import Req
+
+    from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
+
+    pool, prefixes = SimpleNamespace(req_generation=torch.tensor([0, 3, 1, 7])), DraftPrefixes()
+    module.cached_prefixes.install(prefixes, pool)
+    prefixes.fall_behind((1 + 3 * 4,), (30,))
+    owned = getattr(Req, module.OWNED.rpartition(".")[2])
+    assert owned.__wrapped__  # hooked in the host
+    assert [module._owned(50, request(row, 50)) for row in (1, 2)] == [30, 50]
+    assert module._owned(20, request(1, 20)) == 20
+
+
+def test_a_process_without_zero_step_rounds_of_ours_answers_as_the_host(module: Any) -> None:
+    assert module._owned(50, request(1, 50)) == 50
