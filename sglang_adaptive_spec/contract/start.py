@@ -110,6 +110,7 @@ _START: tuple[Symbol, ...] = (
         (READ, "speculative_adaptive", "refuse two controllers at once"),
         (READ, "speculative_adaptive_config", "find adaptive_spec.json"),
         (READ, "speculative_draft_model_path", "tell EAGLE from EAGLE-3 by the draft's config"),
+        (READ, "speculative_draft_model_revision", "know which class the host loads a draft as"),
         (READ, "model_path", "find the config of a draft inside the target"),
         (READ, "trust_remote_code", "load the draft's config as the host does"),
         (READ, "max_running_requests", "raise the host's cap for EAGLE"),
@@ -349,6 +350,13 @@ _START: tuple[Symbol, ...] = (
     ),
     *of(
         "sglang.srt.configs.model_config:ModelConfig",
+        (
+            CALL,
+            "__init__",
+            "know which drafts the host takes a part of",
+            "self, model_path, *, trust_remote_code, revision, is_draft_model",
+        ),
+        (READ, "hf_config", "know which class the host loads a draft as"),
         (READ, "vocab_size", "sample greedily"),
         (READ, "is_hybrid_swa", "know that the slots of windows are found apart"),
         (

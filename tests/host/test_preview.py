@@ -80,3 +80,10 @@ def test_a_launch_that_is_refused_is_refused_in_the_same_words(
     arguments = launch(models, "--speculative-adaptive-config", str(config))
     assert main(["check", "--", *arguments]) == 1
     assert "candidate_stepz" in capsys.readouterr().err
+
+
+def test_a_launch_with_a_whole_model_as_its_draft_is_refused_in_the_same_words(
+    models: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--", *launch(models, draft="whole")]) == 1
+    assert "pass --speculative-algorithm STANDALONE" in capsys.readouterr().err
