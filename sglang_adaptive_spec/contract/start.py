@@ -117,7 +117,7 @@ _START: tuple[Symbol, ...] = (
         (READ, "cuda_graph_bs_decode", "capture no other sizes than the user's"),
         (READ, "cuda_graph_max_bs_decode", "likewise"),
         (READ, "cuda_graph_config", "likewise"),
-        (READ, "device", "raise it only where rounds are captured"),
+        (READ, "device", "serve static where nothing was run; know where rounds are captured"),
         (READ, "page_size", "know how large an index of KV slots is"),
         (READ, "triton_attention_num_kv_splits", "know what Triton keeps per token"),
         (READ, "moe_a2a_backend", "raise it only where no buffers depend on it"),
@@ -202,6 +202,10 @@ _START: tuple[Symbol, ...] = (
             "server_args",
         ),
         (READ, "DEFAULT_ADAPTIVE_CONFIG", "ship the preset host-default"),
+    ),
+    *of(
+        "sglang.srt.layers.attention.qsa.config",
+        (CALL, "parse_qsa_profile", "tell drafts whose shared indices depend on depth", "config"),
     ),
     *of(
         "sglang.srt.utils.hf_transformers_utils",

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,3 +78,11 @@ def test_another_algorithm_is_sglangs_own(models: dict[str, str], algorithm: str
     server_args = arguments(models, speculative_algorithm=algorithm, **draft)
     server_args.resolve_once()
     assert options_of(server_args) is None
+
+
+@pytest.mark.parametrize("algorithm", ["STANDALONE", "NGRAM", "DFLASH", "DSPARK", "EAGLE", None])
+def test_the_plugin_hands_any_other_algorithm_on(algorithm: str | None) -> None:
+    from sglang_adaptive_spec.host.registration import _resolve_once
+
+    asked = SimpleNamespace(speculative_algorithm=algorithm)
+    assert _resolve_once(lambda given: (given, vars(given).copy()), asked) == (asked, vars(asked))
