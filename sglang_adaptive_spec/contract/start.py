@@ -100,6 +100,7 @@ _START: tuple[Symbol, ...] = (
         "sglang.srt.server_args:ServerArgs",
         (HOOK, "resolve_once", "rewrite ADAPTIVE_EAGLE before the arguments are resolved", "self"),
         (CALL, "__reduce__", "carry the request into the child processes by pickle", "self"),
+        (CALL, "check_server_args", "say what the host refuses when its engine starts", "self"),
     ),
     *of(
         "sglang.srt.server_args:ServerArgs",

@@ -38,7 +38,9 @@ FOREIGN = {
     "_C", "_disabled_torch_function_impl", "as_subclass", "bool", "cumsum", "diff", "max",
     "repeat_interleave", "stack", "zeros_like", "Event", "record",
     "draft_window_size",  # not in 0.5.20: test_attention.py
-    "architectures", "index_share_for_mtp_iteration",  # a Hugging Face config
+    "architectures", "text_config", "num_hidden_layers",  # a Hugging Face config
+    # parts of the names of model classes
+    "Assistant", "Draft", "Eagle", "ForCausalLM", "ForConditionalGeneration", "MTP", "NextN",
     "labels", "inc",  # prometheus_client
     "structs",  # msgspec
     "page_table", "page_table_draft_decode",  # entries of dicts: test_attention.py
@@ -48,11 +50,12 @@ FOREIGN = {
     "hidden_size", "num_key_value_heads",  # a Hugging Face config
     # attention backends, as their flag names them
     "fa3", "triton",
+    "cuda",  # a device
     "cutedsl_mla", "flashinfer", "flashmla", "tokenspeed_mla", "trtllm_mla",
     "graph",  # the settings of ExecGraph, by its _NS_PATH
 }  # fmt: skip
 BUILTINS = (int, str, dict, list, tuple, set, type, BaseException)
-MODULES = (contextlib, gc, logging, math, os, platform, time, threading)
+MODULES = (contextlib, gc, logging, math, os, os.path, platform, time, threading)
 CLASSES = (logging.Logger, threading.Thread, threading.Event, NamedTuple("Record", [("x", int)]))
 STANDARD = {name for owner in (*BUILTINS, *MODULES, *CLASSES) for name in dir(owner)}
 # Used by the host or by pickle on our behalf, not by our code.

@@ -7,7 +7,7 @@ states. Of whole models with MTP layers the host loads these alone: it gives the
 """
 
 import os
-from typing import Any, Literal
+from typing import Any
 
 from sglang.srt.configs.model_config import ModelConfig
 
@@ -22,7 +22,7 @@ OF_OTHERS = {"DFlash": "DFLASH", "DSpark": "DSPARK"}  # and the algorithm that s
 OF_WHOLE_MODELS = ("ForCausalLM", "ForConditionalGeneration")
 
 
-def base_of_draft(server_args: Any) -> Literal["EAGLE", "EAGLE3"]:
+def base_of_draft(server_args: Any) -> str:
     """Returns the algorithm that serves the draft: EAGLE-3 drafts say so, others are EAGLE's.
 
     Raises:
