@@ -144,16 +144,19 @@ def test_attention_dp_is_a_reason_of_every_tested_host(version: str) -> None:
 def test_beside_trees_the_hosts_other_reasons_still_count() -> None:
     from sglang_adaptive_spec.host.launch.unsupported import _AsChains, adaptive_unsupported_reason
 
-    settings = dict.fromkeys(
-        ("enable_dp_attention", "enable_multi_layer_eagle", "enable_two_batch_overlap"), False
-    )
-    view = SimpleNamespace(
-        **settings, enable_pdmux=False, speculative_algorithm="EAGLE", speculative_eagle_topk=4
-    )
-    view.attn_dp_size = 1
-    assert adaptive_unsupported_reason(_AsChains(view)) is None
-    for name in settings:
-        setattr(view, name, True)
-        reason = adaptive_unsupported_reason(_AsChains(view))
-        assert name in str(reason)
-        setattr(view, name, False)
+    harmless = {
+        **dict.fromkeys(("enable_dp_attention", "enable_multi_layer_eagle"), False),
+        **dict.fromkeys(("enable_two_batch_overlap", "enable_pdmux"), False),
+        "attn_dp_size": 1,
+        "ep_join_mode": None,
+        "speculative_algorithm": "EAGLE",
+        "speculative_eagle_topk": 4,
+    }
+    assert adaptive_unsupported_reason(_AsChains(SimpleNamespace(**harmless))) is None
+    for harmful, words in (
+        ({"enable_dp_attention": True, "attn_dp_size": 2}, "enable_dp_attention|attention DP"),
+        ({"enable_multi_layer_eagle": True}, "enable_multi_layer_eagle"),
+        ({"enable_two_batch_overlap": True}, "enable_two_batch_overlap"),
+    ):
+        view = SimpleNamespace(**{**harmless, **harmful})
+        assert re.search(words, str(adaptive_unsupported_reason(_AsChains(view))))
