@@ -17,6 +17,7 @@ from typing import Any
 
 from sglang_adaptive_spec.asking import pin
 from sglang_adaptive_spec.contract.check import contract_report
+from sglang_adaptive_spec.contract.flashinfer import host_plans_reason
 from sglang_adaptive_spec.contract.versions import SUPPORTED, versions_report
 from sglang_adaptive_spec.explain.page import explain_page
 from sglang_adaptive_spec.explain.source import Source, example, of_file, of_server
@@ -42,6 +43,7 @@ def check() -> dict[str, Any]:
         "in_window": report.in_window,
         "mismatches": [asdict(mismatch) for mismatch in report.mismatches],
         "message": report.message,
+        "host_plans_reason": host_plans_reason(),
         "versions": versions_report(),
     }
 
@@ -62,6 +64,8 @@ def render_check(result: dict[str, Any]) -> str:
         ]
     if result["message"]:
         lines.append(result["message"])
+    if result["host_plans_reason"]:
+        lines.append(f"FlashInfer's plans are left to SGLang: {result['host_plans_reason']}")
     return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ from sglang_adaptive_spec import __version__
 from sglang_adaptive_spec.contract.source import Found, HostSource, render
 from sglang_adaptive_spec.contract.table import CONTRACT, Kind, Symbol
 from sglang_adaptive_spec.contract.versions import (
+    HOST,
     NOT_INSTALLED,
     PLUGIN,
     SUPPORTED,
@@ -52,9 +53,11 @@ class ContractReport:
     message: str
 
 
-def check(source_root: Path, contract: Iterable[Symbol] = CONTRACT) -> list[Mismatch]:
-    """Returns every difference between the contract and the host unpacked under a folder."""
-    source = HostSource(source_root)
+def check(
+    source_root: Path, contract: Iterable[Symbol] = CONTRACT, package: str = HOST
+) -> list[Mismatch]:
+    """Returns every difference between the contract and the package unpacked under a folder."""
+    source = HostSource(source_root, package)
     mismatches = []
     for symbol in contract:
         difference = _difference(symbol, find_symbol(source, symbol))

@@ -2,7 +2,7 @@
 
 The one idea: names, parameter lists, fields and `self.x` assignments are visible in the source, so
 a wheel that was never installed can be read as well as the installed host, within a second.
-Imports (also `import *`) and base classes are followed inside the package `sglang`; nothing is run.
+Imports (also `import *`) and base classes are followed inside the package; nothing is run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PACKAGE = "sglang"
+from sglang_adaptive_spec.contract.versions import HOST
+
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -75,9 +76,9 @@ def render(arguments: ast.arguments, *, with_defaults: bool = True) -> str:
 class HostSource:
     """The syntax trees of one host, each parsed at most once."""
 
-    def __init__(self, root: Path) -> None:
-        """Takes the folder that contains the package `sglang`."""
-        self._root = root
+    def __init__(self, root: Path, package: str = HOST) -> None:
+        """Takes the folder that contains the package."""
+        self._root, self._package = root, package
         self._modules: dict[str, _Module | None] = {}
         self._classes: dict[tuple[str, str], _Class] = {}
 
@@ -145,7 +146,7 @@ class HostSource:
         return self._modules[module]
 
     def _path(self, module: str) -> Path | None:
-        if module.partition(".")[0] != PACKAGE:
+        if module.partition(".")[0] != self._package:
             return None
         stem = self._root.joinpath(*module.split("."))
         for path in (stem.with_suffix(".py"), stem / "__init__.py"):

@@ -100,6 +100,7 @@ _START: tuple[Symbol, ...] = (
         "sglang.srt.server_args:ServerArgs",
         (HOOK, "resolve_once", "rewrite ADAPTIVE_EAGLE before the arguments are resolved", "self"),
         (CALL, "__reduce__", "carry the request into the child processes by pickle", "self"),
+        (CALL, "check_server_args", "say what the host refuses when its engine starts", "self"),
     ),
     *of(
         "sglang.srt.server_args:ServerArgs",
@@ -110,13 +111,14 @@ _START: tuple[Symbol, ...] = (
         (READ, "speculative_adaptive", "refuse two controllers at once"),
         (READ, "speculative_adaptive_config", "find adaptive_spec.json"),
         (READ, "speculative_draft_model_path", "tell EAGLE from EAGLE-3 by the draft's config"),
+        (READ, "speculative_draft_model_revision", "know which class the host loads a draft as"),
         (READ, "model_path", "find the config of a draft inside the target"),
         (READ, "trust_remote_code", "load the draft's config as the host does"),
         (READ, "max_running_requests", "raise the host's cap for EAGLE"),
         (READ, "cuda_graph_bs_decode", "capture no other sizes than the user's"),
         (READ, "cuda_graph_max_bs_decode", "likewise"),
         (READ, "cuda_graph_config", "likewise"),
-        (READ, "device", "raise it only where rounds are captured"),
+        (READ, "device", "serve static where nothing was run; know where rounds are captured"),
         (READ, "page_size", "know how large an index of KV slots is"),
         (READ, "triton_attention_num_kv_splits", "know what Triton keeps per token"),
         (READ, "moe_a2a_backend", "raise it only where no buffers depend on it"),
@@ -210,6 +212,10 @@ _START: tuple[Symbol, ...] = (
             "server_args",
         ),
         (READ, "DEFAULT_ADAPTIVE_CONFIG", "ship the preset host-default"),
+    ),
+    *of(
+        "sglang.srt.layers.attention.qsa.config",
+        (CALL, "parse_qsa_profile", "tell drafts whose shared indices depend on depth", "config"),
     ),
     *of(
         "sglang.srt.utils.hf_transformers_utils",
@@ -359,6 +365,13 @@ _START: tuple[Symbol, ...] = (
     ),
     *of(
         "sglang.srt.configs.model_config:ModelConfig",
+        (
+            CALL,
+            "__init__",
+            "know which drafts the host takes a part of",
+            "self, model_path, *, trust_remote_code, revision, is_draft_model",
+        ),
+        (READ, "hf_config", "know which class the host loads a draft as"),
         (READ, "vocab_size", "sample greedily"),
         (READ, "is_hybrid_swa", "know that the slots of windows are found apart"),
         (

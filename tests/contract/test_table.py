@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from sglang_adaptive_spec.contract.flashinfer import COMPILED, WRAPPERS
 from sglang_adaptive_spec.contract.table import CONTRACT, Kind
 from tests.hosts import REPO
 
@@ -36,12 +37,10 @@ FOREIGN = {
     "get_device_module", "get_device_name", "synchronize", "current_stream", "wait_stream",
     "_C", "_disabled_torch_function_impl", "as_subclass", "bool", "cumsum", "diff", "max",
     "repeat_interleave", "stack", "zeros_like", "Event", "record",
-    # FlashInfer: its wrappers, their compiled module, and what packs bits
-    "_int_workspace_buffer", "_pin_memory_int_workspace_buffer", "_cached_module",
-    "_custom_mask_buf", "_mask_indptr_buf", "begin_forward", "plan",
-    "get_quantization_module", "segment_packbits",
     "draft_window_size",  # not in 0.5.20: test_attention.py
-    "architectures", "index_share_for_mtp_iteration",  # a Hugging Face config
+    "architectures", "text_config", "num_hidden_layers",  # a Hugging Face config
+    # parts of the names of model classes
+    "Assistant", "Draft", "Eagle", "ForCausalLM", "ForConditionalGeneration", "MTP", "NextN",
     "labels", "inc",  # prometheus_client
     "structs",  # msgspec
     "page_table", "page_table_draft_decode",  # entries of dicts: test_attention.py
@@ -51,11 +50,12 @@ FOREIGN = {
     "hidden_size", "num_key_value_heads",  # a Hugging Face config
     # attention backends, as their flag names them
     "fa3", "triton",
+    "cuda",  # a device
     "cutedsl_mla", "flashinfer", "flashmla", "tokenspeed_mla", "trtllm_mla",
     "graph", "features",  # the settings of ExecGraph and ExecFeatures, by their _NS_PATH
 }  # fmt: skip
 BUILTINS = (int, str, dict, list, tuple, set, type, BaseException)
-MODULES = (contextlib, gc, logging, math, os, platform, time, threading)
+MODULES = (contextlib, gc, logging, math, os, os.path, platform, time, threading)
 CLASSES = (logging.Logger, threading.Thread, threading.Event, NamedTuple("Record", [("x", int)]))
 STANDARD = {name for owner in (*BUILTINS, *MODULES, *CLASSES) for name in dir(owner)}
 # Used by the host or by pickle on our behalf, not by our code.
@@ -69,6 +69,10 @@ WORKER = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2"
 PROPERTIES = {f"{WORKER}.last_shared_read_runner", f"{WORKER}.spec_v2_attn_backends"}
 
 LEAVES = {name.rpartition(".")[2] for symbol in CONTRACT for name in symbol.names}
+FLASHINFER = {
+    *(symbol.name.rpartition(".")[2] for symbol in WRAPPERS),
+    *(function.name for function in COMPILED),
+}
 PATHS = {f"{symbol.module}.{name}" for symbol in CONTRACT for name in symbol.names}
 DOTTED = re.compile(r"sglang(\.\w+)+")
 # Some of these put together what they hook: ATTENTION, module.Class and method.
@@ -207,7 +211,7 @@ def test_every_module_that_hooks_is_looked_at() -> None:
 
 
 def test_every_attribute_that_host_code_touches_is_listed_ours_or_foreign() -> None:
-    known = LEAVES | FOREIGN | STANDARD | _own_names()
+    known = LEAVES | FLASHINFER | FOREIGN | STANDARD | _own_names()
     for path in HOST_CODE:
         unknown = set(_attributes(path)) - known
         assert not unknown, f"{path.name} touches {sorted(unknown)}"
@@ -227,6 +231,12 @@ def test_nothing_listed_is_unused() -> None:
         if f"{symbol.module}.{name}" not in used and name.rpartition(".")[2] not in used
     }
     assert unused <= IMPLIED
+
+
+def test_every_part_of_flashinfer_that_is_listed_is_used() -> None:
+    used = {name for path in HOST_CODE for name in _attributes(path)}
+    assert {symbol.name.rpartition(".")[2] for symbol in WRAPPERS} <= used
+    assert COMPILED[1].name in used
 
 
 def test_the_checkers_need_no_host() -> None:

@@ -45,6 +45,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "multi_layer": write_model(
             root / "multi_layer", architectures=["MiMoV2ForCausalLM"], hybrid_layer_pattern=[0, 0]
         ),
+        # Whole models: one that drafts under STANDALONE, one that the host takes the MTP layer of.
+        "whole": write_model(root / "whole", num_hidden_layers=4),
+        "whole_mtp": write_model(
+            root / "whole_mtp", architectures=["Glm4MoeForCausalLM"], model_type="glm4_moe"
+        ),
+        # As EAGLE's first heads were published.
+        "plain_head": write_model(root / "plain_head", num_hidden_layers=1),
+        "dflash": write_model(root / "dflash", architectures=["DFlashDraftModel"]),
+        "dspark": write_model(root / "dspark", architectures=["Qwen3DSparkModel"]),
         "eagle": write_model(root / "eagle", architectures=eagle, num_hidden_layers=1),
         "eagle3": write_model(root / "eagle3", architectures=eagle3, num_hidden_layers=1),
         "index_share": write_model(

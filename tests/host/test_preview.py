@@ -56,7 +56,7 @@ def test_an_adaptive_launch_names_its_tiers_by_batch_and_its_memory(
 def test_a_static_launch_says_what_rules_switching_out(
     models: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = launch(models, "--pp-size", "2")
+    arguments = launch(models, "--disaggregation-mode", "decode")
     data = told(capsys, arguments)
     assert data["mode"] == "static"
     assert main(["check", "--", *arguments]) == 0
@@ -80,3 +80,27 @@ def test_a_launch_that_is_refused_is_refused_in_the_same_words(
     arguments = launch(models, "--speculative-adaptive-config", str(config))
     assert main(["check", "--", *arguments]) == 1
     assert "candidate_stepz" in capsys.readouterr().err
+
+
+def test_a_launch_that_sglang_refuses_when_it_starts_is_refused_in_its_words(
+    models: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Static EAGLE under pipeline parallelism: the arguments resolve, and the engine refuses."""
+    assert main(["check", "--", *launch(models, "--pp-size", "2")]) == 1
+    assert "Pipeline parallelism" in capsys.readouterr().err
+
+
+def test_pipeline_parallelism_on_a_prefill_node_is_served_static_with_an_eagle_draft_alone(
+    models: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--pp-size", "2", "--disaggregation-mode", "prefill", "--disable-overlap-schedule")
+    assert "decodes nothing" in told(capsys, launch(models, *more, draft="eagle"))["reason"]
+    assert main(["check", "--", *launch(models, *more)]) == 1
+    assert "only supports EAGLE" in capsys.readouterr().err
+
+
+def test_a_launch_with_a_whole_model_as_its_draft_is_refused_in_the_same_words(
+    models: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--", *launch(models, draft="whole")]) == 1
+    assert "pass --speculative-algorithm STANDALONE" in capsys.readouterr().err

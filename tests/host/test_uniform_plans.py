@@ -3,18 +3,24 @@
 The host's own code plans, on the CPU, with a wrapper that notes what it is planned with.
 """
 
+import logging
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from tests.fake_flashinfer import change, fake_flashinfer
+
 MODULE = "sglang.srt.layers.attention.flashinfer_backend"
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 16
 LENS = [5, 9, 1]  # prefixes of a batch
 TOKENS = 4  # of a request in a verify
 ARGUMENTS = 20  # of the compiled module's plan; the last is uniform_q_len
+HOSTS_ARGUMENTS = (*range(ARGUMENTS - 1), 0)
 
 
 class Event:
@@ -280,12 +286,12 @@ def test_a_draft_extend_is_captured_with_the_tiles_of_its_width(plans: Any, log:
             plans.prepare_wrappers(self.prepare, self, 3, 12, forward_batch.forward_mode, None)
             self.wrapper.plan()
         else:
-            self.wrapper._cached_module.plan("what", "the host", 0)
+            self.wrapper._cached_module.plan(*HOSTS_ARGUMENTS)
         return "begun"
 
     assert plans.begin_graph(begin, made, batch, in_capture=True) == "begun"
     assert begun == [True, False]
-    assert made.compiled.planned == [("what", "the host", TOKENS)]
+    assert made.compiled.planned == [(*HOSTS_ARGUMENTS[:-1], TOKENS)]
     plans.begin_graph(begin, made, batch)
     assert begun == [True, False, False]
 
@@ -328,6 +334,109 @@ def test_graphs_of_a_mode_share_buffers_and_the_mark_of_the_newest_copy(
     assert made.wrapper._int_workspace_buffer == "DRAFT_EXTEND_V2 3"
     assert other.forward_metadata.prefill_wrappers == [first]
     assert spec.custom_mask is not None
+
+
+def test_the_width_goes_to_its_place_whether_the_host_names_the_last_argument_or_not(
+    plans: Any, log: list[str]
+) -> None:
+    compiled = Compiled(log)
+    module = plans.PlannedModule(compiled, Event(log), TOKENS)
+    for given in (HOSTS_ARGUMENTS, HOSTS_ARGUMENTS[:-1]):
+        module.plan(*given)
+        assert compiled.planned[-1] == (*HOSTS_ARGUMENTS[:-1], TOKENS)
+    with pytest.raises(AssertionError, match="leaves out an argument"):
+        module.plan(*HOSTS_ARGUMENTS[:-2])
+
+
+# -- a FlashInfer that is not known --
+
+
+@pytest.fixture
+def changed_flashinfer(plans: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed FlashInfer whose plan takes one argument more."""
+    flashinfer = fake_flashinfer(tmp_path)
+    change(
+        flashinfer,
+        "data/csrc/batch_prefill.cu",
+        "int64_t uniform_q_len = 0)",
+        "int64_t uniform_q_len = 0, bool is_packed = false)",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(plans, "known_reason", cache(plans.known_reason.__wrapped__))
+
+
+@pytest.fixture
+def hooked(plans: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What is hooked: last name of the target, and of the hook."""
+    made: list[tuple[str, str]] = []
+
+    def hook_now(hooks: Any) -> None:
+        made.extend((target.rpartition(".")[2], hook.__name__) for target, hook, _ in hooks)
+
+    monkeypatch.setattr(plans, "hook_now", hook_now)
+    return made
+
+
+@pytest.mark.parametrize("is_in_use", [True, False])
+@pytest.mark.usefixtures("changed_flashinfer")
+def test_with_a_changed_flashinfer_the_hosts_own_plans_serve_with_one_warning(
+    plans: Any,
+    hooked: list[tuple[str, str]],
+    is_in_use: bool,
+    log: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
+        plans.install_plan_hooks(is_in_use)
+    assert hooked == [("init_forward_metadata_out_graph", "one_plan_at_a_time")]
+    assert not plans.has_uniform_plans(backend(log)), "drafts would not wait for lengths"
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == is_in_use
+    for message in messages:
+        for part in ("plans to SGLang", "uniform_q_len, is_packed)", "0.6.18, 0.7.1, 0.7.2"):
+            assert part in message
+
+
+def test_with_a_known_flashinfer_plans_are_made_here_without_a_warning(
+    plans: Any,
+    hooked: list[tuple[str, str]],
+    log: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fake_flashinfer(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(plans, "known_reason", cache(plans.known_reason.__wrapped__))
+    with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
+        plans.install_plan_hooks(True)
+    assert {hook for _, hook in hooked} == {
+        "prepare_wrappers",
+        "begin_graph",
+        "tell_lengths",
+        "know_bounds",
+    }
+    assert plans.has_uniform_plans(backend(log))
+    assert caplog.records == []
+
+
+@pytest.mark.usefixtures("events")
+def test_where_plans_are_the_hosts_a_decode_waits_for_the_copy_of_the_plan_before(
+    plans: Any, log: list[str]
+) -> None:
+    made = backend(log)
+
+    def begin(_self: Any, _batch: Any, in_capture: bool = False) -> str:
+        log.append(f"plan {in_capture}")
+        return "begun"
+
+    decode = SimpleNamespace(forward_mode=mode("DECODE"))
+    assert plans.one_plan_at_a_time(begin, made, decode, in_capture=True) == "begun"
+    plans.one_plan_at_a_time(begin, made, decode)
+    assert log == ["synchronize", "plan True", "record", "synchronize", "plan False", "record"]
+    verify = SimpleNamespace(forward_mode=mode("TARGET_VERIFY"))
+    plans.one_plan_at_a_time(begin, made, verify)  # the host's reads lengths back
+    assert log[6:] == ["plan False"]
 
 
 # -- draft steps --

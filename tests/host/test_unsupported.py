@@ -1,8 +1,15 @@
 """Each setting that rules out switching is a reason alone; which backends draft no trees."""
 
+import os
+import re
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
+
+from sglang_adaptive_spec.contract.versions import TESTED
+from tests.hosts import REPO, host_source
 
 pytestmark = pytest.mark.usefixtures("plugins_loaded")
 
@@ -26,13 +33,14 @@ def test_which_backends_draft_chains_only_depends_on_mla(
 
 
 SETTINGS = {
+    "device": ("cuda", "npu", "device npu tiers were never switched"),
     "pp_size": (1, 2, "pp_size=2"),
-    "disaggregation_mode": ("null", "prefill", "disaggregation_mode=prefill"),
+    "disaggregation_mode": ("null", "prefill", "a PD prefill node .* decodes nothing"),
     "enable_pdmux": (False, True, "PD multiplexing"),
     "enable_hisparse": (False, True, "HiSparse"),
     "elastic_ep_backend": (None, "mooncake", "elastic expert parallelism"),
-    "enable_lora": (False, True, "LoRA"),
-    "lora_paths": (None, ["a=b"], "LoRA"),
+    "enable_lora": (False, True, "LoRA keeps CUDA-graph metadata of the graphs captured last"),
+    "lora_paths": (None, ["a=b"], "LoRA keeps CUDA-graph metadata of the graphs captured last"),
     "enable_deterministic_inference": (False, True, "deterministic"),
     "enable_two_batch_overlap": (False, True, "two-batch"),
 }
@@ -45,30 +53,110 @@ def test_each_setting_that_rules_out_switching_is_a_reason_alone(name: str) -> N
     harmless = {setting: values[0] for setting, values in SETTINGS.items()}
     assert unsupported._reason(harmless.__getitem__) is None
     _, harmful, words = SETTINGS[name]
-    assert words in str(unsupported._reason({**harmless, name: harmful}.__getitem__))
+    assert re.search(words, str(unsupported._reason({**harmless, name: harmful}.__getitem__)))
+
+
+@pytest.mark.parametrize("device", ["npu", "xpu", "musa", "hpu"])
+def test_a_device_on_which_nothing_was_run_is_served_static(device: str) -> None:
+    from sglang_adaptive_spec.host.launch import unsupported
+
+    settings = {setting: values[0] for setting, values in SETTINGS.items()}
+    reason = unsupported._reason({**settings, "device": device}.__getitem__)
+    assert reason == f"on device {device} tiers were never switched, only on cuda and cpu"
+    for known in ("cuda", "cpu", None):  # None: the host finds it out while it resolves
+        assert unsupported._reason({**settings, "device": known}.__getitem__) is None
+
+
+def test_a_decode_node_has_a_reason_of_its_own() -> None:
+    from sglang_adaptive_spec.host.launch import unsupported
+
+    settings = {setting: values[0] for setting, values in SETTINGS.items()}
+    reason = unsupported._reason({**settings, "disaggregation_mode": "decode"}.__getitem__)
+    assert reason == "a PD decode node (disaggregation_mode=decode) was never run adaptive"
+
+
+QSA = {
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 128,
+    "indexer_budget": 2048,
+    "indexer_compress_ratio": 4,
+}
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [({}, "tiers of such a draft were never switched"), (QSA, "QSA's sparse indices")],
+    ids=["DSA", "QSA"],
+)
+def test_shared_sparse_indices_have_the_reason_of_their_kind(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, int], words: str, is_nested: bool
+) -> None:
+    from sglang_adaptive_spec.host.launch import unsupported
+
+    def reason(is_shared: bool) -> str:
+        made = SimpleNamespace(**fields, index_share_for_mtp_iteration=is_shared)
+        config = SimpleNamespace(text_config=made) if is_nested else made
+        monkeypatch.setattr(unsupported, "draft_config", lambda server_args: config)
+        return str(unsupported._index_share_reason(None))
+
+    assert words in reason(is_shared=True)
+    assert reason(is_shared=False) == "None"
+
+
+ASK_ABOUT_ATTENTION_DP = """
+from types import SimpleNamespace
+from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
+for is_on, size in ((True, 2), (False, 1)):
+    view = SimpleNamespace(
+        speculative_algorithm="EAGLE", speculative_eagle_topk=1, enable_multi_layer_eagle=False,
+        enable_two_batch_overlap=False, enable_pdmux=False, ep_join_mode=None,
+        enable_dp_attention=is_on, attn_dp_size=size,
+    )
+    print(is_on, adaptive_unsupported_reason(view))
+"""
 
 
 def test_attention_dp_is_a_reason_of_the_hosts() -> None:
+    """Up to 0.5.21 the host reads `enable_dp_attention`, from 0.5.22 on `attn_dp_size`."""
     from sglang_adaptive_spec.host.launch.unsupported import adaptive_unsupported_reason
 
-    view = SimpleNamespace(
-        enable_dp_attention=True, speculative_algorithm="EAGLE", speculative_eagle_topk=1
+    fields = {"speculative_algorithm": "EAGLE", "speculative_eagle_topk": 1}
+    view = SimpleNamespace(enable_dp_attention=True, attn_dp_size=2, **fields)
+    assert "not supported" in str(adaptive_unsupported_reason(view))
+
+
+@pytest.mark.full  # imports a host anew
+@pytest.mark.parametrize("version", TESTED)
+def test_attention_dp_is_a_reason_of_every_tested_host(version: str) -> None:
+    path = os.pathsep.join([str(host_source(version)), str(REPO)])
+    done = subprocess.run(
+        [sys.executable, "-c", ASK_ABOUT_ATTENTION_DP],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
     )
-    assert "enable_dp_attention" in str(adaptive_unsupported_reason(view))
+    assert re.search("^True .*not supported", done.stdout, re.MULTILINE), done.stderr
+    assert re.search("^False None$", done.stdout, re.MULTILINE), done.stderr
 
 
 def test_beside_trees_the_hosts_other_reasons_still_count() -> None:
     from sglang_adaptive_spec.host.launch.unsupported import _AsChains, adaptive_unsupported_reason
 
-    settings = dict.fromkeys(
-        ("enable_dp_attention", "enable_multi_layer_eagle", "enable_two_batch_overlap"), False
-    )
-    view = SimpleNamespace(
-        **settings, enable_pdmux=False, speculative_algorithm="EAGLE", speculative_eagle_topk=4
-    )
-    assert adaptive_unsupported_reason(_AsChains(view)) is None
-    for name in settings:
-        setattr(view, name, True)
-        reason = adaptive_unsupported_reason(_AsChains(view))
-        assert name in str(reason)
-        setattr(view, name, False)
+    harmless = {
+        **dict.fromkeys(("enable_dp_attention", "enable_multi_layer_eagle"), False),
+        **dict.fromkeys(("enable_two_batch_overlap", "enable_pdmux"), False),
+        "attn_dp_size": 1,
+        "ep_join_mode": None,
+        "speculative_algorithm": "EAGLE",
+        "speculative_eagle_topk": 4,
+    }
+    assert adaptive_unsupported_reason(_AsChains(SimpleNamespace(**harmless))) is None
+    for harmful, words in (
+        ({"enable_dp_attention": True, "attn_dp_size": 2}, "enable_dp_attention|attention DP"),
+        ({"enable_multi_layer_eagle": True}, "enable_multi_layer_eagle"),
+        ({"enable_two_batch_overlap": True}, "enable_two_batch_overlap"),
+    ):
+        view = SimpleNamespace(**{**harmless, **harmful})
+        assert re.search(words, str(adaptive_unsupported_reason(_AsChains(view))))

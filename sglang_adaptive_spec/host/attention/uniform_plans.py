@@ -9,10 +9,14 @@ lengths come from the CPU, where the scheduler has them.
 A plan is copied from pinned memory that the plans of a backend and mode share (workspaces.py). Made
 without a wait it could overwrite the one before, so it waits for the copy of that one: long done,
 unless the device lags by a round.
+
+All of that changes private parts of FlashInfer (contract/flashinfer.py). Where an installed version
+differs, the host's own plans serve.
 """
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +27,7 @@ from sglang.srt.layers.attention.flashinfer_backend import fast_prefill_plan
 from sglang.srt.plugins.hook_registry import HookType
 from sglang.srt.speculative.eagle_info import EagleVerifyInput
 
+from sglang_adaptive_spec.contract.flashinfer import PLAN, WIDTH, host_plans_reason
 from sglang_adaptive_spec.host.attention.draft_bounds import know_bounds
 from sglang_adaptive_spec.host.attention.workspaces import share_plan_buffers
 from sglang_adaptive_spec.host.events import DoneEvent
@@ -30,6 +35,7 @@ from sglang_adaptive_spec.host.hooks import hook_now
 
 logger = logging.getLogger(__name__)
 
+WIDTH_PLACE = PLAN.parameters.index(WIDTH)
 PREPARE = (
     "sglang.srt.layers.attention.flashinfer_backend"
     ".FlashInferAttnBackend._prepare_cuda_graph_metadata"
@@ -38,7 +44,7 @@ BEGIN = (
     "sglang.srt.layers.attention.flashinfer_backend"
     ".FlashInferAttnBackend.init_forward_metadata_out_graph"
 )
-PLAN = (
+PLAN_CALL = (
     "sglang.srt.layers.attention.flashinfer_backend"
     ".FlashInferIndicesUpdaterPrefill.call_begin_forward"
 )
@@ -47,6 +53,8 @@ DRAFT = (
 )
 # Of 0.5.23, off unless asked for: it plans for the mask that a chain does without here.
 HOST_PLANS = "SGLANG_OPT_FLASHINFER_VERIFY_HOST_PLAN"
+PLAN_COPIED = "_adaptive_spec_plan_copied"  # on the backend: of the newest plan of a decode
+known_reason = cache(host_plans_reason)  # no package is replaced while a process runs
 
 
 class PlannedModule:
@@ -59,12 +67,16 @@ class PlannedModule:
         """
         self._module = module
         self._copied = copied
-        self._width = () if num_tokens is None else (num_tokens,)
+        self._num_tokens = num_tokens
 
     def plan(self, *args: Any) -> Any:
-        """Plans as the module does; the last argument of a prefill's plan is `uniform_q_len`."""
+        """Plans as the module does, with the tokens of a request where a prefill takes them."""
         self._copied.synchronize()  # never recorded: done
-        info = self._module.plan(*args[: len(args) - len(self._width)], *self._width)
+        if self._num_tokens is None:
+            info = self._module.plan(*args)
+        else:
+            assert len(args) >= WIDTH_PLACE, "the host leaves out an argument before the last"
+            info = self._module.plan(*args[:WIDTH_PLACE], self._num_tokens)
         self._copied.record()
         return info
 
@@ -159,8 +171,12 @@ def pack_mask(wrapper: Any, mask: torch.Tensor, bounds: torch.Tensor) -> None:
 
 
 def has_uniform_plans(backend: Any) -> bool:
-    """Returns whether graphs of this backend have one wrapper, of the kernels that take a width."""
-    return backend.prefill_backend == "fa2" and backend.dispatch_reason is None
+    """Returns whether plans for this backend's graphs are made here.
+
+    They are where it has one wrapper, of the kernels that take a width, and FlashInfer is known.
+    """
+    is_simple = backend.prefill_backend == "fa2" and backend.dispatch_reason is None
+    return is_simple and known_reason() is None
 
 
 def prepare_wrappers(
@@ -229,12 +245,47 @@ def tell_lengths(
     return call(updater, ragged, paged, *args, **kwargs)
 
 
-def install_plan_hooks() -> None:
-    """Hooks the plans of graphs; for a process whose attention backend may be FlashInfer."""
+def one_plan_at_a_time(
+    begin: Callable[..., Any], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Around FlashInferAttnBackend.init_forward_metadata_out_graph, where plans are the host's.
+
+    The decodes of a zero-step round follow each other at once. Their plans share pinned memory, so
+    each waits for the copy of the one before.
+    """
+    if not forward_batch.forward_mode.is_decode_or_idle():
+        return begin(backend, forward_batch, *args, **kwargs)
+    copied: DoneEvent | None = vars(backend).get(PLAN_COPIED)
+    if copied is None:
+        copied = torch.get_device_module(backend.workspace_buffer.device).Event()
+        setattr(backend, PLAN_COPIED, copied)
+    copied.synchronize()  # never recorded: done
+    result = begin(backend, forward_batch, *args, **kwargs)
+    copied.record()
+    return result
+
+
+def install_plan_hooks(is_in_use: bool) -> None:
+    """Hooks the plans of graphs; for a process that has FlashInfer.
+
+    Args:
+        is_in_use: Whether FlashInfer is an attention backend of this server; else nobody minds
+            whose plans these would be.
+    """
+    reason = known_reason()
+    if reason is not None:
+        hook_now([(BEGIN, one_plan_at_a_time, HookType.AROUND)])
+        if is_in_use:
+            logger.warning(
+                "ADAPTIVE_EAGLE leaves FlashInfer's plans to SGLang: %s. Tokens are the same, a "
+                "round takes longer; install the flashinfer-python that SGLang pins.",
+                reason,
+            )
+        return
     hooks: dict[str, Callable[..., Any]] = {
         PREPARE: prepare_wrappers,
         BEGIN: begin_graph,
-        PLAN: tell_lengths,
+        PLAN_CALL: tell_lengths,
         DRAFT: know_bounds,
     }
     hook_now([(target, hook, HookType.AROUND) for target, hook in hooks.items()])

@@ -15,8 +15,8 @@ from typing import Any
 from sglang_adaptive_spec.config.file import config_error
 from sglang_adaptive_spec.config.schema import ConfigError, load_config, named_flags
 from sglang_adaptive_spec.host.launch import unsupported
+from sglang_adaptive_spec.host.launch.drafts import base_of_draft
 from sglang_adaptive_spec.host.launch.options import ALGORITHM, ATTRIBUTE, AdaptiveOptions
-from sglang_adaptive_spec.host.shapes import draft_config
 from sglang_adaptive_spec.tiers import chain_tier
 
 logger = logging.getLogger(__name__)
@@ -99,18 +99,10 @@ def read_options(server_args: Any) -> AdaptiveOptions:
             f"{ALGORITHM}; they are two controllers of the same thing: drop --speculative-adaptive."
         )
     config = load_config(server_args.speculative_adaptive_config)
-    base = config.base or _infer_base(server_args)
+    base = config.base or base_of_draft(server_args)
     is_listed = config.has_tier([getattr(server_args, name) for name in TIER_FIELDS])
     reason = unsupported.raw_reason(server_args, is_listed)
     return AdaptiveOptions(config, base, server_args.speculative_num_steps, reason)
-
-
-def _infer_base(server_args: Any) -> str:
-    """EAGLE-3 drafts name it in their architecture; every other draft is served as EAGLE."""
-    if server_args.speculative_draft_model_path is None:
-        return "EAGLE"
-    architectures = getattr(draft_config(server_args), "architectures", None) or []
-    return "EAGLE3" if any("Eagle3" in name for name in architectures) else "EAGLE"
 
 
 def _with_initial(options: AdaptiveOptions, user_values: Mapping[str, Any]) -> AdaptiveOptions:

@@ -19,11 +19,13 @@ def preview(arguments: Sequence[str]) -> dict[str, Any]:
 
     Raises:
         ValueError: They are refused, by this plugin or by the host.
+        AssertionError: They are refused by the host, in words of its own.
         SystemExit: They cannot be parsed; the host has printed why.
     """
     load_plugins()
     server_args = prepare_server_args(list(arguments))
     server_args.resolve_once()
+    server_args.check_server_args()  # what the host refuses when its engine starts
     view, options = resolved_view(server_args), options_of(server_args)
     if options is None:
         named = view.speculative_algorithm

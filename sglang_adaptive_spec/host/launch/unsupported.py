@@ -9,11 +9,16 @@ from typing import Any
 
 from sglang.srt.arg_groups.model_override_base import use_mla_backend
 from sglang.srt.arg_groups.overrides import resolved_view
+from sglang.srt.layers.attention.qsa.config import parse_qsa_profile
 from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
 
 from sglang_adaptive_spec.host.shapes import ATTENTION_FLAGS, draft_config
 
 Read = Callable[[str], Any]
+
+# Where tiers were ever switched.
+DEVICES = ("cuda", "cpu")
+INDEX_SHARE = "index_share_for_mtp_iteration"
 
 # MLA backends that draft chains only; the host says so when a process makes the first one (sglang
 # 0.5.23 layers/attention/flashinfer_mla_backend.py, flashmla_backend.py; the others derive from
@@ -74,12 +79,17 @@ class _AsChains:
 
 def _reason(read: Read) -> str | None:
     """The settings that the host's own list leaves out."""
+    if (device := read("device")) not in (None, *DEVICES):
+        return f"on device {device} tiers were never switched, only on {' and '.join(DEVICES)}"
+    if (mode := read("disaggregation_mode")) not in (None, "null"):
+        return _disaggregation_reason(mode)
     if (pp_size := read("pp_size")) > 1:
         return f"pipeline parallelism (pp_size={pp_size}) fixes the draft width on all stages"
-    if (mode := read("disaggregation_mode")) not in (None, "null"):
-        return f"PD disaggregation (disaggregation_mode={mode}) relays one fixed draft width"
     if read("enable_lora") or read("lora_paths"):
-        return "LoRA keeps one set of CUDA-graph metadata, sized by a fixed draft width"
+        return (
+            "LoRA keeps CUDA-graph metadata of the graphs captured last alone, and a switch does "
+            "not bring those of another width back"
+        )
     if read("enable_hisparse"):
         return "HiSparse plans its cache for a fixed draft width"
     if read("enable_deterministic_inference"):
@@ -93,8 +103,25 @@ def _reason(read: Read) -> str | None:
     return None
 
 
+def _disaggregation_reason(mode: str) -> str:
+    node = f"a PD {mode} node (disaggregation_mode={mode})"
+    return f"{node} decodes nothing" if mode == "prefill" else f"{node} was never run adaptive"
+
+
 def _index_share_reason(server_args: Any) -> str | None:
-    """Drafts that share sparse indices across steps size them by the start-up depth."""
-    if getattr(draft_config(server_args), "index_share_for_mtp_iteration", False):
-        return "the draft shares sparse-attention indices across steps (index_share_for_mtp)"
-    return None
+    """Drafts that look sparse indices up once for all their steps (INDEX_SHARE)."""
+    config = draft_config(server_args)
+    # --json-model-override-args writes the outer one, checkpoints the inner one (sglang 0.5.23
+    # speculative/eagle_worker_v2.py:_qsa_index_share_requested).
+    configs = (config, getattr(config, "text_config", None))
+    if not any(getattr(each, INDEX_SHARE, False) for each in configs):
+        return None
+    if parse_qsa_profile(config) is not None:
+        return (
+            f"the draft shares QSA's sparse indices across its steps ({INDEX_SHARE}), in a buffer "
+            "as wide as they are many: tiers would not find each other's"
+        )
+    return (
+        f"the draft shares sparse indices across its steps ({INDEX_SHARE}), and tiers of such a "
+        "draft were never switched"
+    )

@@ -1,0 +1,78 @@
+"""Which algorithm serves a draft model: read from its config, before anything is loaded.
+
+The host tells drafts by the name of their class. A whole model drafts beside the target under
+STANDALONE; the host takes it for EAGLE, too, and nothing says that it ignores the target's hidden
+states. Of whole models with MTP layers the host loads these alone: it gives the class another name
+(sglang 0.5.23 configs/model_config.py:_config_draft_model), and so such a model is a draft.
+"""
+
+import os
+from typing import Any
+
+from sglang.srt.configs.model_config import ModelConfig
+
+from sglang_adaptive_spec.config.file import config_error
+from sglang_adaptive_spec.host.shapes import draft_config
+
+DRAFT_FLAG = "--speculative-draft-model-path"
+# Parts of the names of draft classes (EntryClass in sglang 0.5.20 to 0.5.23 models/).
+OF_EAGLE = ("Eagle", "MTP", "NextN", "Assistant", "Draft")
+OF_OTHERS = {"DFlash": "DFLASH", "DSpark": "DSPARK"}  # and the algorithm that serves them
+# How classes of whole models that write text end.
+OF_WHOLE_MODELS = ("ForCausalLM", "ForConditionalGeneration")
+
+
+def base_of_draft(server_args: Any) -> str:
+    """Returns the algorithm that serves the draft: EAGLE-3 drafts say so, others are EAGLE's.
+
+    Raises:
+        ConfigError: The draft is one of another algorithm, or a whole model.
+    """
+    path = server_args.speculative_draft_model_path
+    if path is None:
+        return "EAGLE"
+    config = draft_config(server_args)
+    architectures = getattr(config, "architectures", None) or [""]
+    for part, algorithm in OF_OTHERS.items():
+        if any(part in name for name in architectures):
+            raise config_error(
+                f"{DRAFT_FLAG} {path}",
+                f"{architectures[0]} drafts for {algorithm}",
+                "an EAGLE, EAGLE-3 or MTP draft",
+                f"name such a draft, or pass --speculative-algorithm {algorithm}",
+            )
+    if _is_whole_model(server_args, config, architectures[0]):
+        raise config_error(
+            f"{DRAFT_FLAG} {path}",
+            f"{architectures[0]} with {_num_layers(config)} layers is a whole model",
+            "an EAGLE, EAGLE-3 or MTP draft",
+            "name such a draft, or pass --speculative-algorithm STANDALONE, SGLang's own and of a "
+            "fixed depth; where it is an EAGLE draft after all, set the config key base",
+        )
+    return "EAGLE3" if any("Eagle3" in name for name in architectures) else "EAGLE"
+
+
+def _is_whole_model(server_args: Any, config: Any, architecture: str) -> bool:
+    """Says whether a draft has a class of whole models, and as many layers.
+
+    EAGLE drafts were published under the class of their target, with one layer.
+    """
+    path = server_args.speculative_draft_model_path
+    if (
+        not architecture.endswith(OF_WHOLE_MODELS)
+        or any(part in architecture for part in OF_EAGLE)
+        or _num_layers(config) == 1
+        or os.path.realpath(path) == os.path.realpath(server_args.model_path)
+    ):
+        return False
+    loaded = ModelConfig(
+        path,
+        trust_remote_code=server_args.trust_remote_code,
+        revision=server_args.speculative_draft_model_revision,
+        is_draft_model=True,
+    )
+    return architecture in loaded.hf_config.architectures
+
+
+def _num_layers(config: Any) -> int:
+    return int(getattr(getattr(config, "text_config", config), "num_hidden_layers", 1))

@@ -1,0 +1,88 @@
+"""What a draft's config says it is: EAGLE's, EAGLE-3's, another algorithm's, a whole model."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sglang_adaptive_spec.config.schema import ConfigError
+from sglang_adaptive_spec.host.launch.options import options_of
+from tests.host.test_arguments import arguments, resolved
+
+pytestmark = pytest.mark.usefixtures("plugins_loaded")
+
+
+@pytest.mark.parametrize(
+    ("draft", "base"),
+    [
+        ("eagle", "EAGLE"),
+        ("eagle3", "EAGLE3"),
+        ("plain_head", "EAGLE"),  # one layer
+        ("whole_mtp", "EAGLE"),  # the host loads the MTP layer alone
+        ("target", "EAGLE"),  # the draft is inside the target
+    ],
+)
+def test_a_draft_of_eagle_is_served(models: dict[str, str], draft: str, base: str) -> None:
+    from sglang_adaptive_spec.host.launch.drafts import base_of_draft
+
+    assert base_of_draft(arguments(models, draft)) == base
+
+
+def test_the_targets_own_path_may_be_spelled_in_another_way(models: dict[str, str]) -> None:
+    from sglang_adaptive_spec.host.launch.drafts import base_of_draft
+
+    path = models["whole"]
+    for spelled in (f"{path}/", f"{path}/../whole"):
+        same = arguments(models, model_path=path, speculative_draft_model_path=spelled)
+        assert base_of_draft(same) == "EAGLE"
+
+
+def test_a_whole_model_as_a_draft_is_refused_with_the_algorithm_that_serves_it(
+    models: dict[str, str],
+) -> None:
+    server_args = arguments(models, "whole")
+    with pytest.raises(ConfigError) as caught:
+        server_args.resolve_once()
+    message = str(caught.value)
+    assert message.startswith(f"--speculative-draft-model-path {models['whole']}: ")
+    assert "LlamaForCausalLM with 4 layers is a whole model; allowed: an EAGLE" in message
+    assert "fix: name such a draft, or pass --speculative-algorithm STANDALONE" in message
+    assert options_of(server_args) is None, "nothing was written"
+
+
+@pytest.mark.parametrize(("draft", "algorithm"), [("dflash", "DFLASH"), ("dspark", "DSPARK")])
+def test_a_draft_of_another_algorithm_is_refused_with_its_name(
+    models: dict[str, str], draft: str, algorithm: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"drafts for {algorithm}; .* {algorithm}\.$"):
+        arguments(models, draft).resolve_once()
+
+
+def test_the_config_key_base_overrules_what_the_draft_looks_like(
+    models: dict[str, str], tmp_path: Path
+) -> None:
+    config = tmp_path / "adaptive_spec.json"
+    config.write_text(json.dumps({"base": "EAGLE", "1": {"candidate_steps": [0, 2]}}))
+    for draft in ("whole", "dflash"):
+        _, options = resolved(arguments(models, draft, speculative_adaptive_config=str(config)))
+        assert (options.base, options.mode) == ("EAGLE", "adaptive")
+
+
+@pytest.mark.parametrize("algorithm", ["STANDALONE", "NGRAM"])
+def test_another_algorithm_is_sglangs_own(models: dict[str, str], algorithm: str) -> None:
+    draft: dict[str, Any] = {"speculative_draft_model_path": models["whole"]}
+    if algorithm == "NGRAM":
+        draft["speculative_draft_model_path"] = None
+    server_args = arguments(models, speculative_algorithm=algorithm, **draft)
+    server_args.resolve_once()
+    assert options_of(server_args) is None
+
+
+@pytest.mark.parametrize("algorithm", ["STANDALONE", "NGRAM", "DFLASH", "DSPARK", "EAGLE", None])
+def test_the_plugin_hands_any_other_algorithm_on(algorithm: str | None) -> None:
+    from sglang_adaptive_spec.host.registration import _resolve_once
+
+    asked = SimpleNamespace(speculative_algorithm=algorithm)
+    assert _resolve_once(lambda given: (given, vars(given).copy()), asked) == (asked, vars(asked))
