@@ -140,7 +140,8 @@ class Replay:
         startup_tier = policy.ladder.tiers[-1]
         self._schedule = CatchUpSchedule()
         self._stalls = Stalls(tail, seed)
-        timer = RoundTimer("simulated", SimulatedClock(self.result, seed, self._stalls))
+        clock = SimulatedClock(self.result, seed, self._stalls)
+        timer = RoundTimer("simulated", clock, warm_up_rounds=0)  # it has served before
         self._controller = AdaptiveController(
             policy, SimulatedPool(startup_tier), startup_tier, timer, self._schedule
         )
