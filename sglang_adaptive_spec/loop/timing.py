@@ -5,6 +5,8 @@ mark to the next one, so it holds whatever a round costs: draft, verify, draft-e
 and the scheduler between them. On a GPU a mark is an event in the stream that the forward pass
 waits for, on a CPU a reading of the clock. A period is dropped unless
 
+  - `WARM_UP_ROUNDS` came before it: the first ones of a process are slow, such as those of the
+    request that the host serves itself before it is ready;
   - the next decode round followed directly: no extend, and a round was still in flight then;
   - its tier had run at this batch size before (a first use warms caches up), and in the
     `SETTLING_ROUNDS` before it (a switch costs the first rounds after it, not the tier);
@@ -24,6 +26,9 @@ from sglang_adaptive_spec.tiers import RoundTime, Tier
 # Rounds marked and not yet read: the overlap schedule has two in flight, and a few results wait
 # (policy/goodput.py:RESULTS_AT_ONCE). A mark is written over only when it is this many rounds old.
 RING_SIZE = 16
+# Of a process: the host's own request has 8 tokens, 30 at most (sglang 0.5.23
+# entrypoints/http_server.py:_execute_server_warmup, warmup.py). Its rounds took twice their time.
+WARM_UP_ROUNDS = 32
 ALL_TIMED_USES = 80  # of a tier at a batch size: it is known well by then (policy/costs/table.py)
 SAMPLE_EVERY = 5  # later one round in so many, on average
 # Round n is sampled if n * STRIDE % MODULUS falls into the first fifth: evenly spread, and with no
@@ -88,11 +93,12 @@ class EventClock:
 class Sampling:
     """Says which rounds are timed: all of a tier new to a batch size, later one in some.
 
-    The first rounds of a tier that has settled after another one are timed, too: they tell own from
-    drift.
+    None is while the process warms up. The first rounds of a tier that has settled after another
+    one are timed, too: they tell own from drift.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, warm_up_rounds: int = WARM_UP_ROUNDS) -> None:
+        self._warm_up_rounds = warm_up_rounds
         self._uses: dict[tuple[Tier, int], int] = {}
         self._num_rounds = 0
         self._tier: Tier | None = None  # of the last round
@@ -107,7 +113,7 @@ class Sampling:
             self._num_settled = 0 if self._tier is None else -SETTLING_ROUNDS
             self._tier = tier
         self._num_settled += 1
-        if num_uses == 1 or self._num_settled <= 0:
+        if num_uses == 1 or self._num_settled <= 0 or self._num_rounds <= self._warm_up_rounds:
             return 0
         if num_uses <= ALL_TIMED_USES or self._num_settled <= VISIT_ROUNDS:
             return 1
@@ -118,12 +124,14 @@ class Sampling:
 class RoundTimer:
     """Times the decode rounds of one stream; ``device`` as torch names it."""
 
-    def __init__(self, device: str, clock: Clock | None = None) -> None:
+    def __init__(
+        self, device: str, clock: Clock | None = None, warm_up_rounds: int = WARM_UP_ROUNDS
+    ) -> None:
         self._clock = clock if clock is not None else clock_of(device)
         self._newest = -1  # the number of the newest round
         self._is_direct = False  # nothing came between since the newest start
         self._has_overlap = False  # the host launches a round before it reads the last one
-        self._sampling = Sampling()
+        self._sampling = Sampling(warm_up_rounds)
         # Per mark its round, for how many its time stands (0: it is not timed), and whether it
         # follows the round before directly.
         self._rounds: list[Round | None] = [None] * RING_SIZE

@@ -107,7 +107,7 @@ class GoodputPolicy:
         self._num_batch_changes = 0  # since the back-off was last reset
         self._num_changes = acceptance.num_changes
         self._last_probed = initial
-        self._last_look: Tier | None = None  # whose rounds were not timed
+        self._last_look: Tier | None = None  # that was cut short
         self._has_first = False  # zero-step rounds tell about position 1
         self._home_ms = 0.0
 
@@ -326,8 +326,8 @@ class GoodputPolicy:
         if prober.probe is not None and prober.probe.is_look:
             if prober.probe.is_over or self.home == prober.probe.tier:
                 lost_share = self._probe_choice(decision).lost_share(prober.probe.tier)
-                # One that told nothing lets the next tier go first.
-                self._last_look = None if prober.probe.num_timed else prober.probe.tier
+                # One that was cut short lets the next tier go first.
+                self._last_look = prober.probe.tier if prober.probe.results_left > 0 else None
                 prober.finish(has_paid=False, lost_share=lost_share)
         elif prober.probe is not None:
             tier = prober.probe.tier

@@ -38,6 +38,9 @@ MIN_LOOK_DISTANCE_ROUNDS = 8  # doubled while looks tell nothing, since no round
 # After the tier in force changed: the rates that a look goes by may still be moving. On phases of
 # 0.5 s, 70 rounds, looks cost 0.001 of the oracle, and 0.003 without (mean of eight noise seeds).
 SETTLED_ROUNDS = 64
+# A round of a probe is booked at so much beyond its expected time at most, as a share: no seed is
+# as wrong, so the rest is a stall (policy/costs/table.py:WRONG_SEED_LOG).
+MOST_BEYOND = 1.0
 RICH_MS = CREDIT_LIMIT_MS / 4  # left over: what 7.5 s earn
 # Rounds until a probe's results must have come: one for the overlap schedule, one for a prefill.
 PATIENCE_ROUNDS = 2
@@ -74,6 +77,8 @@ class Prober:
 
     def __init__(self) -> None:
         self.probe: Probe | None = None
+        self._dearer: dict[Tier, float] = {}  # share by which rounds of its last probe were
+        self._untimed: Probe | None = None  # the last one, over before any of its times came
         self.num_probes = 0
         self.num_paid = 0
         self.num_looks = 0
@@ -126,6 +131,7 @@ class Prober:
             round_ms: Expected period of a round of ``tier``.
             num_extra: Rounds that pass before the first result of ``tier``.
         """
+        round_ms *= 1 + self._dearer.get(tier, 0.0)
         affordable = int(min(self._credit_ms, CREDIT_LIMIT_MS) / round_ms) - num_extra
         if self._credit_ms >= CREDIT_LIMIT_MS:  # it gets no fuller: a dear probe is short, or owed
             num_rounds = min(num_rounds, max(affordable, MIN_PROBE_ROUNDS))
@@ -151,10 +157,15 @@ class Prober:
 
     def saw_time(self, tier: Tier, ms: float) -> None:
         """Books what a round of the probe took; to a look that is a result."""
-        probe = self.probe
+        probe = self.probe or self._untimed
         if probe is None or tier != probe.tier:
             return
-        probe.beyond_ms += ms - probe.round_ms
+        beyond_ms = min(ms / probe.round_ms - 1, MOST_BEYOND) * probe.round_ms
+        if probe is self._untimed:  # over by its results, which come before the last time
+            self._book(probe, beyond_ms)
+            self._untimed = None
+            return
+        probe.beyond_ms += beyond_ms
         probe.num_timed += 1
         if probe.is_look:
             probe.results_left -= 1
@@ -170,10 +181,9 @@ class Prober:
         probe = self.probe
         assert probe is not None
         self._credit_ms += probe.rounds_left * probe.round_ms  # not run after all
-        beyond_ms = probe.beyond_ms / max(probe.num_timed, 1) * probe.num_asked
-        self._credit_ms -= beyond_ms
-        self._probing_ms += beyond_ms
-        self.probe = None
+        if probe.num_timed:
+            self._book(probe, probe.beyond_ms / probe.num_timed)
+        self.probe, self._untimed = None, None if probe.num_timed else probe
         if probe.is_look:
             self._lost_ms += lost_share * probe.round_ms * probe.num_asked
             has_told = probe.results_left <= 0  # else it was cut short: not again at once
@@ -214,6 +224,12 @@ class Prober:
             "credit_ms": round(self._credit_ms, 2),
             "rounds_to_next": max(0, self._wait),
         }
+
+    def _book(self, probe: Probe, beyond_ms: float) -> None:
+        """Books what each round of a probe took beyond what it was expected to."""
+        self._credit_ms -= beyond_ms * probe.num_asked
+        self._probing_ms += beyond_ms * probe.num_asked
+        self._dearer[probe.tier] = max(beyond_ms / probe.round_ms, 0.0)
 
     def _earn(self, round_ms: float) -> None:
         self._total_ms += round_ms

@@ -6,6 +6,10 @@ Results arrive one round late, as under the overlap schedule, and a prefill come
 that a request joins. Where the draft was level, a zero-step round says for free whether its first
 draft would have held. Left out, alike for every policy: prefill, sampling, rows that finished one
 round before.
+
+Stalls are told to the clock and kept apart from `time_s`, by which traffic changes and throughput
+is counted: with them and without a replay meets the same traffic, and its throughput tells what
+they did to the choices.
 """
 
 from collections.abc import Sequence
@@ -19,6 +23,7 @@ from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.loop.timing import RING_SIZE, RoundTimer
 from sglang_adaptive_spec.policy.protocol import Choices
+from sglang_adaptive_spec.simulate.stalls import Stalls, Tail
 from sglang_adaptive_spec.simulate.workload import Clock, Live, Workload
 from sglang_adaptive_spec.tiers import (
     CATCH_UP_ROUNDS,
@@ -29,6 +34,7 @@ from sglang_adaptive_spec.tiers import (
 )
 
 TIME_NOISE = 0.02  # relative standard deviation of a measured period
+NO_TAIL = Tail(0.0, first_factor=1.0)
 
 
 class RoundCosts(Protocol):
@@ -54,6 +60,7 @@ class ReplayResult:
 
     num_tokens: int = 0
     time_s: float = 0.0
+    stalled_s: float = 0.0  # beyond that
     probing_s: float = 0.0  # rounds for which a look at a tier was asked
     num_rounds: int = 0
     num_switches: int = 0
@@ -85,18 +92,20 @@ class SimulatedPool:
 class SimulatedClock:
     """Marks are readings of a replay's time; what lies between two is measured with noise."""
 
-    def __init__(self, result: ReplayResult, seed: int) -> None:
+    def __init__(self, result: ReplayResult, seed: int, stalls: Stalls) -> None:
         self._result = result
+        self._stalls = stalls
         self._noise = np.random.default_rng(seed)
         self._marks_s = [0.0] * RING_SIZE
 
     def mark(self, idx: int) -> None:
         """Reads the time."""
-        self._marks_s[idx] = self._result.time_s
+        self._marks_s[idx] = self._result.time_s + self._result.stalled_s
 
     def elapsed_ms(self, begin_idx: int, end_idx: int) -> float:
         """Returns the time between two marks, a little off."""
         off = 1 + TIME_NOISE * float(self._noise.standard_normal())
+        off *= self._stalls.of_reading()
         return (self._marks_s[end_idx] - self._marks_s[begin_idx]) * 1e3 * off
 
 
@@ -121,6 +130,7 @@ class Replay:
         *,
         seed: int = 1,
         recorder: RoundRecorder | None = None,
+        tail: Tail = NO_TAIL,
     ) -> None:
         self.result = ReplayResult()
         self.live = Live()
@@ -129,7 +139,9 @@ class Replay:
         self._recorder = recorder
         startup_tier = policy.ladder.tiers[-1]
         self._schedule = CatchUpSchedule()
-        timer = RoundTimer("simulated", SimulatedClock(self.result, seed))
+        self._stalls = Stalls(tail, seed)
+        clock = SimulatedClock(self.result, seed, self._stalls)
+        timer = RoundTimer("simulated", clock, warm_up_rounds=0)  # it has served before
         self._controller = AdaptiveController(
             policy, SimulatedPool(startup_tier), startup_tier, timer, self._schedule
         )
@@ -192,6 +204,8 @@ class Replay:
         if launched.is_catch_up:
             self._schedule.settle()
         self._count(launched, ms, live.advance(num_correct + 1))
+        slower = self._stalls.of_round(tier, batch.size) - 1
+        self.result.stalled_s += slower * ms / 1e3
         return correct
 
     def _first_drafts(self, phase: int) -> list[bool | None] | None:

@@ -14,6 +14,7 @@ from sglang_adaptive_spec.loop.timing import (
     ALL_TIMED_USES,
     RING_SIZE,
     SAMPLE_EVERY,
+    WARM_UP_ROUNDS,
     CpuClock,
     EventClock,
     RoundTimer,
@@ -75,10 +76,10 @@ def launched(
 class Bench:
     """A timer on a fake device; every round takes what the test says."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm_up_rounds: int = 0) -> None:
         self.stream = FakeStream()
         self.events = [FakeEvent(self.stream) for _ in range(RING_SIZE)]
-        self.timer = RoundTimer("fake", EventClock(list(self.events)))
+        self.timer = RoundTimer("fake", EventClock(list(self.events)), warm_up_rounds)
         self.num_in_flight = 0
         self.rounds: list[Round] = []  # not polled
         self.num_started = 0
@@ -126,6 +127,16 @@ def bench() -> Bench:
     return Bench()
 
 
+def test_the_first_rounds_of_a_process_are_not_timed() -> None:
+    """The host's own request before it is ready, at another batch size than the first users'."""
+    bench = Bench(WARM_UP_ROUNDS)
+    told = []
+    for number in range(2 * WARM_UP_ROUNDS):
+        bench.start(1.0 + number, batch_size=1 if number < WARM_UP_ROUNDS / 2 else 4)
+        told.append(bench.poll())
+    assert next(time.ms for time in told if time) == 1.0 + WARM_UP_ROUNDS
+
+
 def test_a_period_runs_from_a_head_to_the_next_and_names_its_round(bench: Bench) -> None:
     bench.warm_up((DEEP, 4), (PLAIN_TIER, 5))
     bench.start(7.5, PLAIN_TIER, 5, 700, is_catch_up=True)
@@ -166,7 +177,7 @@ def test_a_known_tier_is_timed_now_and_then(bench: Bench) -> None:
 
 @pytest.mark.parametrize("period", [4, 5, 7, 8, 15, 16, 32])
 def test_what_comes_every_few_rounds_is_sampled_as_often_as_the_rest(period: int) -> None:
-    sampling = Sampling()
+    sampling = Sampling(warm_up_rounds=0)
     for _ in range(ALL_TIMED_USES):
         sampling.stands_for(DEEP, 4)
     for phase in range(period):
@@ -176,7 +187,7 @@ def test_what_comes_every_few_rounds_is_sampled_as_often_as_the_rest(period: int
 
 def known(*tiers: Tier) -> Sampling:
     """Returns a sampling that knows ``tiers`` well at batch 4; the last one ran last."""
-    sampling = Sampling()
+    sampling = Sampling(warm_up_rounds=0)
     for tier in tiers:
         for _ in range(ALL_TIMED_USES + VISIT_ROUNDS):
             sampling.stands_for(tier, 4)
@@ -327,7 +338,7 @@ def test_events_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     torch = SimpleNamespace(get_device_module=lambda device: Module)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    timer = RoundTimer("cuda:0")
+    timer = RoundTimer("cuda:0", warm_up_rounds=0)
     for number in range(3 * RING_SIZE):
         one = launched(number)
         timer.start(one, num_in_flight=0)
@@ -338,7 +349,7 @@ def test_events_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_cpu_reads_the_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter([10.0, 10.25, 10.75])  # the first use is not timed
     monkeypatch.setattr(time, "perf_counter", lambda: next(readings))
-    timer = RoundTimer("cpu")
+    timer = RoundTimer("cpu", warm_up_rounds=0)
     assert isinstance(timing.clock_of("cpu"), CpuClock)
     told = []
     for number in range(4):

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from sglang_adaptive_spec.policy.costs import seeds as cost_seeds
-from sglang_adaptive_spec.policy.costs.belief import ROUND_SPREAD, SURPRISE_PAIRS, believe, prior
+from sglang_adaptive_spec.policy.costs.belief import (
+    FIRM_ROUNDS,
+    SETTLE_ROUNDS,
+    SURPRISE_PAIRS,
+    believe,
+    prior,
+)
 from sglang_adaptive_spec.policy.costs.curves import Floats
 from sglang_adaptive_spec.tiers import Tier, chain_tier
 
@@ -24,15 +30,19 @@ def test_one_tier_after_the_other_is_believed_as_all_at_once(draw: int) -> None:
     rng = np.random.default_rng(draw)
     covariance = random_covariance(rng)
     shape = (len(TIERS), NUM_BUCKETS)
-    rounds = rng.choice([0, 0, 1, 3, 32, 256], shape)
+    rounds = rng.choice([0, 0, FIRM_ROUNDS, 9, SETTLE_ROUNDS, 256], shape)
+    error = rng.uniform(0.001, 0.1, shape)
     log = np.where(rounds > 0, rng.normal(0, 0.3, shape), 0.0)
     seen = rounds > 0
+    surprising = (rounds >= SETTLE_ROUNDS) | (seen & (log < 0))
     pairs = log**2 / np.diagonal(covariance, axis1=1, axis2=2).T
-    scale = max(1.0, (SURPRISE_PAIRS + pairs[seen].sum()) / (SURPRISE_PAIRS + seen.sum()))
-    belief = believe(rounds, log, covariance)
+    scale = max(
+        1.0, (SURPRISE_PAIRS + pairs[surprising].sum()) / (SURPRISE_PAIRS + surprising.sum())
+    )
+    belief = believe(rounds, log, error, covariance)
     for bucket in range(NUM_BUCKETS):
         own, told = scale * covariance[bucket], seen[:, bucket]
-        noise = np.diag((ROUND_SPREAD / rounds[told, bucket]) ** 2)
+        noise = np.diag(error[told, bucket] ** 2)
         gain = own[:, told] @ np.linalg.inv(own[np.ix_(told, told)] + noise)
         mean = gain @ log[told, bucket]
         spread = np.sqrt(np.diagonal(own - gain @ own[told]))

@@ -35,6 +35,31 @@ def test_a_tier_that_its_uncertain_time_could_make_the_best_is_looked_at_once() 
     assert server.steps[-1] == 3
 
 
+class TwoDoubtful(KnownCosts):
+    """One and two steps may take half of what is believed, whatever is seen of them."""
+
+    def least_share_all(self, tiers: tuple[Tier, ...], *_: object) -> np.ndarray:
+        return np.array([0.5 if tier.num_steps in (1, 2) else 1.0 for tier in tiers])
+
+    def observe(self, round_time) -> None:
+        pass
+
+
+def test_a_look_that_was_cut_short_lets_another_tier_go_first() -> None:
+    policy = goodput(slots={1: (1, 2, 3)})
+    policy.costs = TwoDoubtful()
+    server = Server(policy)
+    seen: list[Tier] = []  # by turns
+    for _ in range(3000):
+        server.run(1, constant(0.7, 16))
+        probe = policy.prober.probe
+        if probe is not None and probe.is_look:
+            probe.results_left = max(probe.results_left, 1)  # its second time never comes
+            if not seen or seen[-1] != probe.tier:
+                seen.append(probe.tier)
+    assert len(seen) >= 3
+
+
 def test_times_that_are_known_are_not_looked_at() -> None:
     policy = goodput(slots={1: (1, 3)})
     Server(policy).run(2000, constant(0.7, 16))

@@ -47,3 +47,43 @@ def test_what_a_probe_owes_is_earned_before_the_next() -> None:
         num_waited += 1
     # 600 ms cost, 300 ms were there: a round earns one.
     assert num_waited == pytest.approx(CREDIT_LIMIT_MS, abs=2 * MIN_PROBE_ROUNDS + 1)
+
+
+def probed(*times_ms: float, late_ms: float | None = None) -> Prober:
+    """Returns the bucket after a probe of three rounds of 10 ms, some of whose times came."""
+    prober = with_credit(100)
+    prober.start(DEEPER, MIN_PROBE_ROUNDS, 10.0)
+    for _ in range(MIN_PROBE_ROUNDS):
+        prober.pick(HOME, HOME_MS)
+        prober.saw(DEEPER)
+    for ms in times_ms:
+        prober.saw_time(DEEPER, ms)
+    prober.finish(has_paid=False)
+    if late_ms is not None:
+        prober.saw_time(DEEPER, late_ms)
+    return prober
+
+
+def credit_ms(prober: Prober) -> float:
+    return float(prober.describe()["credit_ms"])
+
+
+def test_a_stalled_round_of_a_probe_counts_as_twice_its_time() -> None:
+    assert credit_ms(probed(200.0)) == pytest.approx(credit_ms(probed(10.0)) - 3 * 10.0)
+
+
+def test_a_time_that_comes_after_the_last_result_is_booked_once() -> None:
+    late = probed(late_ms=15.0)
+    assert credit_ms(late) == pytest.approx(credit_ms(probed(15.0)))
+    late.saw_time(DEEPER, 15.0)
+    assert credit_ms(late) == pytest.approx(credit_ms(probed(15.0)))
+
+
+def test_the_next_probe_of_a_tier_is_paid_at_what_its_last_one_took() -> None:
+    costs = []
+    for ms in (10.0, 15.0):
+        prober = probed(ms)
+        before = credit_ms(prober)
+        prober.start(DEEPER, MIN_PROBE_ROUNDS, 10.0)
+        costs.append(before - credit_ms(prober))
+    assert costs == pytest.approx([30.0, 45.0])

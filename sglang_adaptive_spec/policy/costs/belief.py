@@ -6,9 +6,14 @@ The correction c[t] of a tier is the log of served over seeded time. Before a ro
 
 OWN is what serving adds to one tier, COMMON what it adds to all drafting tiers alike; zero steps
 have no part in that, their round is another one. Rounds served are measurements of their tier's c;
-the others follow as far as the covariance ties them. surprise grows where corrections turn out
-larger than the covariance allows, such as in the table of another machine. Measurements are taken
-one after the other, element by element: BLAS rounds differently on another kind of CPU.
+the others follow as far as the covariance ties them. surprise grows where corrections, settled or
+below zero, turn out larger than the covariance allows, such as in the table of another machine.
+Measurements are taken one after the other, element by element: BLAS rounds differently on another
+kind of CPU.
+
+Round times have a heavy tail on one side: much makes a round slower, nothing but its tier makes it
+faster. So fewer than `FIRM_ROUNDS` raise a belief by `MOST_RISE` at most. Where they would have
+raised it further, it stays as unsure as it was, and its tier is looked at again.
 """
 
 from typing import NamedTuple
@@ -22,10 +27,15 @@ from sglang_adaptive_spec.policy.costs.curves import Floats
 # batch size, and the means by 0.05 about 1.05 (docs/decisions/0017). Equal, so that a tier seen
 # alone lends half of its correction.
 OWN_SPREAD = COMMON_SPREAD = 0.05
-# Standard error of the median of one served round; it falls with their number. A stall (2 % of
+# Standard error of the location of one served round; it falls with their number. A stall (2 % of
 # rounds) is one round: 2 or 3 rounds are worth far more than one.
 ROUND_SPREAD = 0.1
 SURPRISE_PAIRS = 2.0  # that no surprise counts as
+# Rounds of a tier at a bucket, before it speaks for drift, for surprise and for other sizes.
+SETTLE_ROUNDS = 32
+# Choices: one outlier makes no tier look dearer by 3 %, five rounds that agree do. On an H200 one
+# round of 1.8 times and two of 1.0 and 7.3 turned a table (tests/policy/test_cost_tails.py).
+FIRM_ROUNDS, MOST_RISE = 5, 0.025  # rounds, a log
 
 
 class Belief(NamedTuple):
@@ -52,17 +62,20 @@ def prior(seed_covariance: Floats, plain_idx: int | None) -> Floats:
     return covariance
 
 
-def believe(rounds: npt.NDArray[np.int64], log: Floats, covariance: Floats) -> Belief:
+def believe(
+    rounds: npt.NDArray[np.int64], log: Floats, spread: Floats, covariance: Floats
+) -> Belief:
     """Returns what is believed of every correction.
 
     Args:
         rounds: Rounds behind every measured correction, [num_tiers, num_buckets].
         log: Logs of the measured corrections, [num_tiers, num_buckets].
+        spread: Their standard errors, [num_tiers, num_buckets].
         covariance: The `prior`.
     """
     variances = np.diagonal(covariance, axis1=1, axis2=2).T  # [T, K]
     is_seen = rounds > 0
-    surprises = (log**2 / variances)[is_seen]
+    surprises = (log**2 / variances)[(rounds >= SETTLE_ROUNDS) | (is_seen & (log < 0))]
     scale = (SURPRISE_PAIRS + surprises.sum()) / (SURPRISE_PAIRS + len(surprises))
     scale = max(float(scale), 1.0)
     mean, variance = np.zeros_like(log), scale * variances
@@ -72,9 +85,13 @@ def believe(rounds: npt.NDArray[np.int64], log: Floats, covariance: Floats) -> B
         moved = np.zeros((len(buckets), len(log)))
         for idx in np.flatnonzero(is_seen.any(axis=1)):
             counts = rounds[idx, buckets]
-            noise = np.where(counts > 0, (ROUND_SPREAD / np.maximum(counts, 1)) ** 2, np.inf)
+            noise = np.where(counts > 0, spread[idx, buckets] ** 2, np.inf)
             gain = left[:, :, idx] / (left[:, idx, idx] + noise)[:, None]  # [B, T], 0 if not seen
-            moved += gain * (log[idx, buckets] - moved[:, idx])[:, None]
+            steps = gain * (log[idx, buckets] - moved[:, idx])[:, None]
+            is_tail = (counts < FIRM_ROUNDS) & (steps[:, idx] > MOST_RISE)
+            steps[is_tail] *= MOST_RISE / steps[is_tail, idx, None]
+            gain[is_tail] = 0.0
+            moved += steps
             left -= gain[:, :, None] * left[:, idx, None, :]
         mean[:, buckets] = moved.T
         variance[:, buckets] = np.diagonal(left, axis1=1, axis2=2).T

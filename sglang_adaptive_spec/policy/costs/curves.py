@@ -23,6 +23,7 @@ Floats = npt.NDArray[np.float64]
 STEP_SHARE = 0.14
 # A choice: weight of a served round against a bucket nobody served, where order must be restored.
 SEEN_WEIGHT = 4.0
+NO_WEIGHT = 1e-30  # of a size whose rounds say nothing about others yet; not 0, a divisor
 MIN_EXPECTED_MS = 1e-6  # keeps ratios finite
 
 
@@ -156,19 +157,26 @@ def difference(upper: Curve, lower: Curve) -> Curve:
     return Curve(base, slope, max(upper.rise - lower.rise, 0.0))
 
 
-def corrected(curves: Sequence[Curve], rounds: npt.NDArray[np.int64], factor: Floats) -> Floats:
-    """Returns the base of every curve times its correction, order restored.
+def corrected(
+    curves: Sequence[Curve], rounds: npt.NDArray[np.int64], factor: Floats, settled: int
+) -> Floats:
+    """Returns the base of every curve times its correction, order restored among settled ones.
 
     Args:
         curves: One per tier.
         rounds: Rounds behind every correction, [num_tiers, num_buckets].
         factor: The corrections, [num_tiers, num_buckets].
+        settled: Rounds from which on a correction says something about other sizes.
 
     Returns:
         [num_buckets, num_tiers].
     """
     # The same weights for all tiers, so that restoring the order moves them alike.
-    weights = 1.0 + SEEN_WEIGHT * rounds.sum(axis=0)
-    pairs = zip(curves, factor, strict=True)
-    base = [isotonic(curve.base * own, weights) for curve, own in pairs]
+    weights = 1.0 + SEEN_WEIGHT * np.where(rounds >= settled, rounds, 0).sum(axis=0)
+    is_loose = (rounds > 0) & (rounds < settled)  # stands for its own size and no other
+    base = []
+    for curve, own_factor, loose in zip(curves, factor, is_loose, strict=True):
+        own = curve.base * own_factor
+        ordered = isotonic(own, np.where(loose, NO_WEIGHT, weights))
+        base.append(np.where(loose, own, ordered))
     return np.array(base).T.copy()

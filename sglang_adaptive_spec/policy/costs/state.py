@@ -4,6 +4,7 @@ Everything else in `CostTable` is rebuilt from this record, so two tables with e
 predict the same to the last bit.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -13,6 +14,7 @@ import msgspec
 from sglang_adaptive_spec.tiers import Tier
 
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
+NUM_SMALLER = 4  # a choice: a spell of five stalls outweighs no sixth round
 PER_TIER = (  # fields with one entry a tier
     "seeds",
     "seed_spreads",
@@ -101,10 +103,23 @@ def push(window: list[float], value: float, size: int) -> None:
         del window[0]
 
 
+def location(values: Sequence[float]) -> float:
+    """Returns what values tend to, of which some are far too large and none too small.
+
+    It is their median with `NUM_SMALLER` added below: the smallest of up to six.
+    """
+    return sorted(values)[max(len(values) - 1 - NUM_SMALLER, 0) // 2]
+
+
 def spread(values: Sequence[float]) -> float:
     """Returns a robust standard deviation."""
     middle = median(values)
     return MAD_TO_SIGMA * median(abs(value - middle) for value in values)
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Returns a robust standard error of their location, 0 of a single one."""
+    return spread(values) / math.sqrt(len(values)) if values else 0.0
 
 
 def clamp(value: float, low: float, high: float) -> float:

@@ -4,12 +4,14 @@ For tier t and a batch that pads to bucket k:
 
     round_ms = drift * (correction[t, k] * base[t, k] + slope[t, k] * context_tokens)
 
-base and slope come from the seed (`cost_curves`), the rest from served rounds. correction is the
+base and slope come from the seed (`cost_curves`), the rest from served rounds. correction is a low
 median ratio of the first rounds of a tier at a bucket, then follows: it holds whatever the seed did
-not, such as host work that the GPU does not hide. drift, one factor for all tiers, is the median
-ratio of the last rounds of any settled tier, as far as a neighbour explains it: a little is booked
-on the corrections, and so is what another tier does not show (`cost_visits`). What some tiers
-were seen to do at a bucket says something about the rest (`cost_belief`). ms; no clock.
+not, such as host work that the GPU does not hide. Until it is settled it says nothing about other
+buckets, and few rounds, or such as disagree, move it little (`cost_belief`). drift, one factor for
+all tiers, is the median ratio of the last rounds of any settled tier, as far as a neighbour
+explains it: a little is booked on the corrections, and so is what another tier does not show
+(`cost_visits`). What some tiers were seen to do at a bucket says something about the rest. ms; no
+clock.
 """
 
 import math
@@ -21,7 +23,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from sglang_adaptive_spec.policy.costs.belief import believe, prior
+from sglang_adaptive_spec.policy.costs.belief import (
+    FIRM_ROUNDS,
+    ROUND_SPREAD,
+    SETTLE_ROUNDS,
+    believe,
+    prior,
+)
 from sglang_adaptive_spec.policy.costs.curves import (
     Floats,
     corrected,
@@ -34,9 +42,11 @@ from sglang_adaptive_spec.policy.costs.seeds import covariance_at, out_of_order,
 from sglang_adaptive_spec.policy.costs.state import (
     CostState,
     clamp,
+    location,
     new_state,
     push,
     spread,
+    standard_error,
     state_from_dict,
     state_to_dict,
 )
@@ -62,10 +72,9 @@ MIN_DRIFT_ROUNDS = 8  # ratios before drift leaves 1
 DRIFT_LIMITS = (0.8, 5.0)  # seeding ran alone, so little can be faster; neighbours slow down
 UNSEEDED_DRIFT_LIMITS = (0.2, 5.0)  # the first rounds may have met the neighbour
 SMALL_DRIFT = 1.15  # less either way is 1: clocks and the host's pace, not alike for all rounds
-SETTLE_ROUNDS = 32  # of a tier at a bucket, before it speaks for drift
 LEARNED_AT = frozenset(
-    (1, 2, 3, 4, 8, 16, SETTLE_ROUNDS)
-)  # of them: a rebuild is too long for every round
+    (1, 2, 3, FIRM_ROUNDS, 8, 16, SETTLE_ROUNDS)
+)  # rounds of a tier at a bucket: a rebuild is too long for every one
 # A factor of 2.5: zero steps of a model as small as SmolLM2-135M, seeded at 1.0 ms, take 2.3 ms.
 MAX_CORRECTION_LOG = 0.92
 SLOW_RATE = 1 / 32  # share of a settled residual learned per round
@@ -151,6 +160,11 @@ class CostTable:
             self._state = state = grown
         self._buckets = state.buckets
         self._fit_curves()
+        self._disagreement = np.zeros((len(self.tiers), len(state.buckets)))  # of unsettled rounds
+        if self._has_seeds:
+            for idx, windows in enumerate(state.unsettled_pairs):
+                for bucket, window in windows.items():
+                    self._disagreement[idx, bucket] = standard_error(window)
         self._sorted_ratios = sorted(state.drift_ratios)
         self.drift = self._drift_of_window()
         self._refresh()
@@ -227,16 +241,19 @@ class CostTable:
         """Returns the share of `round_ms` that every one of ``tiers`` may take, as far as known.
 
         That is some standard errors less, and the drift less that the tier itself has not shown
-        yet. The curious believe half of a tier never served: its seed may be another machine's.
+        yet. One that is not settled and looks dearer may be as fast as its seed. The curious
+        believe half of a tier never served: its seed may be another machine's.
         """
         bucket = self._bucket(batch_size)
         less = LEAST_Z * self._belief.spread[:, bucket]
+        rounds = np.array([by_bucket[bucket] for by_bucket in self._state.num_corrected])
+        is_in_doubt = (rounds > 0) & (rounds < SETTLE_ROUNDS)
+        less = np.where(is_in_doubt, np.maximum(less, self._belief.mean[:, bucket]), less)
         if self.drift > 1.0:
             drift_log = math.log(self.drift)
             less += [drift_log - shown_drift(self._state, idx, bucket) for idx in range(len(less))]
         if is_curious:
-            rounds = [by_bucket[bucket] for by_bucket in self._state.num_corrected]
-            less = np.maximum(less, np.where(np.array(rounds) == 0, WRONG_SEED_LOG, 0.0))
+            less = np.maximum(less, np.where(rounds == 0, WRONG_SEED_LOG, 0.0))
         share: Floats = np.exp(-np.maximum(less, 0.0))
         return share if tiers == self.tiers else share[self._selection(tiers)]
 
@@ -364,7 +381,8 @@ class CostTable:
         window = self._state.unsettled_pairs[idx].setdefault(bucket, [])
         window.append(log)
         if len(window) in LEARNED_AT:
-            self._set_correction(idx, bucket, median(window))
+            self._set_correction(idx, bucket, location(window))
+            self._disagreement[idx, bucket] = standard_error(window)
         self._count_unsettled(idx, bucket, len(window))
 
     def _follow_correction(self, idx: int, bucket: int, log: float, is_own: bool) -> None:
@@ -387,7 +405,7 @@ class CostTable:
         window.append(round_time.ms / self.drift)
         if len(window) in LEARNED_AT:
             size = max(round_time.batch_size, self._buckets[bucket])
-            state.learned[idx][bucket] = (size, median(window))
+            state.learned[idx][bucket] = (size, location(window))
             self._fit_curves()
         self._count_unsettled(idx, bucket, len(window))
 
@@ -395,6 +413,7 @@ class CostTable:
         self._state.num_corrected[idx][bucket] = num_rounds
         if num_rounds == SETTLE_ROUNDS:
             del self._state.unsettled_pairs[idx][bucket]
+            self._disagreement[idx, bucket] = 0.0
         if num_rounds in LEARNED_AT:
             self._refresh()
 
@@ -440,6 +459,7 @@ class CostTable:
         for name in kept:
             setattr(fresh, name, getattr(self._state, name))
         self._state = fresh
+        self._disagreement[:] = 0.0
         self.forget_drift()
         self._refresh()
 
@@ -501,8 +521,10 @@ class CostTable:
         """Rebuilds the tables that predictions read."""
         rounds = np.array(self._state.num_corrected)
         self._shown_log = np.array(self._state.correction_log)
-        self._belief = believe(rounds, self._shown_log, self._covariance)
-        self._base = corrected(self._curves, rounds, np.exp(self._belief.mean))  # [K, T]
+        error = np.maximum(ROUND_SPREAD / np.maximum(rounds, 1), self._disagreement)
+        self._belief = believe(rounds, self._shown_log, error, self._covariance)
+        factor = np.exp(self._belief.mean)
+        self._base = corrected(self._curves, rounds, factor, SETTLE_ROUNDS)  # [K, T]
 
     def _selection(self, tiers: tuple[Tier, ...]) -> list[int]:
         selection = self._selections.get(tiers)
