@@ -5,8 +5,9 @@ against the released wheels in the tests, against the installed host at `registe
 `sglang-adaptive-spec check`. Standard library only.
 
 `symbols.py` says how a row is read. The rows follow a server's life: `start.py` until it
-is ready, `rounds.py` from then on, `plain.py` for what zero steps add. What
-attention backends keep stands in `attention.py`.
+is ready, `rounds.py` from then on, `plain.py` for what zero steps add. What attention backends keep
+stands in `attention.py`. FlashInfer's parts stand apart, in `flashinfer.py`: where they differ the
+plugin serves all the same.
 """
 
 from __future__ import annotations
