@@ -6,7 +6,8 @@ against the released wheels in the tests, against the installed host at `registe
 
 `symbols.py` says how a row is read. The rows follow a server's life: `start.py` until it
 is ready, `rounds.py` from then on, `plain.py` for what zero steps add, `requests.py` for what
-requests are owed. What attention backends keep stands in `attention.py`.
+requests are owed. What attention backends keep stands in `attention.py`. FlashInfer's parts stand
+apart, in `flashinfer.py`: where they differ the plugin serves all the same.
 """
 
 from __future__ import annotations

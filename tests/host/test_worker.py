@@ -15,7 +15,9 @@ SKIP = "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND"
 def worker_of(steps: tuple[int, ...]) -> Any:
     """A worker as far as zero-step rounds are made ready."""
     return SimpleNamespace(
-        _target_worker=SimpleNamespace(model_runner=SimpleNamespace(max_running_requests=8)),
+        _target_worker=SimpleNamespace(
+            model_runner=SimpleNamespace(max_running_requests=8, req_to_token_pool=None)
+        ),
         _draft_worker=SimpleNamespace(),
         adaptive_options=SimpleNamespace(
             config=SimpleNamespace(candidate_steps=steps), startup_tier=chain_tier(7)
@@ -30,7 +32,9 @@ def worker_of(steps: tuple[int, ...]) -> Any:
 def prepare(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     from sglang_adaptive_spec.host.serving import worker
 
-    made = SimpleNamespace(schedule=object())
+    made = SimpleNamespace(schedule=object(), prefixes=object())
+    cached = SimpleNamespace(install=lambda *_: None)
+    monkeypatch.setattr(worker, "cached_prefixes", cached)
     monkeypatch.setattr(worker, "plain_round_unsupported_reason", lambda _runner: None)
     monkeypatch.setattr(worker, "PlainRounds", lambda *_: made)
     return worker.AdaptiveEagleWorker.prepare_plain_rounds
@@ -91,7 +95,7 @@ def test_before_a_mixed_batch_rows_are_caught_up_unless_they_are_too_many_to_dra
     asked: list[str] = []
     plain = SimpleNamespace(
         begin_catch_up=lambda _batch, requests: asked.append(f"catch up {len(requests)}"),
-        schedule=SimpleNamespace(settle=lambda: asked.append("settle")),
+        leave_behind=lambda: asked.append("leave behind"),
     )
     monkeypatch.setattr(worker, "row_keys", lambda batch: batch.reqs)
     controller = SimpleNamespace(before_extend=lambda: None, may_draft=lambda _size: may_draft)
@@ -101,4 +105,4 @@ def test_before_a_mixed_batch_rows_are_caught_up_unless_they_are_too_many_to_dra
     worker.AdaptiveEagleWorker._before_extend(
         SimpleNamespace(controller=controller, plain_rounds=plain), mixed
     )
-    assert asked == (["catch up 3"] if may_draft else ["settle"])
+    assert asked == (["catch up 3"] if may_draft else ["leave behind"])
