@@ -43,6 +43,7 @@ from benchmarks.studies import (
     overhead_replayed,
     penalties,
     rows,
+    tails,
     tensor_parallel,
     tree_acceptance,
 )
@@ -206,6 +207,9 @@ CHECKS = {
     ),
     "sampling-h200.json": Check(check_sampling, sampling_tables.figure_table),
     "sampling-of-host-h200.json": Check(check_sampling, sampling_tables.cell_table),
+    **dict.fromkeys(
+        ("tails-cpu.json", "tails-before-cpu.json"), Check(tails.check_tails, tails.figure_table)
+    ),
     "simulator.json": Check(simulator.check_simulator, simulator.figure_table),
     **dict.fromkeys(
         ("tensor-parallel-h200.json", "tensor-parallel-cpu.json"),

@@ -20,8 +20,9 @@ SPELL_ROUNDS = 5  # mean
 LEAST_MEAN, LEAST = {0.02: 0.995, 0.1: 0.99}, {0.02: 0.985, 0.1: 0.97}
 MOST_PROBING = 0.01  # of the time (policy/probing.py: PROBE_SHARE)
 SEEDS = range(1, 9)
-# Where the policy before 4e8326a lost most, with the seeds of its two worst replays.
-WORST = {"phases-10s-16": (1, 2), "mixed-32": (1, 2)}
+# Where a policy lost most that one or two rounds could turn, and its seeds: it kept 0.88 to 0.93
+# (benchmarks/results/current/tails-before-cpu.json).
+WORST = {"phases-10s-16": (5,), "mixed-32": (1, 3)}
 
 
 @cache
@@ -36,8 +37,8 @@ def left(name: str, seed: int, tail: Tail) -> float:
 
 
 @pytest.mark.parametrize("name", WORST)
-def test_spells_of_wrong_times_cost_little_where_they_cost_most(name: str) -> None:
-    tail = Tail(0.1, SPELL_ROUNDS, is_real=False)
+def test_spells_of_stalls_cost_little_where_they_cost_most(name: str) -> None:
+    tail = Tail(0.1, SPELL_ROUNDS)
     for seed in WORST[name]:
         assert left(name, seed, tail) >= LEAST[0.1]
         assert served(name, seed, tail).probing_share <= MOST_PROBING
