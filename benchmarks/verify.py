@@ -48,6 +48,7 @@ from benchmarks.studies import (
     tree_acceptance,
 )
 from benchmarks.studies.defaults import summary as defaults
+from benchmarks.studies.matrix import starts as matrix_starts
 from benchmarks.studies.matrix import tables as matrix_tables
 from benchmarks.studies.matrix import trees as matrix_trees
 from benchmarks.studies.matrix.check import SMALL_BATCH_SIZES, check_matrix
@@ -153,6 +154,7 @@ CHECKS = {
     ),
     "matrix-h200-fa3.json": Check(check_matrix, matrix_tables.figure_table),
     "matrix-h200-flashinfer.json": Check(check_matrix, matrix_tables.figure_table),
+    "matrix-starts-h200-fa3.json": Check(matrix_starts.check_starts, matrix_starts.figure_table),
     "matrix-small-h100-fa3.json": Check(
         functools.partial(check_matrix, batch_sizes=SMALL_BATCH_SIZES, gpu="H100"),
         matrix_tables.figure_table,

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.inject.acceptance import probabilities
 from benchmarks.lab.settings import cells_of
+from benchmarks.stats.differences import Gap
 from benchmarks.stats.tokens import expected_tokens
 from benchmarks.studies.matrix.starts import (
     ACCEPTANCES,
@@ -82,7 +83,18 @@ def test_constant_depths_of_all_runs_count_together() -> None:
 
 @pytest.mark.parametrize("records", [[GOOD], [GOOD, TURNED]])
 def test_fewer_than_three_starts_are_named(records: list[Any]) -> None:
-    assert "starts" in str(check_starts(starts(records))[0])
+    assert f"{len(records)} of 3 starts" in str(check_starts(starts(records))[-1])
+
+
+def test_a_start_that_was_cut_off_is_shown_and_named() -> None:
+    short = [
+        each for each in THIRD["windows"] if (each["arm"], each["batch_size"]) != ("goodput", 96)
+    ]
+    result = starts([GOOD, TURNED, {**THIRD, "windows": short}])
+    problems = check_starts(result)
+    assert all(isinstance(problem, Gap) for problem in problems)
+    assert any("start-3" in problem for problem in problems)
+    assert "served every cell: start-1, start-2" in figure_table(result)
 
 
 def test_a_lost_depth_is_named() -> None:

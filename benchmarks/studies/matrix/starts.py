@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lab.run_files import publish, read_runs
-from benchmarks.stats.differences import Gap, at_least
-from benchmarks.stats.figures import HEADER, Figure, geometric_mean, worst
+from benchmarks.lab.settings import cells_of
+from benchmarks.stats.differences import Gap, gaps, keys
+from benchmarks.stats.figures import HEADER, Figure, Ratio, geometric_mean, worst
 from benchmarks.stats.provenance import in_order
 from benchmarks.stats.tables import table
-from benchmarks.stats.windows import STATIC, fair_best_static
+from benchmarks.stats.windows import STATIC, best_static, halves
 from benchmarks.studies.matrix.check import check_cells
 from benchmarks.studies.matrix.summary import merged
 from benchmarks.studies.matrix.tables import name_of, ratio_of
@@ -54,27 +55,44 @@ def starts(records: Sequence[Raw]) -> dict[str, Any]:
 def names_of_starts(result: Raw) -> list[str]:
     """Returns the arms that are starts, in their order."""
     arms = {arm for cell in result["cells"] for arm in cell["windows"]}
-    return sorted(arm for arm in arms if arm.startswith(START))
+    numbers = sorted(int(arm.removeprefix(START)) for arm in arms if arm.startswith(START))
+    return [f"{START}{number}" for number in numbers]
 
 
 def figures(result: Raw) -> list[Figure]:
     """Returns the worst cell and the mean of every start."""
     made = []
     for start in names_of_starts(result):
-        cells = cells_of_start(result, start)
+        cells = list(cells_of_start(result, start).values())
         mean = geometric_mean([each.ratio for each in cells])
         made += [worst(cells), Figure(f"{start}: geometric mean", mean, OVER_BEST_STATIC)]
     return made
 
 
-def cells_of_start(result: Raw, start: str) -> list[Figure]:
-    """Returns every cell of a start over the best static arm."""
-    made = []
+def cells_of_start(result: Raw, start: str) -> dict[str, Figure]:
+    """Returns every cell that a start served over the best static arm, by its name."""
+    made = {}
     for cell in result["cells"]:
-        best, even = fair_best_static(cell)
-        claim = f"{start}, {name_of(cell)} / {best}"
-        made.append(Figure(claim, ratio_of(even, start, best), OVER_BEST_STATIC))
+        if start in cell["windows"]:
+            best, ratio = over_best_static(cell, start)
+            claim = f"{start}, {name_of(cell)} / {best}"
+            made[name_of(cell)] = Figure(claim, ratio, OVER_BEST_STATIC)
     return made
+
+
+def over_best_static(cell: Raw, start: str) -> tuple[str, Ratio]:
+    """Returns the best constant depth, and a start over it.
+
+    A depth chosen by half of the windows is compared on the other half, and the other way round, so
+    that none is flattered by the windows that chose it. Where both halves choose the same one, that
+    is the comparison on all windows.
+    """
+    odd, even = halves(cell)
+    first, second = best_static(odd), best_static(even)
+    if first == second:
+        return first, ratio_of(cell, start, first)
+    ratios = [ratio_of(even, start, first), ratio_of(odd, start, second)]
+    return f"{first} or {second}", geometric_mean(ratios)
 
 
 def cell_table(result: Raw) -> str:
@@ -82,13 +100,16 @@ def cell_table(result: Raw) -> str:
     names = names_of_starts(result)
     columns = [cells_of_start(result, start) for start in names]
     rows = []
-    for cell, *of_starts in zip(result["cells"], *columns, strict=True):
-        shown = [_shown(figure) for figure in of_starts]
-        rows.append((name_of(cell), fair_best_static(cell)[0], *shown))
+    for cell in result["cells"]:
+        shown = [_shown(figures.get(name_of(cell))) for figures in columns]
+        best = over_best_static(cell, next(iter(cell["windows"])))[0]
+        rows.append((name_of(cell), best, *shown))
     return table(("cell", "best static", *names), rows)
 
 
-def _shown(figure: Figure) -> str:
+def _shown(figure: Figure | None) -> str:
+    if figure is None:
+        return "-"
     low, high = figure.ratio.interval
     return f"{figure.ratio.value:.3f} ({low:.3f} to {high:.3f}) {figure.verdict}"
 
@@ -96,18 +117,34 @@ def _shown(figure: Figure) -> str:
 def figure_table(result: Raw) -> str:
     """Returns every target with its verdict, and the cells."""
     rows = [figure.row() for figure in figures(result)]
-    return "\n".join((table(HEADER, rows), cell_table(result)))
+    whole = ", ".join(start for start in names_of_starts(result) if is_whole(result, start))
+    return "\n".join((table(HEADER, rows), cell_table(result), f"served every cell: {whole}"))
 
 
 def check_starts(result: Raw) -> list[str]:
     """Returns what is wrong with the shape or the figures of the result."""
-    names = names_of_starts(result) if "cells" in result else []
-    problems: list[str] = []
-    if len(names) < NUM_STARTS:
-        problems.append(Gap(f"{len(names)} of {NUM_STARTS} starts"))
-    there = {arm: None for cell in result.get("cells", []) for arm in cell["windows"]}
-    problems += at_least("arms", there, set(STATIC))
-    return problems + check_cells(result, BATCH_SIZES, ACCEPTANCES, (*STATIC, *names))
+    problems = keys("file", result, {"provenance", "cells", "servers"})
+    if problems:
+        return problems
+    cells = result["cells"]
+    there = {name_of(cell): cell for cell in cells}
+    wanted = {f"{size} {name}" for size, name in cells_of(BATCH_SIZES, ACCEPTANCES)}
+    problems += gaps("cells", there, wanted)
+    for where, cell in there.items():
+        problems += gaps(where, cell["windows"], {*STATIC, *names_of_starts(result)})
+        alone = {**result, "cells": [cell]}
+        problems += check_cells(
+            alone, [cell["batch_size"]], [cell["acceptance"]], list(cell["windows"])
+        )
+    whole = [start for start in names_of_starts(result) if is_whole(result, start)]
+    if len(whole) < NUM_STARTS:
+        problems.append(Gap(f"{len(whole)} of {NUM_STARTS} starts have every cell"))
+    return problems
+
+
+def is_whole(result: Raw, start: str) -> bool:
+    """Returns whether a start served every cell; a time limit may have cut it off."""
+    return all(start in cell["windows"] for cell in result["cells"])
 
 
 def main() -> int:
