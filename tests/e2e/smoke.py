@@ -18,7 +18,6 @@ SMOKE: Mapping[str, tuple[str, ...]] = {
     "test_kv_accounting": ("0.5.21-page-16-overlap",),
     "test_sampling": (PINNED,),
     "test_constrained": (PINNED,),
-    "test_beside_text": ("0.5.21-eagle-more-overlap",),
     "test_zero_steps": ("0.5.21-eagle3-visit-overlap", "0.5.21-eagle3-stale_backlog_row-overlap"),
     "test_mutants": ("0.5.21-eagle-shifted_kv_slot-overlap",),
     "test_entry_points": ("0.5.21-eagle-serve-overlap",),
