@@ -3,6 +3,7 @@
 A batch with such a request runs single decodes at zero steps, and any drafting tier.
 """
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.e2e.traffic import PROMPTS, Answers, check_identical, check_idle_and_
 LENGTHS = (1, 2, 5, 33, 48, 96)  # by prompt: some end inside a round
 NUM_BATCHES = 4  # the walk stays at zero steps for 7 rounds at a time
 STOP = {"stop_token_ids": list(range(258, 512, 9)), "ignore_eos": False}
+HOST_WITHOUT_LAST = "0.5.23"  # its endpoint takes true and false alone
 # Rounding: verify has other shapes than plain decoding. Up to 4e-5 was seen of values with a
 # standard deviation of 1; the state of another position is off by about 1.
 MAX_DIFFERENCE = 1e-3
@@ -42,6 +44,8 @@ def states_of(server: Server) -> dict[str, Any]:
         "beside": [number % 2 == 0 for number in range(len(PROMPTS))],
     }
     collected = {}
+    if server.launch.host == HOST_WITHOUT_LAST:
+        del sampling["last"]
     for case in sampling:
         body = {
             "text": list(PROMPTS),
@@ -67,17 +71,20 @@ def rows(states: list[list[float]]) -> torch.Tensor:
 def test_one_state_a_token_as_without_speculation(fleet: Fleet, launch: Launch) -> None:
     got, reference = fleet.compare(launch, states_of)
     check_identical(ids_of(got), ids_of(reference))
-    num_compared = 0
+    num_compared: Counter[str] = Counter()
     for name, ours in got.items():
         theirs = reference[name]
+        if ours["states"] is None:
+            continue
+        num_compared[name.split()[0]] += 1
         if name.startswith("last"):
-            num_compared += 1
             check_close(torch.tensor(ours["states"]), torch.tensor(theirs["states"]), name)
-        elif ours["states"] is not None:
-            num_compared += 1
-            assert len(ours["states"]) == len(ours["ids"]), name
-            check_close(rows(ours["states"]), rows(theirs["states"]), name)
-    assert num_compared == 3 * len(PROMPTS) + len(PROMPTS) // 2
+            continue
+        assert len(ours["states"]) == len(ours["ids"]), name
+        check_close(rows(ours["states"]), rows(theirs["states"]), name)
+    expected = {"whole": len(PROMPTS), "stopped": len(PROMPTS), "beside": len(PROMPTS) // 2}
+    has_last = launch.host != HOST_WITHOUT_LAST
+    assert num_compared == expected | ({"last": len(PROMPTS)} if has_last else {})
     assert any(1 < len(each["ids"]) < 96 for name, each in got.items() if "stopped" in name)
 
 

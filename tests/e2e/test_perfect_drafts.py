@@ -28,19 +28,17 @@ pytestmark = [
 ]
 
 
-def cycle_from_eos(server: Server) -> list[int]:
+def cycle_to_eos(server: Server) -> list[int]:
     """Returns the cycle, EOS last."""
-    sampling = greedy(2 * VOCAB - 32)
-    ids: list[int] = server.post("/generate", {"input_ids": PROMPT, "sampling_params": sampling})[
-        "output_ids"
-    ]
-    start = ids.index(EOS) + 1
-    return (ids[start:] + ids[:start])[:VOCAB] if start > VOCAB else ids[start : start + VOCAB]
+    body = {"input_ids": PROMPT, "sampling_params": greedy(VOCAB)}
+    ids: list[int] = server.post("/generate", body)["output_ids"]
+    behind = ids.index(EOS) + 1
+    return ids[behind:] + ids[:behind]
 
 
 def ends(server: Server) -> Answers:
     """Asks for answers that end after 1 to 17 tokens, for each reason that there is."""
-    cycle = cycle_from_eos(server)
+    cycle = cycle_to_eos(server)
     middle = VOCAB // 2
     collected: Answers = {"cycle": cycle}
     for distance in DISTANCES:
