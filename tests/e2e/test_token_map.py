@@ -9,6 +9,7 @@ from tests.e2e.launches import HOT_TOKENS, WITH_SETTINGS
 from tests.e2e.server import Launch
 from tests.e2e.traffic import check_identical, check_idle_and_whole
 
+NUM_BATCHES = 4  # the walk drafts in one round of ten
 MIN_ACCEPTED = 0.2  # drafts a round of a request, at drafting tiers
 
 pytestmark = [
@@ -35,7 +36,8 @@ def test_drafts_are_accepted(fleet: Fleet, launch: Launch) -> None:
     server = fleet.use(launch)
     check_idle_and_whole(server)
     before = server.internal_state()["adaptive_spec"]
-    long_answers(server)
+    for _ in range(NUM_BATCHES):
+        long_answers(server)
     check_idle_and_whole(server)
     state = server.internal_state()
     after = state["adaptive_spec"]
