@@ -1,6 +1,6 @@
 """Tiny seeded models for end-to-end tests: a Llama target, an EAGLE and an EAGLE-3 draft.
 
-    python tools/tiny_models.py DEST        writes DEST/{target,eagle,eagle3,...}, about 5 MB
+    python tools/tiny_models.py DEST        writes DEST/{target,eagle,eagle3,...}, about 6 MB
 
 The idea: the target mostly continues a fixed cycle of tokens (its head points from the embedding
 of a token to the token's successor), and attention to the context pushes it off the cycle now and

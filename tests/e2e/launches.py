@@ -135,6 +135,7 @@ def perfect_drafts(host: str, overlap: bool) -> Launch:
     return replace(launch, args=(*launch.args, *draft("perfect-eagle")))  # the later one counts
 
 
+# Shared by tests of a setting each: a server that several modules ask starts once.
 WITH_SETTINGS = [
     many_settings("0.5.21", overlap=True, has_token_map=False),
     many_settings("0.5.23", overlap=False, has_token_map=True),
