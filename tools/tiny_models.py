@@ -1,11 +1,14 @@
 """Tiny seeded models for end-to-end tests: a Llama target, an EAGLE and an EAGLE-3 draft.
 
-    python tools/tiny_models.py DEST        writes DEST/{target,eagle,eagle3,thinking}, about 3 MB
+    python tools/tiny_models.py DEST        writes DEST/{target,eagle,eagle3,...}, about 6 MB
 
 The idea: the target mostly continues a fixed cycle of tokens (its head points from the embedding
 of a token to the token's successor), and attention to the context pushes it off the cycle now and
 then. Both drafts know the cycle and nothing of the context. So greedy text does not repeat
 itself, depends on every KV slot, and drafts are right often, but not always and not regularly.
+
+Beside them: `target-2`, other weights in the target's shapes; `hot-tokens.pt`, a token map for the
+EAGLE draft; and `perfect-target` with `perfect-eagle`, where every draft holds.
 """
 
 from __future__ import annotations
@@ -30,7 +33,10 @@ THINK_END = 420  # what the target says now and then
 # The EAGLE-3 draft knows only these many tokens; the cycle runs through them.
 DRAFT_VOCAB = 384
 
-TARGET_SEED, EAGLE_SEED, EAGLE3_SEED = 7, 11, 13
+NAMES = ("target", "eagle", "eagle3", "thinking", "target-2", "perfect-target", "perfect-eagle")
+NUM_HOT = 320  # tokens that the token map leaves the EAGLE draft
+
+TARGET_SEED, EAGLE_SEED, EAGLE3_SEED, SECOND_SEED, PERFECT_SEED = 7, 11, 13, 17, 19
 # Found by trial: greedy text stays varied and about 0.6 of it follows the cycle, as
 # tests/cpu_host/test_served.py holds them to with the real server.
 TARGET_QK_STD, TARGET_VO_STD, TARGET_MLP_STD = 0.3, 0.12, 0.05
@@ -41,23 +47,54 @@ Weights = dict[str, Tensor]
 
 
 def make_tiny_models(dest: str | Path) -> dict[str, Path]:
-    """Writes the three models under dest and returns their folders by name."""
-    generator = torch.Generator().manual_seed(TARGET_SEED)
+    """Writes the models under dest and returns their folders by name."""
+    dest = Path(dest)
+    embedding, head, cycle = write_target(dest / "target", TARGET_SEED)
+    eagle = _eagle(embedding, torch.Generator().manual_seed(EAGLE_SEED))
+    write_eagle(dest / "eagle", eagle)
+    write_eagle3(dest / "eagle3", head, cycle)
+    before = [f"<x{number}>" for number in range(EOS + 1, THINK_END)]
+    write_tokenizer(dest / "thinking", [*before, "</think>"])  # for reasoning, without a model
+    write_target(dest / "target-2", SECOND_SEED)
+    torch.save(cycle[:NUM_HOT].tolist(), dest / "hot-tokens.pt")
+    write_perfect_pair(dest / "perfect-target", dest / "perfect-eagle")
+    return {name: dest / name for name in NAMES}
+
+
+def write_target(folder: Path, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Writes a target and returns its embedding, its head and its cycle."""
+    generator = torch.Generator().manual_seed(seed)
     embedding = torch.randn(VOCAB, HIDDEN, generator=generator)
     cycle = random_cycle(generator)
     head = random_head(embedding, cycle, generator)
-    folders = {name: Path(dest) / name for name in ("target", "eagle")}
-    write_model(folders["target"], base_config(), _target(embedding, head, generator))
-    write_model(
-        folders["eagle"],
-        base_config(architectures=["LlamaForCausalLMEagle"], num_hidden_layers=1),
-        _eagle(embedding, torch.Generator().manual_seed(EAGLE_SEED)),
-    )
-    folders["eagle3"] = write_eagle3(Path(dest) / "eagle3", head, cycle)
-    folders["thinking"] = Path(dest) / "thinking"  # a tokenizer alone, for reasoning
-    before = [f"<x{number}>" for number in range(EOS + 1, THINK_END)]
-    write_tokenizer(folders["thinking"], [*before, "</think>"])
-    return folders
+    write_model(folder, base_config(), _target(embedding, head, generator))
+    return embedding, head, cycle
+
+
+def write_eagle(folder: Path, weights: Weights) -> None:
+    """Writes an EAGLE draft."""
+    config = base_config(architectures=["LlamaForCausalLMEagle"], num_hidden_layers=1)
+    write_model(folder, config, weights)
+
+
+def write_perfect_pair(target_folder: Path, eagle_folder: Path) -> None:
+    """Writes a target that never leaves its cycle, and an EAGLE draft that knows it.
+
+    The layers of both add nothing, so each token follows from the one before. EOS is on the cycle.
+    """
+    generator = torch.Generator().manual_seed(PERFECT_SEED)
+    embedding = torch.randn(VOCAB, HIDDEN, generator=generator)
+    cycle = torch.randperm(VOCAB, generator=generator)
+    head = torch.empty_like(embedding)
+    head[cycle.roll(-1)] = embedding[cycle]
+    target, eagle = _target(embedding, head, generator), _eagle(embedding, generator)
+    eagle["fc.weight"] = torch.cat([torch.eye(HIDDEN), torch.zeros(HIDDEN, HIDDEN)], dim=1)
+    for weights in (target, eagle):
+        for name in weights:
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                weights[name] = torch.zeros_like(weights[name])
+    write_model(target_folder, base_config(), target)
+    write_eagle(eagle_folder, eagle)
 
 
 def write_eagle3(folder: Path, head: Tensor, cycle: Tensor, **changes: Any) -> Path:

@@ -15,6 +15,7 @@ from tools import tiny_families, tiny_models, tiny_mtp, tiny_targets, tiny_visio
 CONFIGS = Path(__file__).parent / "configs"
 TIERS = CONFIGS / "tiers.json"
 ONE_TREE = CONFIGS / "one_tree.json"
+RUNS = CONFIGS / "runs.json"
 TREES = CONFIGS / "trees.json"  # chains and trees in one ladder
 NUM_STEPS = (0, 1, 3, 5)  # what TIERS may choose
 ALGORITHM = ("--speculative-algorithm", "ADAPTIVE_EAGLE")
@@ -28,6 +29,15 @@ TINY_SERVED = ("--context-length", str(CONTEXT_LENGTH), "--max-total-tokens", "8
 TINY = ("--model-path", str(MODELS / "target"), *TINY_SERVED)
 # DeepSeek-V3's shape: latent attention, experts, and a draft inside the target.
 TINY_MTP = ("--model-path", str(MODELS / "mtp"), *TINY_SERVED)
+HOT_TOKENS = MODELS / "hot-tokens.pt"
+CHUNK_TOKENS = 64
+MANY_SETTINGS = (
+    *TINY,
+    *("--chunked-prefill-size", str(CHUNK_TOKENS)),
+    *("--enable-return-hidden-states", "--enable-priority-scheduling"),
+)
+# Every token follows from the one before, and the draft knows how.
+PERFECT = ("--model-path", str(MODELS / "perfect-target"), *TINY_SERVED)
 PAIR = (
     *("--model-path", str(CACHE / PAIR_FOLDER), "--context-length", "2048"),
     *("--max-total-tokens", "8192", *SERVED),
@@ -102,3 +112,31 @@ def forced_mtp(host: str, overlap: bool) -> Launch:
     launch = forced("eagle", host=host, overlap=overlap, config=TREES)
     arguments = (*ALGORITHM, "--speculative-adaptive-config", str(TREES))
     return replace(launch, name="mtp-forced-trees", target=TINY_MTP, args=arguments)
+
+
+def in_runs(base: str, name: str, target: tuple[str, ...], host: str, overlap: bool) -> Launch:
+    """The same, in runs of up to 8 decodes at zero steps (plugins/e2e_plugins/runs.py)."""
+    launch = forced(base, host=host, overlap=overlap, config=RUNS)
+    return replace(launch, name=name, target=target, plugins=(OURS, "runs"))
+
+
+def many_settings(host: str, overlap: bool, has_token_map: bool) -> Launch:
+    """EAGLE in runs, with settings that few tests ask for, on one server to save starts."""
+    launch = in_runs("eagle", "eagle-settings", MANY_SETTINGS, host, overlap)
+    if not has_token_map:
+        return launch
+    token_map = ("--speculative-token-map", str(HOT_TOKENS))
+    return replace(launch, name="eagle-token-map", args=(*launch.args, *token_map))
+
+
+def perfect_drafts(host: str, overlap: bool) -> Launch:
+    """EAGLE in runs, with a draft that is always right."""
+    launch = in_runs("eagle", "eagle-perfect", PERFECT, host, overlap)
+    return replace(launch, args=(*launch.args, *draft("perfect-eagle")))  # the later one counts
+
+
+# Shared by tests of a setting each: a server that several modules ask starts once.
+WITH_SETTINGS = [
+    many_settings("0.5.21", overlap=True, has_token_map=False),
+    many_settings("0.5.23", overlap=False, has_token_map=True),
+]
