@@ -83,11 +83,12 @@ CHANGES: dict[str, tuple[str, Edit, str, str]] = {
         "owner",
     ),
     "class called got a required field": (
-        "sglang.srt.speculative.eagle_info",
+        "sglang.srt.layers.logits_processor",
         replaced(
-            "    retrieve_index: torch.Tensor\n", "    owner: str\n    retrieve_index: list\n"
+            "    next_token_logits: Optional[torch.Tensor]\n",
+            "    owner: str\n    next_token_logits: list\n",
         ),
-        "sglang.srt.speculative.eagle_info.EagleVerifyInput",
+        "sglang.srt.layers.logits_processor.LogitsProcessorOutput",
         "owner",
     ),
     "class called lost a field": (
