@@ -26,7 +26,7 @@ REQUESTS: tuple[Symbol, ...] = (
     ),
     *of(
         "sglang.srt.session.streaming_session:StreamingSession",
-        (HOOK, "try_cache_finished_req", "keep KV that was written alone", "self, req"),
+        (HOOK, "try_cache_finished_req", "keep only KV that was written", "self, req"),
         (READ, "slots", "find the session's KV"),
     ),
     *of(
@@ -35,7 +35,7 @@ REQUESTS: tuple[Symbol, ...] = (
     ),
     *of(
         "sglang.srt.managers.schedule_batch:ReqKvInfo",
-        (WRITE, "kv_committed_len", "know the context; keep KV that was written alone"),
+        (WRITE, "kv_committed_len", "know the context; keep only KV that was written"),
         (READ, "cache_protected_len", "never fall behind what the cache holds"),
     ),
     # -- what plain decoding does to every token (exact.py) --

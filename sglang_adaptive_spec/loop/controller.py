@@ -219,17 +219,12 @@ class AdaptiveController:
 
     def _choose(self, batch: DecodeBatch) -> tuple[Tier, bool, Decision | None]:
         """Returns the tier, whether it is a look at one, and the policy's newest decision."""
-        choice = self._wanted(batch)
-        if batch.is_near_end:  # no draft may stand past the end of the context
-            return self.policy.ladder.of(batch.size)[0], False, None
-        return choice
-
-    def _wanted(self, batch: DecodeBatch) -> tuple[Tier, bool, Decision | None]:
-        """Returns what an operator or the policy wants."""
         policy = self.policy
         if batch.exact is not None:
             self.counters.num_exact_rounds[batch.exact] += 1
             return PLAIN_TIER, False, None
+        if batch.is_near_end:  # no draft may stand past the end of the context
+            return policy.ladder.of(batch.size)[0], False, None
         if self.pinned is not None:
             return nearest(self.pinned, policy.ladder.of(batch.size)), False, None
         try:
@@ -245,8 +240,8 @@ class AdaptiveController:
             reason = "policy" if bound(self.newest.size) == bound(batch.size) else "batch_size"
             if self.pinned is not None:
                 reason = "pin"
-            if batch.exact is not None:
-                reason = "exact"
+            if batch.exact is not None or batch.is_near_end:
+                reason = "exact" if batch.exact is not None else "context_end"
             self.counters.num_switches[reason] += 1
             logger.debug("tier %s -> %s (%s)", self.decode_tier, tier, reason)
         self.decode_tier = tier

@@ -15,8 +15,10 @@ class RoundCounters:
         # histogram[tier][n]: request-rounds in which exactly n drafts were accepted
         self.histogram: dict[Tier, list[int]] = {}
         self.num_runs: dict[int, int] = defaultdict(int)  # zero-step rounds by their decodes
-        self.num_switches = {"policy": 0, "batch_size": 0, "pin": 0, "exact": 0}
-        self.num_exact_rounds: dict[str, int] = defaultdict(int)  # by reason: zero steps for text
+        self.num_switches = dict.fromkeys(
+            ("policy", "batch_size", "pin", "exact", "context_end"), 0
+        )
+        self.num_exact_rounds: dict[str, int] = defaultdict(int)  # held at zero steps, by reason
         self.num_prefill_activations = 0
         self.num_pins = 0  # commands that pinned a tier or let it go
         self.num_policy_errors = 0

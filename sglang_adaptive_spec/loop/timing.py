@@ -93,7 +93,7 @@ class EventClock:
 class Sampling:
     """Says which rounds are timed: all of a tier new to a batch size, later one in some.
 
-    None is while the process warms up. The first rounds of a tier that has settled after another
+    None are timed during warm-up. The first rounds of a tier that has settled after another
     one are timed, too: they tell own from drift.
     """
 

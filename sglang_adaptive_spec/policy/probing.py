@@ -44,6 +44,8 @@ MOST_BEYOND = 1.0
 RICH_MS = CREDIT_LIMIT_MS / 4  # left over: what 7.5 s earn
 # Rounds until a probe's results must have come: one for the overlap schedule, one for a prefill.
 PATIENCE_ROUNDS = 2
+# Rounds in which a probe's time may still come: ranks share theirs every 32 (loop/sharing.py).
+LATE_ROUNDS = 64
 
 
 @dataclass(slots=True)
@@ -53,7 +55,8 @@ class Probe:
     tier: Tier
     rounds_left: int  # still to be asked for
     results_left: int  # still to come
-    round_ms: float
+    round_ms: float  # as paid for
+    known_ms: float  # as the costs have it
     num_asked: int = 0
     patience: int = PATIENCE_ROUNDS  # rounds to wait for results after the last one asked for
     is_look: bool = False  # at its round time: the results are times
@@ -79,6 +82,7 @@ class Prober:
         self.probe: Probe | None = None
         self._dearer: dict[Tier, float] = {}  # share by which rounds of its last probe were
         self._untimed: Probe | None = None  # the last one, over before any of its times came
+        self._untimed_left = 0  # rounds in which they may
         self.num_probes = 0
         self.num_paid = 0
         self.num_looks = 0
@@ -110,6 +114,7 @@ class Prober:
         """Returns the tier of the round that is about to launch, and books its time."""
         self._wait -= 1
         self._look_wait -= 1
+        self._untimed_left -= 1
         probe = self.probe
         if probe is None or probe.rounds_left <= 0:
             if probe is not None:
@@ -131,7 +136,7 @@ class Prober:
             round_ms: Expected period of a round of ``tier``.
             num_extra: Rounds that pass before the first result of ``tier``.
         """
-        round_ms *= 1 + self._dearer.get(tier, 0.0)
+        known_ms, round_ms = round_ms, round_ms * (1 + self._dearer.get(tier, 0.0))
         affordable = int(min(self._credit_ms, CREDIT_LIMIT_MS) / round_ms) - num_extra
         if self._credit_ms >= CREDIT_LIMIT_MS:  # it gets no fuller: a dear probe is short, or owed
             num_rounds = min(num_rounds, max(affordable, MIN_PROBE_ROUNDS))
@@ -139,7 +144,7 @@ class Prober:
             return
         self._credit_ms -= (num_rounds + num_extra) * round_ms
         self.num_probes += 1
-        self.probe = Probe(tier, num_rounds + num_extra, num_rounds, round_ms)
+        self.probe = Probe(tier, num_rounds + num_extra, num_rounds, round_ms, known_ms)
 
     def look(self, tier: Tier, round_ms: float, num_extra: int = 0) -> None:
         """Starts a look at a tier's round time; the arguments are those of `start`."""
@@ -148,7 +153,7 @@ class Prober:
             return
         self._credit_ms -= num_rounds * round_ms
         self.num_looks += 1
-        self.probe = Probe(tier, num_rounds, LOOK_RESULTS, round_ms, is_look=True)
+        self.probe = Probe(tier, num_rounds, LOOK_RESULTS, round_ms, round_ms, is_look=True)
 
     def saw(self, tier: Tier) -> None:
         """Counts a result towards the probe under way."""
@@ -157,11 +162,12 @@ class Prober:
 
     def saw_time(self, tier: Tier, ms: float) -> None:
         """Books what a round of the probe took; to a look that is a result."""
-        probe = self.probe or self._untimed
+        late = self._untimed if self._untimed_left > 0 else None
+        probe = self.probe or late
         if probe is None or tier != probe.tier:
             return
         beyond_ms = min(ms / probe.round_ms - 1, MOST_BEYOND) * probe.round_ms
-        if probe is self._untimed:  # over by its results, which come before the last time
+        if probe is late:  # over by its results, which come before the last time
             self._book(probe, beyond_ms)
             self._untimed = None
             return
@@ -184,6 +190,7 @@ class Prober:
         if probe.num_timed:
             self._book(probe, probe.beyond_ms / probe.num_timed)
         self.probe, self._untimed = None, None if probe.num_timed else probe
+        self._untimed_left = LATE_ROUNDS
         if probe.is_look:
             self._lost_ms += lost_share * probe.round_ms * probe.num_asked
             has_told = probe.results_left <= 0  # else it was cut short: not again at once
@@ -229,7 +236,7 @@ class Prober:
         """Books what each round of a probe took beyond what it was expected to."""
         self._credit_ms -= beyond_ms * probe.num_asked
         self._probing_ms += beyond_ms * probe.num_asked
-        self._dearer[probe.tier] = max(beyond_ms / probe.round_ms, 0.0)
+        self._dearer[probe.tier] = max((probe.round_ms + beyond_ms) / probe.known_ms - 1, 0.0)
 
     def _earn(self, round_ms: float) -> None:
         self._total_ms += round_ms

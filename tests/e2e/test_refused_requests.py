@@ -49,7 +49,7 @@ def test_a_rule_for_every_token_is_refused_where_batches_may_lack_zero_steps(
 ) -> None:
     code, sentence = refusal(server, under_a_rule(stream))
     assert code == 400
-    assert "zero steps (0) are not in every batch-size slot" in sentence
+    assert "zero steps (0) are not served in every batch-size slot" in sentence
     assert server.log_text().count("ADAPTIVE_EAGLE refuses requests with custom logit") == 1
 
 

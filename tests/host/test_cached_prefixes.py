@@ -16,12 +16,12 @@ def module(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[An
     return cached_prefixes
 
 
-def request(row: int, num_tokens: int) -> Any:
-    """One that ends, with five tokens in the cache already."""
+def request(row: int, num_tokens: int, is_finished: bool = True) -> Any:
+    """One that leaves its row, with five tokens in the cache already."""
     from sglang.srt.managers.schedule_batch import ReqKvInfo
 
     kv = ReqKvInfo(req_pool_idx=row, kv_committed_len=num_tokens, cache_protected_len=5)
-    return SimpleNamespace(kv=kv, output_ids=[0] * 20)
+    return SimpleNamespace(kv=kv, output_ids=[0] * 20, finished=lambda: is_finished)
 
 
 def test_the_row_of_a_request_is_that_of_its_batch(module: Any) -> None:
@@ -45,6 +45,16 @@ def test_what_the_draft_lacks_is_no_longer_the_cache_s(module: Any) -> None:
     assert owned.__wrapped__  # hooked in the host
     assert [module._owned(50, request(row, 50)) for row in (1, 2)] == [30, 50]
     assert module._owned(20, request(1, 20)) == 20
+
+
+def test_a_retracted_request_takes_nothing_from_the_allowance(module: Any) -> None:
+    from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
+
+    prefixes = DraftPrefixes(most_allowed=25)
+    module.cached_prefixes.install(prefixes, SimpleNamespace(req_generation=torch.tensor([0] * 4)))
+    prefixes.fall_behind((1, 2), (30, 30))
+    assert module._owned(50, request(1, 50, is_finished=False)) == 50
+    assert module._owned(50, request(2, 50)) == 30
 
 
 def test_a_process_without_zero_step_rounds_of_ours_answers_as_the_host(module: Any) -> None:

@@ -87,7 +87,10 @@ def test_flags_of_two_requests_are_not_taken_for_one(exact: Any) -> None:
 
 @pytest.mark.parametrize(
     ("ladder", "has_plain_rounds", "words"),
-    [(NOT_EVERYWHERE, True, "not in every batch-size slot"), (EVERYWHERE, False, "own zero-step")],
+    [
+        (NOT_EVERYWHERE, True, "not served in every batch-size slot"),
+        (EVERYWHERE, False, "own zero-step"),
+    ],
 )
 def test_what_no_round_serves_exactly_is_refused_with_a_sentence(
     exact: Any, ladder: Ladder, has_plain_rounds: bool, words: str

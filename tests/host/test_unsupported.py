@@ -39,8 +39,8 @@ SETTINGS = {
     "enable_pdmux": (False, True, "PD multiplexing"),
     "enable_hisparse": (False, True, "HiSparse"),
     "elastic_ep_backend": (None, "mooncake", "elastic expert parallelism"),
-    "enable_lora": (False, True, "LoRA keeps CUDA-graph metadata of the graphs captured last"),
-    "lora_paths": (None, ["a=b"], "LoRA keeps CUDA-graph metadata of the graphs captured last"),
+    "enable_lora": (False, True, "LoRA keeps CUDA-graph metadata of the newest graphs only"),
+    "lora_paths": (None, ["a=b"], "LoRA keeps CUDA-graph metadata of the newest graphs only"),
     "enable_deterministic_inference": (False, True, "deterministic"),
     "enable_two_batch_overlap": (False, True, "two-batch"),
 }

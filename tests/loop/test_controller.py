@@ -46,7 +46,13 @@ def test_only_changes_of_the_decode_tier_count_as_switches_and_carry_their_reaso
     decode(controller)  # same tier after a prefill
     decode(controller)  # same slot, other tier
     decode(controller, "abcdefgh")  # other slot, other tier
-    assert controller.counters.num_switches == {"policy": 1, "batch_size": 1, "pin": 0, "exact": 0}
+    assert controller.counters.num_switches == {
+        "policy": 1,
+        "batch_size": 1,
+        "pin": 0,
+        "exact": 0,
+        "context_end": 0,
+    }
 
 
 # -- zero steps for the text --

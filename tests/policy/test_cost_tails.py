@@ -53,6 +53,16 @@ def test_one_outlier_never_makes_a_tier_look_dearer_by_three_percent(
             tell(one, FIVE, 16, 1.0)
 
 
+@pytest.mark.parametrize("num_rounds", range(1, FIRM_ROUNDS))
+@pytest.mark.parametrize("num_tiers", range(1, len(TIERS) + 1))
+def test_a_spell_that_meets_several_tiers_does_not_either(num_tiers: int, num_rounds: int) -> None:
+    table = noisy(0.05)
+    for tier in TIERS[-num_tiers:]:
+        tell(table, tier, 16, *[1.8] * num_rounds)
+    for tier in TIERS:
+        assert dearer(table, tier, 16) <= MOST_DEARER, tier
+
+
 @settings(deadline=None)
 @given(factors, st.integers(0, 40))
 def test_an_outlier_among_rounds_of_another_tier_does_not_either(

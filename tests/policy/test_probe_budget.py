@@ -2,7 +2,12 @@
 
 import pytest
 
-from sglang_adaptive_spec.policy.probing import CREDIT_LIMIT_MS, MIN_PROBE_ROUNDS, Prober
+from sglang_adaptive_spec.policy.probing import (
+    CREDIT_LIMIT_MS,
+    LATE_ROUNDS,
+    MIN_PROBE_ROUNDS,
+    Prober,
+)
 from sglang_adaptive_spec.tiers import chain_tier
 
 HOME, DEEPER = chain_tier(3), chain_tier(7)
@@ -87,3 +92,27 @@ def test_the_next_probe_of_a_tier_is_paid_at_what_its_last_one_took() -> None:
         prober.start(DEEPER, MIN_PROBE_ROUNDS, 10.0)
         costs.append(before - credit_ms(prober))
     assert costs == pytest.approx([30.0, 45.0])
+
+
+def test_a_tier_that_stays_dear_is_paid_at_that_every_time() -> None:
+    prober = with_credit(400)
+    costs = []
+    for _ in range(3):
+        before = credit_ms(prober)
+        prober.start(DEEPER, MIN_PROBE_ROUNDS, 10.0)
+        costs.append(before - credit_ms(prober))
+        for _ in range(MIN_PROBE_ROUNDS):
+            prober.pick(HOME, HOME_MS)
+            prober.saw(DEEPER)
+        prober.saw_time(DEEPER, 15.0)
+        prober.finish(has_paid=False)
+    assert costs == pytest.approx([30.0, 45.0, 45.0])
+
+
+def test_a_time_that_comes_long_after_a_probe_is_not_its_own() -> None:
+    prober = probed()
+    for _ in range(LATE_ROUNDS):
+        prober.pick(HOME, HOME_MS)
+    before = credit_ms(prober)
+    prober.saw_time(DEEPER, 45.0)
+    assert credit_ms(prober) == before

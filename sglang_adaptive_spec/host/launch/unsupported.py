@@ -87,7 +87,7 @@ def _reason(read: Read) -> str | None:
         return f"pipeline parallelism (pp_size={pp_size}) fixes the draft width on all stages"
     if read("enable_lora") or read("lora_paths"):
         return (
-            "LoRA keeps CUDA-graph metadata of the graphs captured last alone, and a switch does "
+            "LoRA keeps CUDA-graph metadata of the newest graphs only, and a switch does "
             "not bring those of another width back"
         )
     if read("enable_hisparse"):

@@ -33,7 +33,7 @@ class CachedPrefixes:
 
     def owned(self, num_tokens: int, req: Any) -> int:
         """Returns how many of ``num_tokens`` the cache may have."""
-        if self._prefixes is None:
+        if self._prefixes is None or not req.finished():  # retracted: nothing of it is cached
             return num_tokens
         key = row_key(self._req_to_token_pool, req.kv.req_pool_idx)
         num_cached = req.kv.cache_protected_len

@@ -49,7 +49,7 @@ def cut_answer(req: Any, num_tokens: int) -> None:
 def keep_turn(
     keep: Callable[..., bool], sessions: Any, req: Any, *args: Any, **kwargs: Any
 ) -> bool:
-    """Around try_cache_finished_req: the newest token of a turn has no KV yet.
+    """Around try_cache_finished_req: the newest token of a turn may have no KV.
 
     The host keeps KV up to that token, as far as slots are allocated. Without speculation they end
     before it; with speculation they are allocated ahead.

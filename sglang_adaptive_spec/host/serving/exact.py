@@ -85,10 +85,13 @@ class ExactRequests:
         self.is_possible = has_plain_rounds and is_everywhere
         self.exact: Exact = exact if self.is_possible else "none"  # of rounds
         self._asked = exact
-        self._lacks = (
-            "zero steps (0) are not in every batch-size slot of the config"
+        self._lacks, self._fix = (
+            (
+                "zero steps (0) are not served in every batch-size slot",
+                "add 0 to every slot's candidate_steps, and leave memory for it, or ",
+            )
             if has_plain_rounds
-            else "the model keeps SGLang's own zero-step round, which verifies"
+            else ("the model keeps SGLang's own zero-step round, which verifies", "")
         )
 
     def install(self) -> None:
@@ -106,9 +109,8 @@ class ExactRequests:
             return None
         return (
             f"The request asks for {NAMES[reason]}, which rounds that verify drafts do not apply "
-            f"to every token; allowed: requests without, because {self._lacks}; fix: "
-            'add 0 to every slot\'s candidate_steps, or set "exact": "none" in the config to serve '
-            "such requests as SGLang's EAGLE does."
+            f"to every token; allowed: requests without, because {self._lacks}; fix: {self._fix}"
+            'set "exact": "none" in the config to serve such requests as SGLang\'s EAGLE does.'
         )
 
     def _refused(self) -> str:

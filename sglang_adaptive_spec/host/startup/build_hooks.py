@@ -40,10 +40,11 @@ def install_build_hooks() -> None:
 def install_gpu_hooks(server_args: Any) -> None:
     """Hooks what attention backends keep for graphs; before any of them is made."""
     backends = attention_backends(resolved_view(server_args))
+    is_mla = use_mla_backend(server_args)
     if is_flashinfer_available():
-        install_plan_hooks(is_in_use="flashinfer" in backends)
+        install_plan_hooks(is_in_use="flashinfer" in backends and not is_mla)
     install_extend_hook()
-    install_index_hooks(backends, use_mla_backend(server_args))
+    install_index_hooks(backends, is_mla)
     install_eager_hooks(backends)
 
 

@@ -12,8 +12,9 @@ Measurements are taken one after the other, element by element: BLAS rounds diff
 kind of CPU.
 
 Round times have a heavy tail on one side: much makes a round slower, nothing but its tier makes it
-faster. So fewer than `FIRM_ROUNDS` raise a belief by `MOST_RISE` at most. Where they would have
-raised it further, it stays as unsure as it was, and its tier is looked at again.
+faster. So fewer than `FIRM_ROUNDS` raise their tier's belief by `MOST_RISE` at most. Where they
+would have raised it further, they say nothing of other tiers, the belief stays as unsure as it was,
+and its tier is looked at again.
 """
 
 from typing import NamedTuple
@@ -89,8 +90,8 @@ def believe(
             gain = left[:, :, idx] / (left[:, idx, idx] + noise)[:, None]  # [B, T], 0 if not seen
             steps = gain * (log[idx, buckets] - moved[:, idx])[:, None]
             is_tail = (counts < FIRM_ROUNDS) & (steps[:, idx] > MOST_RISE)
-            steps[is_tail] *= MOST_RISE / steps[is_tail, idx, None]
-            gain[is_tail] = 0.0
+            steps[is_tail], gain[is_tail] = 0.0, 0.0
+            steps[is_tail, idx] = MOST_RISE
             moved += steps
             left -= gain[:, :, None] * left[:, idx, None, :]
         mean[:, buckets] = moved.T

@@ -160,7 +160,8 @@ def difference(upper: Curve, lower: Curve) -> Curve:
 def corrected(
     curves: Sequence[Curve], rounds: npt.NDArray[np.int64], factor: Floats, settled: int
 ) -> Floats:
-    """Returns the base of every curve times its correction, order restored among settled ones.
+    """Returns the base of every curve times its correction, order restored. A size with few
+    rounds is left out: it stands for itself.
 
     Args:
         curves: One per tier.

@@ -13,7 +13,6 @@ from typing import Any
 from e2e_plugins.stand_in import StandIn, rids, take_over
 
 SEED = 20
-EXACT = "exact-"  # how requests are named that only zero-step rounds serve exactly
 
 
 class WalkAllTiers(StandIn):
@@ -23,7 +22,7 @@ class WalkAllTiers(StandIn):
         super().__init__(policy, tiers)
         self._random = random.Random(SEED)
         self._last: Any = None
-        self._launched: deque[Any] = deque()  # what was chosen for the rounds in flight
+        self._launched: deque[Any] = deque()  # chosen for the rounds in flight; None: not asked
         self._ran: Any = None
         self._behind: set[Any] = set()  # requests whose newest round was a zero-step one
         # request id: per round [the tier's name, accepted drafts]
@@ -32,23 +31,23 @@ class WalkAllTiers(StandIn):
             ("rounds", "changes", "plain_chosen", "catch_ups", "needless_catch_ups", "wrong"), 0
         )
 
-    def choose(self, batch: Any) -> Any:
-        # Near the end of the context nothing else may run.
-        allowed = self._tiers[:1] if batch.is_near_end else self._tiers
-        others = [tier for tier in allowed if tier != self._last]
-        self._last = self._random.choice(others or allowed)
-        self._launched.append(self._last)
+    def launch(self) -> None:
+        self._launched.append(None)
+
+    def choose(self, _batch: Any) -> Any:
+        others = [tier for tier in self._tiers if tier != self._last]
+        self._last = self._launched[-1] = self._random.choice(others or self._tiers)
         return self._last
 
     def observe(self, observation: Any) -> None:
         self._policy.observe(observation)
         names = rids(observation.requests)
-        if any(name.startswith(EXACT) for name in names):  # nobody was asked for a choice
-            self._behind = set(observation.requests)
-            return
         for rid, accepted in zip(names, observation.num_correct_drafts, strict=True):
             self.rounds[rid].append([observation.tier.label, accepted])
         chosen, ran = self._launched.popleft(), observation.tier
+        if chosen is None:
+            self._behind = set(observation.requests) if ran.num_steps == 0 else set()
+            return
         account, requests = self.account, set(observation.requests)
         account["rounds"] += 1
         account["changes"] += self._ran not in (None, ran)

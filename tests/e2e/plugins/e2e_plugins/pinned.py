@@ -20,7 +20,7 @@ class WalkUnlessPinned(WalkAllTiers):
             return super().choose(batch)
         (steps,) = pins
         (tier,) = (tier for tier in self._tiers if tier.num_steps == int(steps))
-        self._launched.append(tier)
+        self._launched[-1] = tier
         return tier
 
 

@@ -15,7 +15,7 @@ class WalkRuns(WalkAllTiers):
     def choose(self, batch: Any) -> Any:
         if self._last is None or self._last.num_steps or self._random.random() > STAYS:
             return super().choose(batch)
-        self._launched.append(self._last)
+        self._launched[-1] = self._last
         return self._last
 
     def run_length(self, batch: Any) -> int:

@@ -21,9 +21,11 @@ def rids(requests: Iterable[Any]) -> list[str]:
 
 
 def note_rids(run: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kw: Any) -> Any:
-    """Remembers the ids of a batch before any policy is asked about it."""
+    """Remembers the ids of a batch before any policy is asked about it, or is not asked."""
     if batch.reqs:
         _rid_of.update(zip(row_keys(batch), [req.rid for req in batch.reqs], strict=True))
+        if batch.forward_mode.is_decode():
+            stand_in_of(scheduler).launch()
     return run(scheduler, batch, *args, **kw)
 
 
@@ -36,6 +38,9 @@ class StandIn:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
+
+    def launch(self) -> None:
+        """Takes note of a decode round; `choose` may follow, or not (exact rounds and such)."""
 
     def run_length(self, _batch: Any) -> int:
         return 1  # what a round gives shall follow from the choice alone

@@ -12,7 +12,7 @@ class StayInRuns(WalkRuns):
 
     def choose(self, _batch: Any) -> Any:
         (self._last,) = (tier for tier in self._tiers if tier.num_steps == 0)
-        self._launched.append(self._last)
+        self._launched[-1] = self._last
         return self._last
 
 
