@@ -4,8 +4,6 @@ The policy is replaced by a seeded walk over all tiers, in runs of up to 8 decod
 Static EAGLE errs in all of it; no speculation is what is right.
 """
 
-from dataclasses import replace
-
 import pytest
 
 from tests.e2e.asking_more import (
@@ -16,8 +14,8 @@ from tests.e2e.asking_more import (
     streaming_turns,
 )
 from tests.e2e.fleet import Fleet
-from tests.e2e.launches import CONFIGS, MODELS, TINY, forced
-from tests.e2e.server import OURS, Launch
+from tests.e2e.launches import MODELS, TINY, in_runs
+from tests.e2e.server import Launch
 from tests.e2e.traffic import check_identical, check_idle_and_whole
 
 MORE = (
@@ -28,9 +26,7 @@ MORE = (
 
 def asked_more(base: str, host: str, overlap: bool) -> Launch:
     """ADAPTIVE_EAGLE that walks in runs, and takes all that these tests ask for."""
-    launch = forced(base, host=host, overlap=overlap, config=CONFIGS / "runs.json")
-    target = (*TINY, *MORE)
-    return replace(launch, name=f"{base}-more", plugins=(OURS, "runs"), target=target)
+    return in_runs(base, f"{base}-more", (*TINY, *MORE), host, overlap)
 
 
 CASES = [

@@ -8,14 +8,13 @@ checks are on.
 import json
 import random
 import urllib.error
-from dataclasses import replace
 
 import pytest
 
 from tests.e2e.fleet import Fleet
-from tests.e2e.launches import CONFIGS, CONTEXT_LENGTH, forced
+from tests.e2e.launches import CONTEXT_LENGTH, TINY, in_runs
 from tests.e2e.sampling import exact_answers
-from tests.e2e.server import OURS, Launch, Server
+from tests.e2e.server import Launch, Server
 from tests.e2e.traffic import (
     PROMPTS,
     Answers,
@@ -28,7 +27,6 @@ from tests.e2e.traffic import (
     greedy,
 )
 
-CONFIG = CONFIGS / "runs.json"
 MIN_ROUNDS = 10  # of every length
 # Each for what a run must not step over.
 ALONE = {
@@ -41,8 +39,7 @@ ALONE = {
 
 def runs(base: str, host: str, overlap: bool) -> Launch:
     """ADAPTIVE_EAGLE that walks in runs."""
-    launch = forced(base, host=host, overlap=overlap, config=CONFIG)
-    return replace(launch, name=f"{base}-runs", plugins=(OURS, "runs"))
+    return in_runs(base, f"{base}-runs", TINY, host, overlap)
 
 
 # Prompt and answer fill the context: SGLang reserves what the deepest tier drafts, 8 tokens, and
