@@ -1,27 +1,28 @@
 """Hooks that one process needs at once, through the host's own HookRegistry."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, TypeAlias
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-Hook = tuple[str, Callable[..., Any], HookType]  # dotted path, hook, how it is applied
-_hooked: set[Hook] = set()
+Hooks: TypeAlias = Mapping[str, Callable[..., Any]]  # by the dotted path of what they hook
+AROUND, AFTER = HookType.AROUND, HookType.AFTER
+_hooked: set[tuple[str, Callable[..., Any]]] = set()
 
 
-def hook_now(hooks: Sequence[Hook]) -> None:
+def hook_now(hooks: Hooks, kind: HookType = AROUND) -> None:
     """Hooks host symbols in this process alone; what is hooked already stays so.
 
     Raises:
         RuntimeError: The host did not apply one.
     """
-    new = [each for each in hooks if each not in _hooked]
-    before = [resolve_name(target) for target, _, _ in new]
-    for target, hook, hook_type in new:
-        HookRegistry.register(target, hook, hook_type)
+    new = [each for each in hooks.items() if each not in _hooked]
+    before = [resolve_name(target) for target, _ in new]
+    for target, hook in new:
+        HookRegistry.register(target, hook, kind)
     HookRegistry.apply_hooks()
-    for (target, _, _), unhooked in zip(new, before, strict=True):
+    for (target, _), unhooked in zip(new, before, strict=True):
         if resolve_name(target) is unhooked:  # the host hooks a target once, and logs what fails
             raise RuntimeError(
                 f"ADAPTIVE_EAGLE could not hook {target}: another plugin did so before, or the log "

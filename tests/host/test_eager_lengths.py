@@ -125,7 +125,7 @@ def test_the_hosts_backends_look_up_whole_contexts_unless_bounded(
         ),
         encoder_lens=None,
     )
-    target, hook = eager.HOOKS[kind][0]
+    target, hook = next(iter(eager.HOOKS[kind].items()))
     init = resolve_name(target)
     assert width(init, forward) == CONTEXT
     assert width(lambda *args: hook(init, *args), forward) == LONGEST
@@ -146,7 +146,7 @@ def test_a_graph_of_a_draft_extend_finds_the_pages_of_the_longest(
 
 def applied(eager: Any, is_bounded: bool) -> Callable[..., int]:
     """Returns how many pages of a row FA3 writes before a graph, by mode and lengths given."""
-    target, hook = eager.HOOKS["fa3"][1]
+    _, (target, hook) = eager.HOOKS["fa3"].items()
     apply = resolve_name(target)
 
     def width(forward_mode: Any, seq_lens_cpu: Any) -> int:
@@ -187,8 +187,8 @@ def applied(eager: Any, is_bounded: bool) -> Callable[..., int]:
 def test_backends_without_lengths_on_the_cpu_are_hooked_and_no_others(
     eager: Any, monkeypatch: pytest.MonkeyPatch, backends: set[str], owners: list[str]
 ) -> None:
-    asked: list[Any] = []
+    asked: list[str] = []
     monkeypatch.setattr(eager, "hook_now", asked.extend)
     eager.install_eager_hooks(backends)
-    assert [target.split(".")[-2] for target, _, _ in asked] == owners
-    assert all(callable(resolve_name(target)) for target, _, _ in asked)
+    assert [target.split(".")[-2] for target in asked] == owners
+    assert all(callable(resolve_name(target)) for target in asked)

@@ -38,11 +38,9 @@ def host(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def hook_now(*wanted: tuple[str, Any]) -> None:
     """Hooks around each target, as the worker does."""
-    from sglang.srt.plugins.hook_registry import HookType
-
     from sglang_adaptive_spec.host import hooks
 
-    hooks.hook_now([(target, hook, HookType.AROUND) for target, hook in wanted])
+    hooks.hook_now(dict(wanted))
 
 
 def test_a_hook_is_in_force_at_once_and_only_once(host: Any) -> None:

@@ -47,7 +47,6 @@ def hooked(hook: Callable[..., Any], init: Callable[..., Any], is_around: bool) 
 def index(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module, with an index of its own; as on a GPU, for as long as a test runs."""
     from sglang.srt.layers.attention import verify_mask
-    from sglang.srt.plugins.hook_registry import HookType
     from sglang.srt.speculative.eagle_utils import TreeMaskMode
 
     from sglang_adaptive_spec.host.attention import shared_index
@@ -55,10 +54,12 @@ def index(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(shared_index, "shared_index", shared_index.SharedIndex())
     shared_index.shared_index.row_slots = ROW
     monkeypatch.setattr(verify_mask, "default_tree_mask_mode", lambda: TreeMaskMode.FULL_MASK)
-    for owner, hook, kind in {each for hooks in shared_index.HOOKS.values() for each in hooks}:
-        host_class = resolve_name(f"{ATTENTION}.{owner}")
-        init = vars(host_class)[INIT]
-        monkeypatch.setattr(host_class, INIT, hooked(hook, init, kind == HookType.AROUND))
+    tables = ((shared_index.AROUND_HOOKS, True), (shared_index.AFTER_HOOKS, False))
+    for of_backends, is_around in tables:
+        for owner, hook in (each for hooks in of_backends.values() for each in hooks.items()):
+            host_class = resolve_name(f"{ATTENTION}.{owner}")
+            init = vars(host_class)[INIT]
+            monkeypatch.setattr(host_class, INIT, hooked(hook, init, is_around))
     with CudaOnCpu():
         yield shared_index
 
@@ -572,9 +573,9 @@ def test_the_backends_of_a_server_are_hooked_and_no_others(
     is_mla: bool,
     owners: list[str],
 ) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(index, "hook_now", asked.extend)
+    asked: list[str] = []
+    monkeypatch.setattr(index, "hook_now", lambda hooks, _kind: asked.extend(hooks))
     index.install_index_hooks(backends, is_mla)
-    assert [target.split(".")[-2] for target, _, _ in asked] == owners
-    assert all(target.endswith(f".{INIT}") for target, _, _ in asked)
-    assert all(callable(resolve_name(target)) for target, _, _ in asked)
+    assert sorted(target.split(".")[-2] for target in asked) == sorted(owners)
+    assert all(target.endswith(f".{INIT}") for target in asked)
+    assert all(callable(resolve_name(target)) for target in asked)

@@ -371,7 +371,7 @@ def hooked(plans: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]
     made: list[tuple[str, str]] = []
 
     def hook_now(hooks: Any) -> None:
-        made.extend((target.rpartition(".")[2], hook.__name__) for target, hook, _ in hooks)
+        made.extend((target.rpartition(".")[2], hook.__name__) for target, hook in hooks.items())
 
     monkeypatch.setattr(plans, "hook_now", hook_now)
     return made

@@ -14,9 +14,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
-from sglang.srt.plugins.hook_registry import HookType
 
-from sglang_adaptive_spec.host.hooks import hook_now
+from sglang_adaptive_spec.host.hooks import Hooks, hook_now
 
 
 class EagerLengths:
@@ -77,29 +76,21 @@ def bound_extend_table(
     return apply(backend, *args, forward_mode=forward_mode, **kwargs)
 
 
-HOOKS = {
-    "fa3": (
-        (
-            "sglang.srt.layers.attention.flashattention_backend.FlashAttentionBackend"
-            ".init_forward_metadata",
-            bound_page_table,
-        ),
-        (
-            "sglang.srt.layers.attention.flashattention_backend.FlashAttentionBackend"
-            "._apply_cuda_graph_metadata",
-            bound_extend_table,
-        ),
-    ),
-    "triton": (
-        (
-            "sglang.srt.layers.attention.triton_backend.TritonAttnBackend.init_forward_metadata",
-            bound_slots,
-        ),
-    ),
+HOOKS: dict[str, Hooks] = {
+    "fa3": {
+        "sglang.srt.layers.attention.flashattention_backend.FlashAttentionBackend"
+        ".init_forward_metadata": bound_page_table,
+        "sglang.srt.layers.attention.flashattention_backend.FlashAttentionBackend"
+        "._apply_cuda_graph_metadata": bound_extend_table,
+    },
+    "triton": {
+        "sglang.srt.layers.attention.triton_backend.TritonAttnBackend"
+        ".init_forward_metadata": bound_slots,
+    },
 }
 
 
 def install_eager_hooks(backends: Collection[str]) -> None:
     """Hooks those of ``backends`` that the host gives no lengths; before any of them is made."""
-    hooks = [hook for name in sorted(HOOKS.keys() & set(backends)) for hook in HOOKS[name]]
-    hook_now([(target, hook, HookType.AROUND) for target, hook in hooks])
+    for name in sorted(HOOKS.keys() & set(backends)):
+        hook_now(HOOKS[name])

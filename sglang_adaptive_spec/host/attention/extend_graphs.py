@@ -15,7 +15,6 @@ from typing import Any
 from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.environ import envs
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
-from sglang.srt.plugins.hook_registry import HookType
 from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import (
     EAGLEDraftExtendCudaGraphRunner,
 )
@@ -57,7 +56,7 @@ def install_extend_hook() -> None:
         "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner"
         ".EAGLEDraftExtendCudaGraphRunner.capture_one_shape"
     )
-    hook_now([(target, capture_with_own_width, HookType.AROUND)])
+    hook_now({target: capture_with_own_width})
 
 
 def capture_missing_extends(draft_worker: Any) -> None:

@@ -17,10 +17,9 @@ from typing import Any
 
 import msgspec
 import torch
-from sglang.srt.plugins.hook_registry import HookType
 
 from sglang_adaptive_spec.host.attention.indices import Extent
-from sglang_adaptive_spec.host.hooks import hook_now
+from sglang_adaptive_spec.host.hooks import AFTER, AROUND, Hooks, hook_now
 
 # On a FlashAttentionBackend: what holds its tables, and which of them are rows of `req_to_token`.
 PAGE_METADATA = (
@@ -230,30 +229,25 @@ def share_draft_slots(
 
 _ATTENTION = "sglang.srt.layers.attention"
 _INIT = "init_cuda_graph_state"
-Hook = tuple[str, Callable[..., Any], HookType]
-HOOKS: dict[str, tuple[Hook, ...]] = {
-    "fa3": (("flashattention_backend.FlashAttentionBackend", share_page_tables, HookType.AFTER),),
-    "flashinfer": (
-        ("flashinfer_backend.FlashInferAttnBackend", share_flashinfer, HookType.AROUND),
-        ("flashinfer_backend.FlashInferMultiStepDraftBackend", share_draft_slots, HookType.AFTER),
-    ),
-    "flashinfer-mla": (
-        ("flashinfer_mla_backend.FlashInferMLAAttnBackend", share_flashinfer_mla, HookType.AROUND),
-        (
-            "flashinfer_mla_backend.FlashInferMLAMultiStepDraftBackend",
-            share_draft_slots,
-            HookType.AFTER,
-        ),
-    ),
-    "triton": (
-        ("triton_backend.TritonAttnBackend", share_triton, HookType.AROUND),
-        ("triton_backend.TritonMultiStepDraftBackend", share_draft_slots, HookType.AFTER),
-    ),
+AROUND_HOOKS: dict[str, Hooks] = {
+    "flashinfer": {"flashinfer_backend.FlashInferAttnBackend": share_flashinfer},
+    "flashinfer-mla": {"flashinfer_mla_backend.FlashInferMLAAttnBackend": share_flashinfer_mla},
+    "triton": {"triton_backend.TritonAttnBackend": share_triton},
+}
+AFTER_HOOKS: dict[str, Hooks] = {
+    "fa3": {"flashattention_backend.FlashAttentionBackend": share_page_tables},
+    "flashinfer": {"flashinfer_backend.FlashInferMultiStepDraftBackend": share_draft_slots},
+    "flashinfer-mla": {
+        "flashinfer_mla_backend.FlashInferMLAMultiStepDraftBackend": share_draft_slots
+    },
+    "triton": {"triton_backend.TritonMultiStepDraftBackend": share_draft_slots},
 }
 
 
 def install_index_hooks(backends: Collection[str], is_mla: bool) -> None:
     """Hooks the buffers of those of ``backends`` that are known; before any of them is made."""
     names = {"flashinfer-mla" if name == "flashinfer" and is_mla else name for name in backends}
-    hooks = [hook for name in sorted(HOOKS.keys() & names) for hook in HOOKS[name]]
-    hook_now([(f"{_ATTENTION}.{owner}.{_INIT}", hook, kind) for owner, hook, kind in hooks])
+    for hooks, kind in ((AROUND_HOOKS, AROUND), (AFTER_HOOKS, AFTER)):
+        for name in sorted(hooks.keys() & names):
+            targets = {f"{_ATTENTION}.{owner}.{_INIT}": hook for owner, hook in hooks[name].items()}
+            hook_now(targets, kind)

@@ -24,7 +24,6 @@ from typing import Any
 import torch
 from sglang.srt.environ import envs
 from sglang.srt.layers.attention.flashinfer_backend import fast_prefill_plan
-from sglang.srt.plugins.hook_registry import HookType
 from sglang.srt.speculative.eagle_info import EagleVerifyInput
 
 from sglang_adaptive_spec.contract.flashinfer import PLAN, WIDTH, host_plans_reason
@@ -274,7 +273,7 @@ def install_plan_hooks(is_in_use: bool) -> None:
     """
     reason = known_reason()
     if reason is not None:
-        hook_now([(BEGIN, one_plan_at_a_time, HookType.AROUND)])
+        hook_now({BEGIN: one_plan_at_a_time})
         if is_in_use:
             logger.warning(
                 "ADAPTIVE_EAGLE leaves FlashInfer's plans to SGLang: %s. Tokens are the same, a "
@@ -282,13 +281,14 @@ def install_plan_hooks(is_in_use: bool) -> None:
                 reason,
             )
         return
-    hooks: dict[str, Callable[..., Any]] = {
-        PREPARE: prepare_wrappers,
-        BEGIN: begin_graph,
-        PLAN_CALL: tell_lengths,
-        DRAFT: know_bounds,
-    }
-    hook_now([(target, hook, HookType.AROUND) for target, hook in hooks.items()])
+    hook_now(
+        {
+            PREPARE: prepare_wrappers,
+            BEGIN: begin_graph,
+            PLAN_CALL: tell_lengths,
+            DRAFT: know_bounds,
+        }
+    )
     host_plans = getattr(envs, HOST_PLANS, None)
     if host_plans is not None and host_plans.get():
         logger.warning("ADAPTIVE_EAGLE ignores %s=1: it plans verifies itself.", HOST_PLANS)

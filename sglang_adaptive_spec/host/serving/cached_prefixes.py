@@ -8,9 +8,8 @@ leaves a model's thinking out (sglang 0.5.23 managers/schedule_batch.py:Req.owne
 from typing import Any
 
 from sglang.srt.managers.schedule_batch import Req
-from sglang.srt.plugins.hook_registry import HookType
 
-from sglang_adaptive_spec.host.hooks import hook_now
+from sglang_adaptive_spec.host.hooks import AFTER, hook_now
 from sglang_adaptive_spec.host.serving.rows import row_key
 from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
 
@@ -29,7 +28,7 @@ class CachedPrefixes:
         """Hooks the host's method, which asks ``prefixes`` from now on."""
         self._prefixes, self._req_to_token_pool = prefixes, req_to_token_pool
         target = OWNED if hasattr(Req, "owned_kv_len") else OWNED_BEFORE
-        hook_now([(target, _owned, HookType.AFTER)])
+        hook_now({target: _owned}, AFTER)
 
     def owned(self, num_tokens: int, req: Any) -> int:
         """Returns how many of ``num_tokens`` the cache may have."""

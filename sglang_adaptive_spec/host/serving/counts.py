@@ -10,10 +10,9 @@ nothing of EAGLE writes, travels to the tokenizer, and is reset with the others.
 from collections.abc import Callable
 from typing import Any
 
-from sglang.srt.plugins.hook_registry import HookType
 from sglang.srt.runtime_context import get_spec
 
-from sglang_adaptive_spec.host.hooks import hook_now
+from sglang_adaptive_spec.host.hooks import AFTER, hook_now
 
 RESOLVE = (
     "sglang.srt.managers.scheduler_components.batch_result_processor"
@@ -41,15 +40,8 @@ class Counts:
 
     def install(self) -> None:
         """Hooks the host's methods."""
-        around = HookType.AROUND
-        hook_now(
-            [
-                (RESOLVE, resolve, around),
-                (UPDATE, update, around),
-                (REPORT, report, around),
-                (SNAPSHOT, snapshot, HookType.AFTER),
-            ]
-        )
+        hook_now({RESOLVE: resolve, UPDATE: update, REPORT: report})
+        hook_now({SNAPSHOT: snapshot}, AFTER)
 
     def resolve(self, result: Any, batch: Any) -> None:
         """Takes a result that the host has counted as one verify of each request."""

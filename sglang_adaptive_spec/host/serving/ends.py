@@ -9,8 +9,6 @@ from. Static EAGLE has the same faults; patches/upstream/ mends them in the host
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sglang.srt.plugins.hook_registry import HookType
-
 from sglang_adaptive_spec.host.hooks import hook_now
 
 STREAM_OUTPUT = (
@@ -21,9 +19,7 @@ KEEP_TURN = "sglang.srt.session.streaming_session.StreamingSession.try_cache_fin
 
 def install_end_hooks() -> None:
     """Hooks the host's methods; for the process of a scheduler."""
-    hook_now(
-        [(STREAM_OUTPUT, cut_answers, HookType.AROUND), (KEEP_TURN, keep_turn, HookType.AROUND)]
-    )
+    hook_now({STREAM_OUTPUT: cut_answers, KEEP_TURN: keep_turn})
 
 
 # -- the host's methods, hooked --

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from sglang.srt.plugins.hook_registry import HookType
 from sglang.srt.runtime_context import get_exec
 from sglang.srt.sampling.sampling_params import TOP_K_ALL
 
@@ -98,7 +97,7 @@ class ExactRequests:
         """Hooks the host's queue where requests must be refused, and says so once."""
         if self.is_possible or self._asked == "none":
             return
-        hook_now([(ADD_REQUEST, refuse_inexact, HookType.AROUND)])
+        hook_now({ADD_REQUEST: refuse_inexact})
         if self._asked == "all" or get_exec().features.enable_custom_logit_processor:
             logger.warning("ADAPTIVE_EAGLE refuses requests with %s.", self._refused())
 

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from sglang.srt.plugins.hook_registry import HookType
-
-from sglang_adaptive_spec.host.hooks import hook_now
+from sglang_adaptive_spec.host.hooks import AFTER, hook_now
 
 RETRACT = "sglang.srt.managers.schedule_batch.ScheduleBatch.retract_decode"
 
@@ -17,7 +15,7 @@ class Retractions:
 
     def install(self) -> None:
         """Hooks the host's method."""
-        hook_now([(RETRACT, _count, HookType.AFTER)])
+        hook_now({RETRACT: _count}, AFTER)
 
 
 retractions = Retractions()

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
-from sglang.srt.plugins.hook_registry import HookType
 
 from sglang_adaptive_spec.host.hooks import hook_now
 
@@ -86,16 +85,8 @@ def relay_changes(
 def install_unchanged_hooks() -> None:
     """Hooks both; for a process whose zero-step rounds are ours."""
     hook_now(
-        [
-            (
-                "sglang.srt.speculative.eagle_utils.eagle_prepare_for_decode",
-                reserve_when_needed,
-                HookType.AROUND,
-            ),
-            (
-                "sglang.srt.managers.overlap_utils.FutureMap.stash",
-                relay_changes,
-                HookType.AROUND,
-            ),
-        ]
+        {
+            "sglang.srt.speculative.eagle_utils.eagle_prepare_for_decode": reserve_when_needed,
+            "sglang.srt.managers.overlap_utils.FutureMap.stash": relay_changes,
+        }
     )

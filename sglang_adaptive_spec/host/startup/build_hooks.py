@@ -6,7 +6,6 @@ from typing import Any
 from sglang.srt.arg_groups.model_override_base import use_mla_backend
 from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
-from sglang.srt.plugins.hook_registry import HookType
 from sglang.srt.utils import is_flashinfer_available
 
 from sglang_adaptive_spec.host.attention.eager_lengths import install_eager_hooks
@@ -28,13 +27,14 @@ CAPTURES_ATTRIBUTE = "_adaptive_spec_builder"
 
 def install_build_hooks() -> None:
     """Hooks what the host does while tiers are built, on any device."""
-    hooks: dict[str, Callable[..., Any]] = {
-        CAPTURE: capture_target_graphs,
-        GET_BACKEND: get_target_backend,
-        FREEZE_GC: garbage_hold.around_freeze_gc,
-        HEADROOM: get_row_headroom,
-    }
-    hook_now([(target, hook, HookType.AROUND) for target, hook in hooks.items()])
+    hook_now(
+        {
+            CAPTURE: capture_target_graphs,
+            GET_BACKEND: get_target_backend,
+            FREEZE_GC: garbage_hold.around_freeze_gc,
+            HEADROOM: get_row_headroom,
+        }
+    )
 
 
 def install_gpu_hooks(server_args: Any) -> None:
