@@ -35,7 +35,7 @@ def chain_tier(num_steps: int) -> Tier:
 PLAIN_TIER = chain_tier(0)
 
 # Zero-step rounds from one catch-up of the draft to the next, and the width of the draft-extend
-# that does it (host/serving/backlog.py). The draft's weights are read once per catch-up instead of
+# that does it (host/drafters/backlog.py). The draft's weights are read once per catch-up instead of
 # once per round. 15 and not 16: FlashInfer's plan for 128 requests of 16 tokens exceeds its
 # workspace of 384 MB by a hair (32 heads of 128; seen on an H200 with sglang 0.5.21).
 CATCH_UP_ROUNDS = 15
@@ -52,6 +52,7 @@ class DecodeBatch(NamedTuple):
     num_waiting: int = 0  # requests that the scheduler has not let in
     is_near_end: bool = False  # of the context: drafts of some request may not fit before it
     exact: str | None = None  # why the round must be a zero-step one, whatever pays
+    lengths: Sequence[int] = ()  # tokens with KV per row, if the host knows them
 
 
 class Observation(NamedTuple):

@@ -170,16 +170,11 @@ def decode(
     most_decodes: int = 1,
     is_near_end: bool = False,
 ) -> Round:
-    """Launches a round; settles the schedule after a catch-up, as the worker does."""
+    """Launches a round."""
     batch = DecodeBatch(
         len(requests), tuple(requests), context_tokens, 0.0, most_decodes, is_near_end=is_near_end
     )
-    launch = controller.before_decode(batch)
-    schedule = controller.draft_schedule
-    if launch.is_catch_up:
-        assert isinstance(schedule, CatchUpSchedule)
-        schedule.settle()
-    return launch
+    return controller.before_decode(batch)
 
 
 def lagging(*steps: int) -> tuple[AdaptiveController, ScriptedPolicy, FakePool]:

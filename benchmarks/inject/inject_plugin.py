@@ -31,7 +31,7 @@ from benchmarks.inject.acceptance import (
 SIMULATE = "sglang.srt.speculative.spec_utils.generate_simulated_accept_index"
 VERIFY = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.verify"
 # Our own zero-step rounds verify nothing; they compare one draft now and then.
-PLAIN_VERIFY = "sglang_adaptive_spec.host.serving.plain_round.PlainRounds.verify"
+PLAIN_VERIFY = "sglang_adaptive_spec.host.serving.plain_round.PlainRound.verify"
 FIRST_DRAFT = "sglang_adaptive_spec.host.serving.plain_round.first_draft_correct"
 # Any id that every model's vocabulary has; the host's own simulation uses the same.
 TOKEN_ID = 100

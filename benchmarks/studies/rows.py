@@ -26,7 +26,7 @@ from benchmarks.lab.run_files import (
 from benchmarks.lab.settings import numbers
 from benchmarks.stats.differences import keys
 from benchmarks.stats.tables import table
-from sglang_adaptive_spec.host.serving.rows import context_tokens, row_keys
+from sglang_adaptive_spec.host.batch import context_lengths, row_keys
 
 NUM_CALLS = 1000  # of a window
 NUM_WINDOWS = 20
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     record["sizes"] = [
         {
             "batch_size": size,
-            "context_us": call_us(context_tokens, batch_of(size)),
+            "context_us": call_us(context_lengths, batch_of(size)),
             "keys_us": call_us(row_keys, batch_of(size)),
         }
         for size in args.sizes

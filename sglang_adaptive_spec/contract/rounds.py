@@ -148,6 +148,8 @@ ROUNDS: tuple[Symbol, ...] = (
         "sglang.srt.model_executor.model_runner:ModelRunner",
         (WRITE, "attn_backend", "switch the verify and draft-extend stages"),
         (WRITE, "decode_cuda_graph_runner", "switch the verify stage"),
+        (READ, "token_to_kv_pool_allocator", "borrow KV slots from the empty pool"),
+        (READ, "gpu_id", "measure the memory that the start-up tier takes"),
         (
             HOOK,
             "_get_attention_backend",

@@ -381,10 +381,6 @@ _START: tuple[Symbol, ...] = (
         ),
     ),
     *of(
-        f"{_EAGLE}:EAGLEWorkerV2",
-        (READ, "token_to_kv_pool_allocator", "borrow KV slots from the empty pool"),
-    ),
-    *of(
         "sglang.srt.mem_cache.allocator.base:BaseTokenToKVPoolAllocator",
         (CALL, "alloc", "borrow KV slots", "self, need_size"),
         (CALL, "free", "give them back", "self, free_index"),

@@ -1,20 +1,93 @@
-"""When the draft catches up: zero-step rounds let it fall behind (host/serving/backlog.py)."""
+"""When the draft catches up: zero-step rounds let it fall behind (host/drafters/backlog.py).
+
+The controller alone changes a schedule. Whoever runs rounds tells the controller what happened to
+rows, and finds what a round has to do in the `Round`.
+"""
 
 from collections.abc import Hashable, Sequence
 
-from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS
+from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, DecodeBatch
 
 
 class CatchUpSchedule:
-    """Counts per request how many tokens the draft is behind, and says when to catch up."""
+    """Counts per request how many tokens the draft is behind, and says when to catch up.
 
-    def __init__(self, interval: int = CATCH_UP_ROUNDS) -> None:
-        self._interval = interval
+    Args:
+        interval: Tokens that a catch-up can work off.
+        prefixes: Follows how far the draft's KV reaches; None where nobody asks for that.
+        max_rows: Requests of the largest batch that is ever caught up; any by default.
+    """
+
+    def __init__(
+        self,
+        interval: int = CATCH_UP_ROUNDS,
+        prefixes: DraftPrefixes | None = None,
+        max_rows: int | None = None,
+    ) -> None:
+        self._interval, self._max_rows = interval, max_rows
+        self.prefixes = prefixes
         # Per request of the newest zero-step round: tokens behind when the batch last changed.
         self._behind: dict[Hashable, int] = {}
         self._furthest = 0  # the largest of them
         self._since = 0  # decodes of the same batch after that
         self._requests: Sequence[Hashable] = ()
+
+    def book(
+        self, batch: DecodeBatch, is_last: bool, num_decodes: int, may_catch_up: bool = True
+    ) -> tuple[bool, list[int]]:
+        """Takes the zero-step round that is about to run.
+
+        Args:
+            batch: Its rows.
+            is_last: The next round will draft.
+            num_decodes: Of the round.
+            may_catch_up: Whether batches of this size ever draft.
+
+        Returns:
+            Whether the round must end with a catch-up, which is taken as done. And what the draft
+            lacks per row, this round included; empty where no row can have begun it level.
+        """
+        requests = batch.requests
+        is_due = self.add_round(requests, is_last, num_decodes) and may_catch_up
+        may_have_been_level = self.may_have_been_level
+        if may_have_been_level and self.prefixes is not None and batch.lengths:
+            self.prefixes.fall_behind(requests, batch.lengths)
+        if is_due or self._is_too_large(requests):
+            return is_due, self._settled(requests)
+        return is_due, self.debts(requests) if may_have_been_level else []
+
+    def before_extend(
+        self, prefilled: Sequence[Hashable], decoding: Sequence[Hashable], may_catch_up: bool
+    ) -> list[int]:
+        """Takes rows that are prefilled, and those that decode beside them.
+
+        Args:
+            prefilled: The draft will be level with them.
+            decoding: They advance past what is kept of them.
+            may_catch_up: Whether these can be caught up before; else they are left behind.
+
+        Returns:
+            What the draft lacks per row of ``decoding``, if it must be caught up now; else nothing.
+        """
+        self.forget(prefilled)
+        if decoding and not may_catch_up:
+            if self.prefixes is not None:
+                self.prefixes.leave_gaps()
+            self.settle()
+        return self._settled(decoding) if self.is_behind(decoding) else []
+
+    def _settled(self, requests: Sequence[Hashable]) -> list[int]:
+        """Books a catch-up; returns what it works off."""
+        debts = self.debts(requests)
+        if self.prefixes is not None:
+            width = 0 if self._is_too_large(requests) else self._interval
+            self.prefixes.catch_up(requests, debts, width)
+        self.settle()
+        return debts
+
+    def _is_too_large(self, requests: Sequence[Hashable]) -> bool:
+        return self._max_rows is not None and len(requests) > self._max_rows
 
     def is_behind(self, requests: Sequence[Hashable]) -> bool:
         """Returns whether the draft lacks a token of any of ``requests``."""
@@ -61,6 +134,8 @@ class CatchUpSchedule:
 
     def forget(self, requests: Sequence[Hashable]) -> None:
         """Takes note that ``requests`` are prefilled anew: the draft is level with them."""
+        if self.prefixes is not None:
+            self.prefixes.forget(requests)
         if self.is_behind(requests):
             debts = self.debts(tuple(self._behind))
             self._behind = {

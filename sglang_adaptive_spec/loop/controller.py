@@ -7,7 +7,7 @@ the one that they belong to. Results are worked through a few at a time, and bef
 by the time a round comes round again the CPU's caches have forgotten the code. Extend and mixed
 batches run on the start-up tier.
 
-Zero-step rounds let the draft fall behind (host/serving/backlog.py); the last of them catches it
+Zero-step rounds let the draft fall behind (host/drafters/backlog.py); the last of them catches it
 up, so leaving zero steps takes one round more. Where a batch is too large to draft at all, no round
 does.
 
@@ -15,8 +15,8 @@ Nothing here touches a GPU, allocates device memory or logs per round.
 """
 
 import logging
-from collections.abc import Hashable, Sequence
-from typing import Protocol
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Protocol
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.loop.meter import RoundMeter
@@ -49,8 +49,15 @@ class DraftSchedule(Protocol):
     def room(self, requests: Sequence[Hashable]) -> int:
         """Returns how many decodes the next zero-step round may add before a catch-up."""
 
-    def add_round(self, requests: Sequence[Hashable], is_last: bool, num_decodes: int = 1) -> bool:
-        """Books a zero-step round; returns whether it must end with a catch-up."""
+    def book(
+        self, batch: DecodeBatch, is_last: bool, num_decodes: int, may_catch_up: bool = True
+    ) -> tuple[bool, Sequence[int]]:
+        """Takes a zero-step round; returns whether it catches up, and what rows lack."""
+
+    def before_extend(
+        self, prefilled: Sequence[Hashable], decoding: Sequence[Hashable], may_catch_up: bool
+    ) -> Sequence[int]:
+        """Takes rows before an extend; returns what those that decode must be caught up on."""
 
 
 class RoundClock(Protocol):
@@ -98,8 +105,22 @@ class AdaptiveController:
         self._results_at_once = policy.results_at_once
         self._policy_error_logged = False
 
-    def before_extend(self) -> None:
-        """Puts the start-up tier in force for an extend or mixed batch."""
+    def before_extend(
+        self,
+        prefilled: Sequence[Hashable] = (),
+        decoding: Sequence[Hashable] = (),
+        can_catch_up: bool = True,
+    ) -> Sequence[int]:
+        """Puts the start-up tier in force for an extend or mixed batch.
+
+        Args:
+            prefilled: Its rows.
+            decoding: Rows that decode beside them, after those.
+            can_catch_up: Whether the host can run a round of the latter alone now.
+
+        Returns:
+            What the draft lacks per row of ``decoding``, if it must be caught up before.
+        """
         self.learn()
         if self.clock is not None:
             self.clock.interrupt()
@@ -108,6 +129,14 @@ class AdaptiveController:
         if self.pool.current != self.startup_tier:
             self.pool.activate(self.startup_tier)
             self.counters.num_prefill_activations += 1
+        if self.draft_schedule is None:
+            return ()
+        can_catch_up = can_catch_up and self.may_draft(len(prefilled) + len(decoding))
+        return self.draft_schedule.before_extend(prefilled, decoding, can_catch_up)
+
+    def before_idle(self) -> None:
+        """Counts a forward without requests, which changes nothing here and teaches nothing."""
+        self.counters.num_idle_rounds += 1
 
     def before_decode(self, batch: DecodeBatch) -> Round:
         """Chooses and activates the tier of the decode round that is about to launch."""
@@ -121,14 +150,14 @@ class AdaptiveController:
         chosen, is_probe, decision = self._choose(batch)
         if has_changed:
             self._results_at_once = self.policy.results_at_once
-        tier, is_catch_up, num_decodes = self._with_draft_caught_up(chosen, batch)
+        tier, fields = self._with_draft_caught_up(chosen, batch)
         if tier != self.decode_tier:
             self._count_switch(tier, batch)
         self.newest = batch
         if tier != self.pool.current:
             self.pool.activate(tier)
         num_in_flight = len(self.rounds) - len(self._results)
-        launched = self.rounds.launch(batch, tier, is_catch_up, num_decodes, is_probe, decision)
+        launched = self.rounds.launch(batch, tier, is_probe=is_probe, decision=decision, **fields)
         if self.clock is not None:
             self.clock.start(launched, num_in_flight)
         if len(self.rounds) > MAX_ROUNDS:
@@ -191,22 +220,25 @@ class AdaptiveController:
             except Exception:  # noqa: BLE001 - any policy must leave serving alive
                 self._count_policy_error("learn_time")
 
-    def _with_draft_caught_up(self, tier: Tier, batch: DecodeBatch) -> tuple[Tier, bool, int]:
-        """Returns the tier to run, whether the draft catches up at its end, and its decodes."""
-        schedule, requests = self.draft_schedule, batch.requests
+    def _with_draft_caught_up(
+        self, tier: Tier, batch: DecodeBatch
+    ) -> tuple[Tier, Mapping[str, Any]]:
+        """Returns the tier to run, and what its `Round` says of decodes and the draft's lag."""
+        schedule = self.draft_schedule
         if schedule is None:
-            return tier, False, 1
-        if tier == PLAIN_TIER:
-            may_draft = self.may_draft(batch.size)
-            if may_draft and batch.most_decodes > 1:  # else nothing of what is kept is read
-                most = max(1, min(batch.most_decodes, schedule.room(requests)))
-                batch = batch._replace(most_decodes=most)
-            num_decodes = self._run_length(batch)
-            is_due = schedule.add_round(requests, False, num_decodes)
-            return tier, is_due and may_draft, num_decodes
-        if schedule.is_behind(requests):
-            return PLAIN_TIER, schedule.add_round(requests, is_last=True), 1
-        return tier, False, 1
+            return tier, {}
+        if tier != PLAIN_TIER:
+            if not schedule.is_behind(batch.requests):
+                return tier, {}
+            is_catch_up, debts = schedule.book(batch, True, 1)
+            return PLAIN_TIER, {"is_catch_up": is_catch_up, "debts": debts}
+        may_draft = self.may_draft(batch.size)
+        if may_draft and batch.most_decodes > 1:  # else nothing of what is kept is read
+            most = max(1, min(batch.most_decodes, schedule.room(batch.requests)))
+            batch = batch._replace(most_decodes=most)
+        num_decodes = self._run_length(batch)
+        is_catch_up, debts = schedule.book(batch, False, num_decodes, may_draft)
+        return tier, {"is_catch_up": is_catch_up, "num_decodes": num_decodes, "debts": debts}
 
     def _run_length(self, batch: DecodeBatch) -> int:
         if batch.most_decodes == 1:

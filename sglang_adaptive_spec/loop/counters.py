@@ -20,6 +20,7 @@ class RoundCounters:
         )
         self.num_exact_rounds: dict[str, int] = defaultdict(int)  # held at zero steps, by reason
         self.num_prefill_activations = 0
+        self.num_idle_rounds = 0  # forwards without requests, beside other ranks' rounds
         self.num_pins = 0  # commands that pinned a tier or let it go
         self.num_policy_errors = 0
         self.num_feedback_mismatches = 0

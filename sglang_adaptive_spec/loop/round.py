@@ -8,7 +8,7 @@ other round its own; both are counted.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.policy.decision import Decision
@@ -37,6 +37,8 @@ class Round:
     num_decodes: int = 1  # of a zero-step round, one after the other
     is_probe: bool = False  # the policy asked for a look at a tier, not what it is on
     decision: Decision | None = None  # the policy's newest when it chose
+    # What the draft lacks per row of a zero-step round, this one included; empty: not asked for.
+    debts: Sequence[int] = ()
     first_drafts: FirstDrafts | None = None
     # Accepted drafts per request, bonus tokens excluded; None until the result is there.
     num_correct_drafts: Sequence[int] | None = None
@@ -65,19 +67,9 @@ class RoundQueue:
     def __len__(self) -> int:
         return len(self._rounds)
 
-    def launch(
-        self,
-        batch: DecodeBatch,
-        tier: Tier,
-        is_catch_up: bool,
-        num_decodes: int,
-        is_probe: bool,
-        decision: Decision | None,
-    ) -> Round:
-        """Returns a new round at the end of the queue."""
-        launched = Round(
-            self._num_launched, batch, tier, is_catch_up, num_decodes, is_probe, decision
-        )
+    def launch(self, batch: DecodeBatch, tier: Tier, **fields: Any) -> Round:
+        """Returns a new round at the end of the queue; ``fields`` are those of `Round`."""
+        launched = Round(self._num_launched, batch, tier, **fields)
         self._num_launched += 1
         self._rounds.append(launched)
         return launched

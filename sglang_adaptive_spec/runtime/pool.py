@@ -5,7 +5,7 @@ worker and model runner that a tier owns. Activating a tier assigns them all; a 
 noticed before anything is assigned.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,6 +17,11 @@ class Place(NamedTuple):
 
     owner: object
     name: str
+
+
+def read_places(places: Iterable[Place]) -> tuple[object, ...]:
+    """Returns what the host's objects hold now, in the order of ``places``."""
+    return tuple(getattr(*each) for each in places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +42,6 @@ class RuntimePool:
         self._places = tuple(places)
         self._states: dict[Tier, TierState] = {}
         self.current = startup
-
-    def read_places(self) -> tuple[object, ...]:
-        """Returns what the host's objects hold now, in their order."""
-        return tuple(getattr(*each) for each in self._places)
 
     def add(self, state: TierState) -> None:
         """Keeps a built tier."""

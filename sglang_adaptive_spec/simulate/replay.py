@@ -138,12 +138,11 @@ class Replay:
         self._costs = costs
         self._recorder = recorder
         startup_tier = policy.ladder.tiers[-1]
-        self._schedule = CatchUpSchedule()
         self._stalls = Stalls(tail, seed)
         clock = SimulatedClock(self.result, seed, self._stalls)
         timer = RoundTimer("simulated", clock, warm_up_rounds=0)  # it has served before
         self._controller = AdaptiveController(
-            policy, SimulatedPool(startup_tier), startup_tier, timer, self._schedule
+            policy, SimulatedPool(startup_tier), startup_tier, timer, CatchUpSchedule()
         )
         self._next_request = 0
 
@@ -194,23 +193,20 @@ class Replay:
         live, tier, batch = self.live, launched.tier, launched.batch
         phase = self._workload.phase(self.clock)
         num_correct = self._workload.num_correct_drafts(phase, live, tier.num_steps)
-        first = self._first_drafts(phase) if tier == PLAIN_TIER else None
+        first = self._first_drafts(phase, launched.debts) if tier == PLAIN_TIER else None
         launched.first_drafts = None if first is None else KnownFirstDrafts(first)
         ms = self._ms(launched) * self._workload.slowdown(self.clock, tier.num_steps)
         correct: list[int] = num_correct.tolist()
         if self._recorder is not None:
             observation = Observation(tier, live.size, batch.requests, correct, first)
             self._recorder.record(observation, batch.context_tokens, batch.now_s)
-        if launched.is_catch_up:
-            self._schedule.settle()
         self._count(launched, ms, live.advance(num_correct + 1))
         slower = self._stalls.of_round(tier, batch.size) - 1
         self.result.stalled_s += slower * ms / 1e3
         return correct
 
-    def _first_drafts(self, phase: int) -> list[bool | None] | None:
+    def _first_drafts(self, phase: int, debts: Sequence[int]) -> list[bool | None] | None:
         """Returns which first drafts would hold, for requests that lack none but this round's."""
-        debts = self._schedule.debts(self.live.requests)
         if 1 not in debts:
             return None
         correct = self._workload.num_correct_drafts(phase, self.live, 1).tolist()

@@ -85,9 +85,9 @@ HOOKING = (
         "shared_index.py",
         "eager_lengths.py",
     ),
-    *("extend_graphs.py", "uniform_plans.py", "counts.py", "unchanged.py", "retractions.py"),
+    *("extend_graphs.py", "uniform_plans.py", "host_figures.py", "repeats.py"),
     *("ends.py", "exact.py"),
-    "cached_prefixes.py",
+    "prefix_cache.py",
 )
 ATTENTION = "sglang.srt.layers.attention"
 BACKEND = re.compile(r"\w+_backend\.\w+Backend")

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.host.serving.backlog import (
+from sglang_adaptive_spec.host.drafters.backlog import (
     Backlog,
     RowMap,
     one_at_a_time,

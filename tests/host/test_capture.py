@@ -63,8 +63,6 @@ def test_what_all_graphs_share_is_not_what_a_block_took(
 def test_a_shared_buffer_counts_once(
     capture: Any, target: str | None, draft: str | None, shared_gb: float
 ) -> None:
-    from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
-
     def gigabytes(size: int) -> Any:
         return SimpleNamespace(nbytes=size * 2**30)
 
@@ -74,14 +72,7 @@ def test_a_shared_buffer_counts_once(
         None: None,
     }
     runners = [SimpleNamespace(graph_shared_output=outputs[name]) for name in (target, draft)]
-    worker = SimpleNamespace(
-        device="cpu",
-        gpu_id=0,
-        target_worker=SimpleNamespace(model_runner=runners[0]),
-        draft_worker=SimpleNamespace(draft_runner=runners[1]),
-    )
-    builder = TierBuilder(worker, Any, Any, chain_tier(3))  # type: ignore[arg-type]
-    assert builder._shared_gb() == shared_gb
+    assert capture.logits_gb(runners) == shared_gb
 
 
 def test_another_error_passes_through(capture: Any) -> None:

@@ -26,8 +26,8 @@ class FakeController:
 
 def worker() -> Any:
     pool = SimpleNamespace(states=[SimpleNamespace(tier=tier) for tier in TIERS])
-    made = SimpleNamespace(pool=pool, controller=FakeController())
-    made.control = Control(made)
+    made: Any = SimpleNamespace(pool=pool, controller=FakeController())
+    made.control = Control(pool, made.controller)  # type: ignore[arg-type]
     return made
 
 

@@ -29,13 +29,10 @@ def key_of(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
             )
             for config in (configs, configs | (draft or {}))
         )
-        worker = SimpleNamespace(
-            device="cpu",
-            server_args=SimpleNamespace(**args),
-            target_worker=SimpleNamespace(model_runner=target),
-            draft_worker=SimpleNamespace(draft_runner=draft_runner),
+        engine: Any = SimpleNamespace(
+            device="cpu", server_args=SimpleNamespace(**args), runners=(target, draft_runner)
         )
-        return cost_key.cost_key(worker, (PLAIN_TIER,), {2, 1}, CONTEXTS)
+        return cost_key.cost_key(engine, (PLAIN_TIER,), {2, 1}, CONTEXTS)
 
     return make
 

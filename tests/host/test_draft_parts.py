@@ -12,9 +12,9 @@ NUM_ROWS = 7
 
 @pytest.fixture(scope="module")
 def draft_parts(plugins_loaded: None) -> Any:
-    from sglang_adaptive_spec.host.serving import draft_parts
+    from sglang_adaptive_spec.host.drafters import parts
 
-    return draft_parts
+    return parts
 
 
 def sampling() -> Any:

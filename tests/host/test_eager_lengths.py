@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from sglang_adaptive_spec.host.host_round import open_round
 from tests.host.test_shared_index import CONTEXT, THREE, fa3, triton
 
 ALLOCATED = (5, 9, 7)  # tokens that the scheduler has reserved for each request
@@ -20,12 +21,12 @@ HOOKS = [
 
 
 @pytest.fixture
-def eager(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+def eager(plugins_loaded: None) -> Any:
     """The module, in a round of ``ALLOCATED``."""
     from sglang_adaptive_spec.host.attention import eager_lengths
 
     reqs = [SimpleNamespace(kv=SimpleNamespace(kv_allocated_len=each)) for each in ALLOCATED]
-    monkeypatch.setattr(eager_lengths.eager_lengths, "_reqs", reqs)
+    open_round(reqs)  # type: ignore[arg-type]
     return eager_lengths
 
 
@@ -71,7 +72,7 @@ def test_lengths_of_the_host_and_rounds_without_requests_are_left_alone(
     eager: Any, hook: str, field: str, given: int | None, has_requests: bool
 ) -> None:
     if not has_requests:
-        eager.eager_lengths.begin_round(())
+        open_round(())
     forward, init = batch(**{field: given}), Init(field)
     getattr(eager, hook)(init, None, forward, "verify", flag=False)
     assert init.seen == [given]
@@ -140,7 +141,7 @@ def test_a_graph_of_a_draft_extend_finds_the_pages_of_the_longest(
     apply_of = applied(eager, is_bounded)
     assert apply_of(ForwardMode.DRAFT_EXTEND_V2, None) == (LONGEST if is_bounded else CONTEXT)
     assert apply_of(ForwardMode.DRAFT_EXTEND_V2, torch.tensor([4])) == 4
-    eager.eager_lengths.begin_round(())  # while graphs are captured
+    open_round(())  # while graphs are captured
     assert apply_of(ForwardMode.DRAFT_EXTEND_V2, None) == CONTEXT
 
 

@@ -96,10 +96,9 @@ def test_what_no_round_serves_exactly_is_refused_with_a_sentence(
     exact: Any, ladder: Ladder, has_plain_rounds: bool, words: str
 ) -> None:
     requests = exact.ExactRequests("processors", ladder, has_plain_rounds)
-    scheduler = SimpleNamespace(draft_worker=SimpleNamespace(exact_requests=requests))
     added: list[Any] = []
     for req in (request("a processor"), request(min_p=0.1)):
-        exact.refuse_inexact(lambda _, req, is_retracted: added.append(req), scheduler, req)
+        requests.refuse_inexact(lambda _, req, is_retracted: added.append(req), None, req)
     refused, served = added
     assert "custom logit processor" in refused.refusal
     assert words in refused.refusal

@@ -41,13 +41,13 @@ def relay() -> Any:
 
 def lengths(module: Any, is_on: bool = True) -> Any:
     made = module.LateLengths(is_on)
-    made.meet(relay())
+    made.connect(relay())
     return made
 
 
 def test_a_draft_gets_what_is_reserved_and_its_verify_the_lengths(module: Any) -> None:
     late, asked = lengths(module), batch()
-    late.bound(asked)
+    assert late.bound(asked)
     assert asked.seq_lens_cpu.tolist() == list(RESERVED)
     assert asked.seq_lens_sum == sum(RESERVED)
     late.fetch(asked)
@@ -61,25 +61,14 @@ def test_a_draft_gets_what_is_reserved_and_its_verify_the_lengths(module: Any) -
 def test_known_lengths_stay(module: Any, is_on: bool) -> None:
     known = torch.tensor(LENS)
     late, asked = lengths(module, is_on), batch(seq_lens_cpu=known, seq_lens_sum=sum(LENS))
-    late.bound(asked)
-    late.fetch(asked)
+    assert not late.bound(asked)
     assert asked.seq_lens_cpu is known
 
 
 def test_other_backends_are_told_nothing(module: Any) -> None:
     late, asked = lengths(module, is_on=False), batch()
-    late.bound(asked)
-    late.fetch(asked)
+    assert not late.bound(asked)
     assert asked.seq_lens_cpu is None
-
-
-def test_a_verify_without_a_draft_before_it_fetches_nothing(module: Any) -> None:
-    """A catch-up before a mixed batch knows its lengths."""
-    late, first, second = lengths(module), batch(), batch()
-    late.bound(first)
-    late.fetch(first)
-    late.fetch(second)
-    assert second.seq_lens_cpu is None
 
 
 def server(module: Any, changes: dict[str, Any]) -> tuple[Any, Any, Any]:
@@ -140,7 +129,7 @@ def test_the_scheduler_waits_only_for_backends_that_need_lengths(module: Any, is
     from sglang_adaptive_spec.host.serving.worker import AdaptiveEagleWorker
 
     worker: Any = object.__new__(AdaptiveEagleWorker)
-    worker.late_lengths = module.LateLengths(is_on)
+    worker._late_lengths = module.LateLengths(is_on)
     target = SimpleNamespace(model_runner=SimpleNamespace(attn_backend="target's"))
     worker._target_worker = target
     worker._draft_worker = SimpleNamespace(

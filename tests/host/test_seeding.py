@@ -55,43 +55,67 @@ def test_rejection_sampling_is_measured_with_the_draft_s_probabilities(
 ) -> None:
     import torch
 
-    from sglang_adaptive_spec.host.startup import borrowed_batch
+    from sglang_adaptive_spec.host.drafters import eagle
 
-    worker = worker_of(free=1000, row=100)
-    worker.device = "cpu"
-    worker.server_args = SimpleNamespace(speculative_use_rejection_sampling=samples)
-    worker.target_worker.model_runner.model_config.vocab_size = 50
-    worker.draft_worker = SimpleNamespace(hot_token_id=None, relay_topk=1, draft_runner=None)
-    monkeypatch.setattr(
-        borrowed_batch, "get_draft_recurrent_hidden_state_spec", lambda _: (8, torch.float32)
+    drafter = object.__new__(eagle.EagleDrafter)
+    drafter._draft = SimpleNamespace(hot_token_id=None, relay_topk=1, draft_runner=None)
+    runner = SimpleNamespace(model_config=SimpleNamespace(vocab_size=50))
+    drafter._worker = SimpleNamespace(
+        device="cpu",
+        server_args=SimpleNamespace(speculative_use_rejection_sampling=samples),
+        target_worker=SimpleNamespace(model_runner=runner),
     )
-    probs = borrowed_batch.BorrowedBatch(worker, 4, 10)._draft_input().draft_probs
+    monkeypatch.setattr(
+        eagle, "get_draft_recurrent_hidden_state_spec", lambda _: (8, torch.float32)
+    )
+    probs = drafter.made_up_input(4).draft_probs
     assert (probs is not None) == samples
     if samples:  # the host stacks them with those of the later steps
         assert probs.shape == (4, 50)
         torch.testing.assert_close(probs.sum(dim=1), torch.ones(4))
 
 
-def worker_of(free: int, row: int, page_size: int = 1, context_len: int = 10**6) -> Any:
-    """A worker as far as seeding asks before it runs a round."""
-    rows = SimpleNamespace(req_to_token=SimpleNamespace(shape=(64, row)))
-    model_config = SimpleNamespace(context_len=context_len)
-    runner = SimpleNamespace(req_to_token_pool=rows, model_config=model_config)
-    allocator = SimpleNamespace(page_size=page_size, available_size=lambda: free)
+def ranks(is_first: bool = True) -> Any:
+    """Ranks of one."""
+    from sglang_adaptive_spec.host.ranks import Ranks
+
+    group: Any = SimpleNamespace(world_size=1, broadcast_object=lambda each, src: each)
+    return Ranks(group, is_first, 1)
+
+
+def parts_of(free: int, row: int, page_size: int = 1, context_len: int = 10**6) -> Any:
+    """Engine, tier builder and drafter as far as seeding asks before it runs a round."""
+    runner = SimpleNamespace(
+        req_to_token_pool=SimpleNamespace(req_to_token=SimpleNamespace(shape=(64, row))),
+        model_config=SimpleNamespace(context_len=context_len),
+        token_to_kv_pool_allocator=SimpleNamespace(
+            page_size=page_size, available_size=lambda: free
+        ),
+    )
     tiers = [DEEP, chain_tier(1)]
-    return SimpleNamespace(
+    config = SimpleNamespace(tiers=(chain_tier(1), DEEP))
+    engine = SimpleNamespace(
         device="cuda",
-        adaptive_options=SimpleNamespace(startup_tier=DEEP),
-        token_to_kv_pool_allocator=allocator,
-        target_worker=SimpleNamespace(model_runner=runner),
-        draft_worker=SimpleNamespace(draft_runner=SimpleNamespace()),
+        options=SimpleNamespace(startup_tier=DEEP, config=config),
+        ranks=ranks(),
+        target_runner=runner,
+        draft_runner=SimpleNamespace(),
         pool=SimpleNamespace(
             states=[SimpleNamespace(tier=tier, graph_batch_sizes=SIZES) for tier in tiers],
             activate=lambda _tier: None,
         ),
-        tier_builder=SimpleNamespace(agree=lambda answer: answer, ladder=Ladder({1: tiers})),
-        plain_rounds=None,
     )
+    builder = SimpleNamespace(
+        agree=lambda answer: answer, ladder=Ladder({1: tiers}), max_listed_size=lambda: max(SIZES)
+    )
+    return engine, builder, SimpleNamespace(catch_ups=None)
+
+
+def seeder_of(seeding: Any, max_batch_size: int = 32, **pool: int) -> Any:
+    """A seeder for batches up to ``max_batch_size``."""
+    engine, builder, drafter = parts_of(**{"free": 10**6, "row": 10**5} | pool)
+    builder.max_listed_size = lambda: max_batch_size
+    return seeding.Seeder(engine, builder, drafter)
 
 
 @given(
@@ -104,18 +128,20 @@ def worker_of(free: int, row: int, page_size: int = 1, context_len: int = 10**6)
 def test_no_context_outgrows_pool_request_rows_or_the_model_s_context(
     seeding: Any, free: int, row: int, context_len: int, page_size: int, size: int
 ) -> None:
-    worker = worker_of(free, row, page_size, context_len)
-    longest = seeding.longest_context(worker, size)
+    engine, *_ = parts_of(free, row, page_size, context_len)
+    longest = seeding.longest_context(engine, size)
     reserve = RESERVE
     per_row = -(-(longest + reserve) // page_size) * page_size
     assert per_row <= min(row, context_len)
     assert size * per_row <= MAX_POOL_SHARE * free
-    contexts = seeding.Seeder(worker, 256)._contexts(size, True)
+    contexts = seeder_of(
+        seeding, 256, free=free, row=row, page_size=page_size, context_len=context_len
+    )._contexts(size, True)
     assert contexts[0] <= contexts[1] <= max(longest, 1)
 
 
 def test_a_long_context_is_measured_at_the_first_sizes_alone(seeding: Any) -> None:
-    seeder = seeding.Seeder(worker_of(free=10**6, row=10**5), max_batch_size=32)
+    seeder = seeder_of(seeding)
     plan = list(seeder._plan())
     long = [(tier, size) for tier, size, has_long in plan if has_long]
     assert [size for tier, size in long if tier == DEEP] == [1, 32, 4]
@@ -129,9 +155,9 @@ def test_a_long_context_is_measured_at_the_first_sizes_alone(seeding: Any) -> No
 def test_many_tiers_get_more_time_and_four_stay_within_ten_seconds(
     seeding: Any, num_tiers: int, limit_s: float
 ) -> None:
-    worker = worker_of(free=10**6, row=10**5)
-    worker.pool.states = worker.pool.states[:1] * num_tiers
-    assert seeding.Seeder(worker, 256).limit_s == pytest.approx(limit_s)
+    engine, *others = parts_of(free=10**6, row=10**5)
+    engine.pool.states = engine.pool.states[:1] * num_tiers
+    assert seeding.Seeder(engine, *others).limit_s == pytest.approx(limit_s)
 
 
 @pytest.mark.parametrize(("limit_s", "is_complete"), [(60.0, True), (5.0, False)])
@@ -154,9 +180,7 @@ def test_half_a_table_is_not_complete_and_compiling_is_no_part_of_the_limit(
     monkeypatch.setattr(seeding, "LIMIT_S", limit_s)
     monkeypatch.setattr(seeding.Seeder, "_measure", measure)
     monkeypatch.setattr(seeding.Seeder, "_warm_up", lambda _self: pass_time(100.0))
-    group = SimpleNamespace(world_size=1, broadcast_object=lambda each, src: each)
-    monkeypatch.setattr(seeding, "get_parallel", lambda: SimpleNamespace(tp_group=group))
-    seeder = seeding.Seeder(worker_of(free=10**6, row=10**5), max_batch_size=32)
+    seeder = seeder_of(seeding)
     seeder.seed(CostTable.empty([DEEP, chain_tier(1)], SIZES))
     assert len(measured) == min(int(limit_s), 2 * len(SIZES))
     assert seeder.is_complete is is_complete
@@ -172,10 +196,10 @@ def test_every_timed_round_finds_the_draft_input_that_the_first_one_found(seedin
         found.append(batch.spec_info.width)
         batch.spec_info.width *= 4  # as a tree drafted without a graph does
 
-    worker = worker_of(free=10**6, row=10**5)
-    worker.device, worker.run_alone = "cpu", widen
+    engine, *others = parts_of(free=10**6, row=10**5)
+    engine.device, engine.run_alone = "cpu", widen
     batch = SimpleNamespace(spec_info=SimpleNamespace(width=4))
-    assert min(seeding.Seeder(worker, 32)._times_ms(DEEP, batch, False)) >= 0
+    assert min(seeding.Seeder(engine, *others)._times_ms(DEEP, batch, False)) >= 0
     assert len(found) > 2
     assert set(found) == {4}
 
@@ -183,10 +207,10 @@ def test_every_timed_round_finds_the_draft_input_that_the_first_one_found(seedin
 class FakeBatch:
     """A borrowed batch as far as its size goes: there is one if the pool can hold it."""
 
-    def __init__(self, worker: Any, size: int, context_len: int) -> None:
+    def __init__(self, engine: Any, _drafter: Any, size: int, context_len: int) -> None:
         from sglang_adaptive_spec.host.startup.seeding import longest_context
 
-        self._fits = context_len <= longest_context(worker, size)
+        self._fits = context_len <= longest_context(engine, size)
 
     def __enter__(self) -> Any:
         return self if self._fits else None
@@ -198,7 +222,6 @@ class FakeBatch:
 @pytest.fixture
 def start(seeding: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Starts a server with so many free KV slots and seconds; returns how it came by its costs."""
-    group = SimpleNamespace(world_size=1, broadcast_object=lambda each, src: each)
     tiers = (chain_tier(1), DEEP)
     key = CostKey(gpu="x", model="x", draft="x", versions={}, settings={}, tiers=tiers)
     monkeypatch.setattr(seeding, "BorrowedBatch", FakeBatch)
@@ -210,9 +233,7 @@ def start(seeding: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         lambda *args: msgspec.structs.replace(key, longest_contexts=args[-1]),
     )
     monkeypatch.setattr(seeding, "default_folder", lambda: tmp_path)
-    parallel = SimpleNamespace(tp_rank=0, tp_group=group)
     round_ms = [5.0]
-    monkeypatch.setattr(seeding, "get_parallel", lambda: parallel)
 
     def seed(
         free: int,
@@ -225,10 +246,10 @@ def start(seeding: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         round_ms[0] = ms
         monkeypatch.setattr(seeding, "LIMIT_S", limit_s)
         monkeypatch.setattr(seeding, "TIER_LIMIT_S", 0.0)
-        parallel.tp_rank = rank
-        worker = worker_of(free, row=10**5)
-        worker.tier_builder.agree, worker.pool.activate = agree, activate
-        return seeding.measured_costs(worker, tiers, max(SIZES))[1]
+        engine, builder, drafter = parts_of(free, row=10**5)
+        engine.ranks = ranks(is_first=rank == 0)
+        builder.agree, engine.pool.activate = agree, activate
+        return seeding.measured_costs(engine, builder, drafter)[1]
 
     return seed
 
@@ -236,10 +257,9 @@ def start(seeding: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def test_pools_of_one_power_of_two_have_the_same_longest_contexts(
     seeding: Any,
 ) -> None:
-    worker = worker_of(free=10**5, row=10**5)
-    contexts = seeding.Seeder(worker, 32).longest_contexts()
+    contexts = seeder_of(seeding, 32, free=10**5).longest_contexts()
     assert contexts == (16384, 2048)
-    assert seeding.Seeder(worker, 64).longest_contexts()[0] == contexts[0]
+    assert seeder_of(seeding, 64, free=10**5).longest_contexts()[0] == contexts[0]
 
 
 def test_what_a_smaller_pool_cut_is_not_used_by_a_larger_one(start: Any) -> None:
@@ -266,22 +286,18 @@ def test_what_contradicts_its_neighbours_is_measured_again(
         return [ms, ms + 0.01, ms - 0.01]
 
     class Sized(FakeBatch):
-        def __init__(self, worker: Any, size: int, context_len: int) -> None:
-            super().__init__(worker, size, context_len)
+        def __init__(self, engine: Any, drafter: Any, size: int, context_len: int) -> None:
+            super().__init__(engine, drafter, size, context_len)
             self._size = size
 
         def __enter__(self) -> Any:
             return self._size
 
-    group = SimpleNamespace(world_size=1, broadcast_object=lambda each, src: each)
-    monkeypatch.setattr(seeding, "get_parallel", lambda: SimpleNamespace(tp_group=group))
     monkeypatch.setattr(seeding, "BorrowedBatch", Sized)
     monkeypatch.setattr(seeding.Seeder, "_warm_up", lambda _self: None)
     monkeypatch.setattr(seeding.Seeder, "_times_ms", times_ms)
     monkeypatch.setattr(seeding.Seeder, "_contexts", lambda *_: [256])
-    costs = seeding.Seeder(worker_of(free=10**6, row=10**5), 32).seed(
-        CostTable.empty([chain_tier(1), DEEP], SIZES)
-    )
+    costs = seeder_of(seeding).seed(CostTable.empty([chain_tier(1), DEEP], SIZES))
     again = {at for at in measured if measured.count(at) > 1}
     assert (chain_tier(1), 1) in again
     assert len(again) < len(SIZES)  # its neighbours, too, and no others
@@ -301,9 +317,9 @@ def test_a_shape_to_start_at_that_no_batch_chooses_is_not_confirmed(
 ) -> None:
     """A ladder with trees starts at one that holds them all (runtime/builder.py)."""
     monkeypatch.setattr(seeding.Seeder, "_warm_up", lambda _self: None)
-    worker = worker_of(free=10**6, row=10**5)
-    worker.pool.states = [SimpleNamespace(tier=chain_tier(9), graph_batch_sizes=())]
-    assert seeding.Seeder(worker, 32).confirms(CostTable.empty([DEEP], SIZES))
+    engine, *others = parts_of(free=10**6, row=10**5)
+    engine.pool.states = [SimpleNamespace(tier=chain_tier(9), graph_batch_sizes=())]
+    assert seeding.Seeder(engine, *others).confirms(CostTable.empty([DEEP], SIZES))
 
 
 def test_a_whole_table_is_kept_for_the_next_start(start: Any, caplog: Any) -> None:

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from sglang_adaptive_spec.host.attention.indices import Extent, IndexShape, triton_row_bytes
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier, chain_tier
 
+MODULE = "sglang_adaptive_spec.host.attention.shared_index"
 ATTENTION = "sglang.srt.layers.attention"
 INIT = "init_cuda_graph_state"
 CONTEXT, RESERVE = 4096, 32  # slots of a request, and those that a round reserves beyond them
@@ -45,23 +46,23 @@ def hooked(hook: Callable[..., Any], init: Callable[..., Any], is_around: bool) 
 
 @pytest.fixture
 def index(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module, with an index of its own; as on a GPU, for as long as a test runs."""
+    """An index whose hooks are in force; as on a GPU, for as long as a test runs."""
     from sglang.srt.layers.attention import verify_mask
     from sglang.srt.speculative.eagle_utils import TreeMaskMode
 
     from sglang_adaptive_spec.host.attention import shared_index
 
-    monkeypatch.setattr(shared_index, "shared_index", shared_index.SharedIndex())
-    shared_index.shared_index.row_slots = ROW
+    made = shared_index.SharedIndex()
+    made.row_slots = ROW
     monkeypatch.setattr(verify_mask, "default_tree_mask_mode", lambda: TreeMaskMode.FULL_MASK)
-    tables = ((shared_index.AROUND_HOOKS, True), (shared_index.AFTER_HOOKS, False))
+    tables = ((made.around_hooks(), True), (made.after_hooks(), False))
     for of_backends, is_around in tables:
         for owner, hook in (each for hooks in of_backends.values() for each in hooks.items()):
             host_class = resolve_name(f"{ATTENTION}.{owner}")
             init = vars(host_class)[INIT]
             monkeypatch.setattr(host_class, INIT, hooked(hook, init, is_around))
     with CudaOnCpu():
-        yield shared_index
+        yield made
 
 
 def made(owner: str, **attributes: Any) -> Any:
@@ -207,7 +208,7 @@ def build(kind: str, tier: Tier, size: int, **attributes: Any) -> Stages:
 def build_all(index: Any, kind: str, largest: Mapping[Tier, int], **attributes: Any) -> Extent:
     """Builds tiers as at start-up; returns the extent."""
     extent = Extent.of(largest, CATCH_UP_ROUNDS)
-    index.shared_index.extent = extent
+    index.extent = extent
     for tier, size in largest.items():
         build(kind, tier, size, **attributes)
     return extent
@@ -241,19 +242,19 @@ def test_no_tier_takes_more_than_the_first_did(
 ) -> None:
     """The host's start-up tier is the deepest; one that captures nothing leaves it to others."""
     tiers = sorted((THREE, chain_tier(5), SEVEN), reverse=is_deepest_first)
-    index.shared_index.extent = Extent(requests=16, tokens=16 * 8, draft_rows=16 * 7)
+    index.extent = Extent(requests=16, tokens=16 * 8, draft_rows=16 * 7)
     build(kind, tiers[0], 16)
-    gb = index.shared_index.gb
+    gb = index.gb
     assert gb > 0
     for tier in tiers[1:]:
         build(kind, tier, 16)
     build(kind, chain_tier(1), 8)
-    assert index.shared_index.gb == gb
+    assert index.gb == gb
 
 
 def test_zero_steps_take_no_more_mask_than_their_catch_ups_have_tokens(index: Any) -> None:
     """Their target's backend is made for as many draft tokens, though it decodes one."""
-    index.shared_index.extent = Extent(requests=16, tokens=16 * CATCH_UP_ROUNDS, draft_rows=0)
+    index.extent = Extent(requests=16, tokens=16 * CATCH_UP_ROUNDS, draft_rows=0)
     mask = build("triton", PLAIN_TIER, 16).target._verify_mask.buffer
     assert mask.numel() == 16 * CATCH_UP_ROUNDS * (CONTEXT + CATCH_UP_ROUNDS)
     assert mask.untyped_storage().nbytes() == pytest.approx(mask.nbytes, rel=0.01)
@@ -261,7 +262,7 @@ def test_zero_steps_take_no_more_mask_than_their_catch_ups_have_tokens(index: An
 
 def test_who_asks_for_more_gets_more_and_who_asked_before_keeps_what_it_has(index: Any) -> None:
     """A tier was left out, and its batches fell back to one that was to hold fewer."""
-    shared = index.shared_index
+    shared = index
     first = shared.take("slots", (4, 10), 50, torch.int32, "cpu")
     assert first.shape == (4, 10)
     assert shared.gb == 4 * 50 / 2**30
@@ -276,7 +277,7 @@ def test_who_asks_for_more_gets_more_and_who_asked_before_keeps_what_it_has(inde
 
 
 def test_buffers_of_other_names_rows_or_types_are_others(index: Any) -> None:
-    shared = index.shared_index
+    shared = index
     ask = ("slots", (2, 8), 16, torch.int32, "cpu")
     one = shared.take(*ask)
     others = [
@@ -293,7 +294,7 @@ def test_buffers_of_other_names_rows_or_types_are_others(index: Any) -> None:
 
 def fa3_tiers(index: Any) -> list[Any]:
     """Returns the backends of two tiers' stages."""
-    index.shared_index.extent = Extent(requests=16, tokens=64, draft_rows=48)
+    index.extent = Extent(requests=16, tokens=64, draft_rows=48)
     tiers = [build("fa3", tier, size) for tier, size in ((THREE, 16), (chain_tier(1), 8))]
     return [
         backend
@@ -322,13 +323,14 @@ def test_two_tiers_that_share_what_they_must_not_are_found(
     index: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault planted on purpose: where queries start depends on the tier, and is written once."""
-    monkeypatch.setattr(index, "PAGE_TABLES", (*index.PAGE_TABLES, "cu_seqlens_q"))
+    tables = resolve_name(f"{MODULE}.PAGE_TABLES")
+    monkeypatch.setattr(f"{MODULE}.PAGE_TABLES", (*tables, "cu_seqlens_q"))
     with pytest.raises(AssertionError):
         assert_page_tables_alone_are_shared(fa3_tiers(index))
 
 
 def test_tables_hold_pages_and_those_of_trees_tokens(index: Any) -> None:
-    index.shared_index.extent = Extent(requests=8, tokens=128, draft_rows=96)
+    index.extent = Extent(requests=8, tokens=128, draft_rows=96)
     stages = build("fa3", TREE, 8, page_size=64)
     named = tables(stages.target)
     assert named["target_verify_metadata.page_table"].shape == (8, CONTEXT // 64)
@@ -341,7 +343,7 @@ def test_tables_hold_pages_and_those_of_trees_tokens(index: Any) -> None:
 
 def test_window_tables_of_target_and_draft_are_apart(index: Any) -> None:
     """Each finds its slots in a pool of its own."""
-    index.shared_index.extent = Extent(requests=8, tokens=64, draft_rows=56)
+    index.extent = Extent(requests=8, tokens=64, draft_rows=56)
     pools = SimpleNamespace(), SimpleNamespace()
     found: list[set[int]] = []
     for pool, is_draft in zip(pools, (False, True), strict=True):
@@ -368,7 +370,7 @@ def test_window_tables_of_target_and_draft_are_apart(index: Any) -> None:
 def test_an_index_is_requests_times_context_however_many_tokens_are_verified(
     index: Any, kind: str
 ) -> None:
-    index.shared_index.extent = Extent(requests=16, tokens=16 * 8, draft_rows=16 * 7)
+    index.extent = Extent(requests=16, tokens=16 * 8, draft_rows=16 * 7)
     indices = [
         each
         for tier, size in ((THREE, 8), (SEVEN, 16))
@@ -385,7 +387,7 @@ def test_an_index_is_requests_times_context_however_many_tokens_are_verified(
 
 def test_each_wrapper_of_flashinfer_has_an_index_of_its_own(index: Any) -> None:
     """One finds whole contexts, the other windows, in the same round."""
-    index.shared_index.extent = Extent(requests=8, tokens=64, draft_rows=0)
+    index.extent = Extent(requests=8, tokens=64, draft_rows=0)
     tiers = [build("flashinfer", chain_tier(1), size, num_wrappers=2).target for size in (4, 8)]
     whole, windows = zip(*(target.cuda_graph_kv_indices for target in tiers), strict=True)
     assert len(set(map(storage, whole))) == len(set(map(storage, windows))) == 1
@@ -395,7 +397,7 @@ def test_each_wrapper_of_flashinfer_has_an_index_of_its_own(index: Any) -> None:
 
 def test_flashinfers_mask_has_a_bit_for_each_slot(index: Any) -> None:
     """FlashInfer packs it, and the mask of a request begins at a byte."""
-    index.shared_index.extent = Extent(requests=8, tokens=8 * 8, draft_rows=56)
+    index.extent = Extent(requests=8, tokens=8 * 8, draft_rows=56)
     stages = build("flashinfer", THREE, 8), build("flashinfer", SEVEN, 8)
     masks = [each.target.cuda_graph_custom_mask for each in stages]
     assert len(set(map(storage, masks))) == 1
@@ -405,7 +407,7 @@ def test_flashinfers_mask_has_a_bit_for_each_slot(index: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["flashinfer", "flashinfer-mla", "triton"])
 def test_draft_steps_have_rows_of_their_own_and_tiers_share_them(index: Any, kind: str) -> None:
-    index.shared_index.extent = Extent(requests=8, tokens=64, draft_rows=8 * 7)
+    index.extent = Extent(requests=8, tokens=64, draft_rows=8 * 7)
     three, seven = (build(kind, tier, 8).steps for tier in (THREE, SEVEN))
     for steps, tier in ((three, THREE), (seven, SEVEN)):
         rows = steps.cuda_graph_kv_indices
@@ -425,20 +427,20 @@ def of_step(backend: Any) -> torch.Tensor:
 
 
 def test_branches_of_a_tree_have_room_in_the_row_of_their_step(index: Any) -> None:
-    index.shared_index.extent = Extent(requests=8, tokens=128, draft_rows=8 * 4 * 3)
+    index.extent = Extent(requests=8, tokens=128, draft_rows=8 * 4 * 3)
     rows = build("triton", TREE, 8).steps.cuda_graph_kv_indices
     assert rows.shape == (3, 8 * 4 * CONTEXT)
 
 
 def test_tritons_draft_steps_count_splits_together_as_the_host_has_them(index: Any) -> None:
-    index.shared_index.extent = Extent(requests=8, tokens=64, draft_rows=24)
+    index.extent = Extent(requests=8, tokens=64, draft_rows=24)
     steps = build("triton", THREE, 8).steps
     handed = {storage(backend.cuda_graph_num_kv_splits) for backend in steps.attn_backends}
     assert handed == {storage(steps.cuda_graph_num_kv_splits)}
 
 
 def test_tritons_partial_results_are_shared_where_heads_are_alike(index: Any) -> None:
-    index.shared_index.extent = Extent(requests=8, tokens=64, draft_rows=0)
+    index.extent = Extent(requests=8, tokens=64, draft_rows=0)
     parts = ("cuda_graph_attn_logits", "cuda_graph_attn_lse")
     two, eight, other = triton(chain_tier(1)), triton(SEVEN), triton(SEVEN, num_head=2 * HEADS)
     for backend, width in ((two, 2), (eight, 8), (other, 8)):
@@ -452,7 +454,7 @@ def test_tritons_partial_results_are_shared_where_heads_are_alike(index: Any) ->
 
 
 def test_tritons_windows_are_as_long_as_the_window(index: Any) -> None:
-    index.shared_index.extent = Extent(requests=8, tokens=64, draft_rows=0)
+    index.extent = Extent(requests=8, tokens=64, draft_rows=0)
     found = []
     for size in (4, 8):
         backend = triton(SEVEN, sliding_window_size=128)
@@ -467,7 +469,7 @@ def test_tritons_windows_are_as_long_as_the_window(index: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["fa3", "triton"])
 def test_tiers_share_the_mask_of_a_verify(index: Any, kind: str) -> None:
-    index.shared_index.extent = Extent(requests=16, tokens=8 * 16, draft_rows=96)
+    index.extent = Extent(requests=16, tokens=8 * 16, draft_rows=96)
     masks = [build(kind, tier, 4).target._verify_mask for tier in (TREE, Tier(2, 4, 8))]
     assert len({storage(each.buffer) for each in masks}) == 1
     assert [each.buffer.numel() for each in masks] == [
@@ -478,7 +480,7 @@ def test_tiers_share_the_mask_of_a_verify(index: Any, kind: str) -> None:
 
 
 def test_the_draft_makes_no_mask(index: Any) -> None:
-    index.shared_index.extent = Extent(requests=8, tokens=128, draft_rows=96)
+    index.extent = Extent(requests=8, tokens=128, draft_rows=96)
     assert build("triton", TREE, 8).extend._verify_mask is None
 
 
@@ -493,7 +495,7 @@ SPARE_SHARE = 1.02
 
 def assert_planned(index: Any, estimated_gb: float, least: float) -> None:
     """Asserts that the buffers take no more than estimated, and at least a share of it."""
-    assert least <= index.shared_index.gb / estimated_gb <= SPARE_SHARE
+    assert least <= index.gb / estimated_gb <= SPARE_SHARE
 
 
 @pytest.mark.parametrize("tiers", LARGEST)
@@ -533,7 +535,7 @@ def test_the_estimate_for_windows_is_as_if_drafts_had_them_too(
 
 
 def test_partial_results_of_other_heads_are_other_buffers(index: Any) -> None:
-    extent = index.shared_index.extent = Extent(requests=32, tokens=32 * 2, draft_rows=0)
+    extent = index.extent = Extent(requests=32, tokens=32 * 2, draft_rows=0)
     heads = (4 * HEADS, 2 * HEADS)
     for num_heads, is_draft in zip(heads, (False, True), strict=True):
         backend = triton(chain_tier(1), is_draft, num_head=num_heads)
@@ -574,8 +576,8 @@ def test_the_backends_of_a_server_are_hooked_and_no_others(
     owners: list[str],
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(index, "hook_now", lambda hooks, _kind: asked.extend(hooks))
-    index.install_index_hooks(backends, is_mla)
+    monkeypatch.setattr(f"{MODULE}.hook_now", lambda hooks, _kind: asked.extend(hooks))
+    index.install(backends, is_mla)
     assert sorted(target.split(".")[-2] for target in asked) == sorted(owners)
     assert all(target.endswith(f".{INIT}") for target in asked)
     assert all(callable(resolve_name(target)) for target in asked)

@@ -13,26 +13,26 @@ from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, chain_tier
 THREE = chain_tier(3)
 
 
-class Worker:
-    """The worker as far as sizes depend on it."""
+class Engine:
+    """The engine as far as sizes depend on it, and a drafter that its draft lags behind."""
 
-    device, gpu_id = "meta", 0
+    catch_ups = object()
 
     def __init__(self, cap: int, is_raised: bool = True) -> None:
-        self.adaptive_options = SimpleNamespace(is_cap_raised=is_raised)
-        self.runner = SimpleNamespace(max_running_requests=cap)
-        self.target_worker = SimpleNamespace(model_runner=self.runner)
+        self.options = SimpleNamespace(is_cap_raised=is_raised, startup_tier=THREE)
+        self.target_runner = SimpleNamespace(max_running_requests=cap)
+        self.ranks = SimpleNamespace(num_shards=1)
         self.prepared_for: list[int] = []
 
-    def prepare_plain_rounds(self) -> None:
-        self.prepared_for.append(self.runner.max_running_requests)
+    def prepare(self, max_batch_size: int, _part_size: int, _num_shards: int) -> None:
+        self.prepared_for.append(max_batch_size)
 
 
 class Captures:
     """Graphs of 1 to 256 requests; zero steps alone from 33 on, or up to 32 only."""
 
-    def __init__(self, worker: Worker, plain_up_to: int | None = None) -> None:
-        self._runner = worker.runner
+    def __init__(self, engine: Engine, plain_up_to: int | None = None) -> None:
+        self._runner = engine.target_runner
         upper = [PLAIN_TIER] if plain_up_to is None else [THREE]
         self.ladder = Ladder({1: [PLAIN_TIER, THREE], (plain_up_to or 32) + 1: upper})
 
@@ -48,30 +48,30 @@ class Captures:
         return self.sizes(tier) + ((512,) if tier == PLAIN_TIER else ())
 
 
-def builder(worker: Worker, captures: Any) -> Any:
+def builder(engine: Any, captures: Any) -> Any:
     from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 
-    return TierBuilder(worker, captures, SimpleNamespace(states=[]), THREE)  # type: ignore[arg-type]
+    return TierBuilder(engine, captures, startup=Any, drafter=engine)
 
 
 def test_a_number_of_our_own_is_taken_back_to_what_graphs_hold(
     plugins_loaded: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = Worker(2048)
-    tiers = builder(worker, Captures(worker))
+    engine = Engine(2048)
+    tiers = builder(engine, Captures(engine))
     with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
         assert tiers.lower_cap_size() == 256
         tiers.lower_cap(256)
-    assert worker.runner.max_running_requests == 256
-    assert worker.prepared_for == [256]  # no memory is kept for more
+    assert engine.target_runner.max_running_requests == 256
+    assert engine.prepared_for == [256]  # no memory is kept for more
     assert "up to 256 running requests, not 2048" in caplog.text
     assert tiers.lower_cap_size() is None
 
 
 @pytest.mark.parametrize(("cap", "is_raised"), [(2048, False), (48, False), (256, True)])
 def test_other_numbers_stay(plugins_loaded: None, cap: int, is_raised: bool) -> None:
-    worker = Worker(cap, is_raised)
-    assert builder(worker, Captures(worker)).lower_cap_size() is None
+    engine = Engine(cap, is_raised)
+    assert builder(engine, Captures(engine)).lower_cap_size() is None
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_other_numbers_stay(plugins_loaded: None, cap: int, is_raised: bool) -> 
 def test_a_catch_up_takes_what_graphs_at_zero_steps_hold(
     plugins_loaded: None, cap: int, plain_up_to: int | None, size: int
 ) -> None:
-    worker = Worker(cap)
-    assert builder(worker, Captures(worker, plain_up_to)).max_catch_up_size() == size
+    engine = Engine(cap)
+    assert builder(engine, Captures(engine, plain_up_to)).max_catch_up_size() == size
 
 
 def test_more_are_decoded_at_zero_steps_than_are_caught_up(plugins_loaded: None) -> None:
-    worker = Worker(2048)
-    tiers = builder(worker, Captures(worker))
+    engine = Engine(2048)
+    tiers = builder(engine, Captures(engine))
     assert max(tiers.graph_batch_sizes(PLAIN_TIER)) == 512
     assert tiers.max_catch_up_size() == tiers.max_listed_size() == 256
     assert tiers.extent() == (512, 256 * CATCH_UP_ROUNDS, 32 * 3)
@@ -96,6 +96,6 @@ def test_more_are_decoded_at_zero_steps_than_are_caught_up(plugins_loaded: None)
 def test_without_graphs_a_catch_up_takes_as_many_as_graphs_would(
     plugins_loaded: None, cap: int, size: int
 ) -> None:
-    worker = Worker(cap)
+    engine = Engine(cap)
     captures = SimpleNamespace(max_batch_size=cap, sizes=lambda _tier: ())
-    assert builder(worker, captures).max_catch_up_size() == size
+    assert builder(engine, captures).max_catch_up_size() == size

@@ -1,4 +1,4 @@
-"""What the worker makes ready: zero-step rounds, and the stream that the host plans on."""
+"""What the worker makes ready and tells the controller, and the stream that the host plans on."""
 
 import os
 from types import SimpleNamespace
@@ -7,71 +7,60 @@ from typing import Any
 import pytest
 import torch
 
+from sglang_adaptive_spec.host.host_round import current_round, open_round
 from sglang_adaptive_spec.tiers import chain_tier
 
 SKIP = "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND"
 
 
-def worker_of(steps: tuple[int, ...]) -> Any:
-    """A worker as far as zero-step rounds are made ready."""
-    return SimpleNamespace(
-        _target_worker=SimpleNamespace(
-            model_runner=SimpleNamespace(max_running_requests=8, req_to_token_pool=None)
-        ),
-        _draft_worker=SimpleNamespace(),
-        adaptive_options=SimpleNamespace(
-            config=SimpleNamespace(candidate_steps=steps), startup_tier=chain_tier(7)
-        ),
-        tier_builder=SimpleNamespace(max_catch_up_size=lambda: 8),
-        controller=SimpleNamespace(draft_schedule=None),
-        plain_rounds=None,
-    )
-
-
 @pytest.fixture
-def prepare(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+def module(plugins_loaded: None) -> Any:
     from sglang_adaptive_spec.host.serving import worker
 
-    made = SimpleNamespace(schedule=object(), prefixes=object())
-    cached = SimpleNamespace(install=lambda *_: None)
-    monkeypatch.setattr(worker, "cached_prefixes", cached)
-    monkeypatch.setattr(worker, "plain_round_unsupported_reason", lambda _runner: None)
-    monkeypatch.setattr(worker, "PlainRounds", lambda *_: made)
-    return worker.AdaptiveEagleWorker.prepare_plain_rounds
+    return worker
 
 
 @pytest.mark.parametrize("steps", [(0, 3), (1, 3)])
 def test_leaving_the_draft_behind_for_good_is_switched_off_with_a_warning(
-    prepare: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any, steps: tuple[int, ...]
+    module: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any, steps: tuple[int, ...]
 ) -> None:
     """With it the host never calls the draft-extend that a catch-up is."""
+    monkeypatch.setattr(module, "plain_round_unsupported_reason", lambda _runner: None)
+    monkeypatch.setattr(module, "PlainRounds", lambda *_: "zero-step rounds")
     monkeypatch.setenv(SKIP, "1")
-    worker = worker_of(steps)
-    prepare(worker)
+    prepared: list[bool] = []
+    config = SimpleNamespace(candidate_steps=steps)
+    worker = SimpleNamespace(
+        engine=SimpleNamespace(
+            options=SimpleNamespace(config=config, startup_tier=chain_tier(7)), target_runner=None
+        ),
+        drafter=None,
+        _tier_builder=SimpleNamespace(prepare_catch_ups=lambda: prepared.append(True)),
+        _plain_rounds=None,
+    )
+    module.AdaptiveEagleWorker._prepare_plain_rounds(worker)
     has_zero_steps = 0 in steps
-    assert (worker.plain_rounds is not None) == has_zero_steps
+    assert (worker._plain_rounds is not None) == bool(prepared) == has_zero_steps
     assert (os.environ[SKIP] == "1") != has_zero_steps
     assert [SKIP in record.getMessage() for record in caplog.records] == [True] * has_zero_steps
 
 
-class Rounds:
-    """Stands for PlainRounds in a catch-up: its draft-extend is the host's."""
-
-    is_running = True
+class Plain:
+    """Stands for a zero-step round that catches up: its draft-extend is the host's."""
 
     def draft_extend(self, extend: Any, *args: Any) -> None:
         extend(*args)
 
 
-@pytest.mark.parametrize("rounds", [None, Rounds()])
+@pytest.mark.parametrize("plain", [None, Plain()])
 @pytest.mark.parametrize("has_plan_stream", [True, False])
 def test_the_host_plans_the_draft_extend_after_what_the_forward_stream_has_been_given(
-    plugins_loaded: None, monkeypatch: pytest.MonkeyPatch, rounds: Any, has_plan_stream: bool
+    plugins_loaded: None, monkeypatch: pytest.MonkeyPatch, plain: Any, has_plan_stream: bool
 ) -> None:
     """Its plan would overwrite the shared index while the verify still reads it."""
     from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 
-    from sglang_adaptive_spec.host.serving.worker import AdaptiveDraftWorker
+    from sglang_adaptive_spec.host.drafters.eagle import AdaptiveDraftWorker
 
     events: list[Any] = []
     monkeypatch.setattr(
@@ -79,30 +68,48 @@ def test_the_host_plans_the_draft_extend_after_what_the_forward_stream_has_been_
     )
     draft_worker: Any = object.__new__(AdaptiveDraftWorker)
     plan_stream = SimpleNamespace(wait_stream=events.append) if has_plan_stream else None
-    vars(draft_worker).update(
-        device="cpu", topk=1, relay_topk=1, plain_rounds=rounds, plan_stream=plan_stream
-    )
+    vars(draft_worker).update(device="cpu", topk=1, relay_topk=1, plan_stream=plan_stream)
+    open_round(()).plain = plain
     draft_worker._draft_extend_for_decode(None, None)
     assert events == [torch.cpu.current_stream()] * has_plan_stream + ["plan"]
 
 
-@pytest.mark.parametrize("may_draft", [True, False])
-def test_before_a_mixed_batch_rows_are_caught_up_unless_they_are_too_many_to_draft(
-    plugins_loaded: None, monkeypatch: pytest.MonkeyPatch, may_draft: bool
+@pytest.mark.parametrize(
+    ("is_mixed", "padded", "told"),
+    [
+        (False, None, (("a", "b", "c"), (), True)),
+        (True, None, (("a",), ("b", "c"), True)),
+        (True, [9], (("a",), ("b", "c"), False)),  # padded for experts: no part runs alone
+    ],
+)
+def test_rows_that_are_prefilled_and_those_that_decode_beside_them_are_told_apart(
+    module: Any, monkeypatch: pytest.MonkeyPatch, is_mixed: bool, padded: Any, told: tuple[Any, ...]
 ) -> None:
-    from sglang_adaptive_spec.host.serving import worker
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(module, "row_keys", lambda batch: batch.reqs)
+    controller = SimpleNamespace(before_extend=lambda *rows: asked.append(rows))
+    batch = SimpleNamespace(
+        forward_mode=SimpleNamespace(is_mixed=lambda: is_mixed),
+        reqs=("a", "b", "c"),
+        decoding_reqs=["b", "c"],
+        global_num_tokens=padded,
+    )
+    worker = SimpleNamespace(controller=controller, _plain_rounds=object())
+    module.AdaptiveEagleWorker._before_extend(worker, batch, current_round())
+    assert asked == [told]
 
-    asked: list[str] = []
-    plain = SimpleNamespace(
-        begin_catch_up=lambda _batch, requests: asked.append(f"catch up {len(requests)}"),
-        leave_behind=lambda: asked.append("leave behind"),
+
+def test_an_idle_forward_reaches_the_controller_and_runs(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
+    worker: Any = object.__new__(module.AdaptiveEagleWorker)
+    worker.controller = SimpleNamespace(before_idle=lambda: counted.append("idle"))
+    monkeypatch.setattr(
+        module.EAGLEWorkerV2, "forward_batch_generation", lambda *_: counted.append("forward")
     )
-    monkeypatch.setattr(worker, "row_keys", lambda batch: batch.reqs)
-    controller = SimpleNamespace(before_extend=lambda: None, may_draft=lambda _size: may_draft)
-    mixed = SimpleNamespace(
-        forward_mode=SimpleNamespace(is_mixed=lambda: True), reqs=["a", "b", "c"]
+    mode = SimpleNamespace(is_extend=lambda: False, is_idle=lambda: True)
+    worker.forward_batch_generation(
+        SimpleNamespace(forward_mode=mode, is_extend_in_batch=False, reqs=[])
     )
-    worker.AdaptiveEagleWorker._before_extend(
-        SimpleNamespace(controller=controller, plain_rounds=plain), mixed
-    )
-    assert asked == (["catch up 3"] if may_draft else ["leave behind"])
+    assert counted == ["idle", "forward"]

@@ -24,10 +24,10 @@ def workspaces(plugins_loaded: None) -> Any:
 
 
 @pytest.fixture(scope="module")
-def shapes(plugins_loaded: None) -> Any:
-    from sglang_adaptive_spec.host import shapes
+def sizing(plugins_loaded: None) -> Any:
+    from sglang_adaptive_spec.host import sizes
 
-    return shapes
+    return sizes
 
 
 @pytest.fixture
@@ -41,16 +41,16 @@ def buffers(workspaces: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch
     return made
 
 
-def test_a_plan_takes_what_was_seen_on_the_gpu(shapes: Any) -> None:
+def test_a_plan_takes_what_was_seen_on_the_gpu(sizing: Any) -> None:
     """384 MB held 15 tokens of 128 requests of 8B heads, and not 16."""
-    assert shapes.plan_bytes(128, 15, 32, 8, 128) == 395_231_232
-    assert shapes.plan_bytes(128, 16, 32, 8, 128) > HOSTS_BYTES
+    assert sizing.plan_bytes(128, 15, 32, 8, 128) == 395_231_232
+    assert sizing.plan_bytes(128, 16, 32, 8, 128) > HOSTS_BYTES
 
 
-def test_a_decode_of_768_requests_fits_into_it(shapes: Any) -> None:
+def test_a_decode_of_768_requests_fits_into_it(sizing: Any) -> None:
     """Its tiles have 16 rows, four of them per request with the heads of 8B."""
-    assert shapes.plan_bytes(768, 1, 32, 8, 128) == 4 * 32 * 959 * 16 * 129 < HOSTS_BYTES
-    assert shapes.plan_bytes(8, 1, 128, 2, 128) == shapes.plan_bytes(4, 2, 128, 2, 128) + (
+    assert sizing.plan_bytes(768, 1, 32, 8, 128) == 4 * 32 * 959 * 16 * 129 < HOSTS_BYTES
+    assert sizing.plan_bytes(8, 1, 128, 2, 128) == sizing.plan_bytes(4, 2, 128, 2, 128) + (
         4 * 128 * 4 * 128 * 129  # as many tiles as there are requests more
     )
 
@@ -78,23 +78,23 @@ def test_the_host_takes_the_large_one_that_is_there(
 
 
 def test_the_largest_holds_the_catch_ups_of_512_requests_of_8b(
-    shapes: Any, buffers: dict[str, torch.Tensor]
+    sizing: Any, buffers: dict[str, torch.Tensor]
 ) -> None:
     """Or of 256 of 70B."""
-    largest = shapes.largest_workspace_bytes()
+    largest = sizing.largest_workspace_bytes()
     assert largest == 2**31
-    assert shapes.plan_bytes(512, 15, 32, 8, 128) < 0.75 * largest
-    assert shapes.plan_bytes(256, 15, 64, 8, 128) < largest
-    assert shapes.plan_bytes(512, 15, 64, 8, 128) > largest
+    assert sizing.plan_bytes(512, 15, 32, 8, 128) < 0.75 * largest
+    assert sizing.plan_bytes(256, 15, 64, 8, 128) < largest
+    assert sizing.plan_bytes(512, 15, 64, 8, 128) > largest
 
 
 def test_what_the_user_set_stays(
-    workspaces: Any, shapes: Any, buffers: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+    workspaces: Any, sizing: Any, buffers: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SETTING, "4096")
     workspaces.provide_workspace(2**29, "meta")
     assert not buffers
-    assert shapes.largest_workspace_bytes() == 4096
+    assert sizing.largest_workspace_bytes() == 4096
 
 
 def test_no_room_for_it_says_what_to_change(
@@ -122,24 +122,24 @@ def builder(
     )
     runner = SimpleNamespace(model_config=heads)
     flags = ("decode", "prefill", "speculative_draft")
-    worker = SimpleNamespace(
+    engine: Any = SimpleNamespace(
         device="meta",
-        gpu_id=0,
         server_args=SimpleNamespace(
             attention_backend=backend, **{f"{flag}_attention_backend": None for flag in flags}
         ),
-        target_worker=SimpleNamespace(model_runner=runner),
-        draft_worker=SimpleNamespace(draft_runner=runner),
+        options=SimpleNamespace(startup_tier=chain_tier(3)),
+        ranks=SimpleNamespace(num_shards=1),
+        runners=(runner, runner),
     )
     ladder = Ladder(slots)
 
     def sizes(tier: Tier) -> list[int]:
         return graph_batch_sizes(tier, CAPTURED, ladder, max_batch_size)
 
-    captures = SimpleNamespace(
+    captures: Any = SimpleNamespace(
         max_batch_size=max_batch_size, ladder=ladder, sizes=sizes, decode_sizes=sizes
     )
-    return TierBuilder(worker, captures, SimpleNamespace(states=[]), chain_tier(3))  # type: ignore[arg-type]
+    return TierBuilder(engine, captures, startup=Any, drafter=Any)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,6 @@ def test_the_largest_graph_of_every_tier_counts(
 ) -> None:
     from sglang_adaptive_spec.host.startup import tier_builder
 
-    monkeypatch.setattr(tier_builder, "get_parallel", lambda: SimpleNamespace(tp_size=1))
     monkeypatch.setattr(tier_builder, "resolved_view", lambda server_args: server_args)
     monkeypatch.setattr(tier_builder, "use_mla_backend", lambda _server_args: False)
     builder(slots, max_batch_size, backend).provide_workspace()
@@ -175,7 +174,6 @@ def test_latent_attention_plans_otherwise(
 ) -> None:
     from sglang_adaptive_spec.host.startup import tier_builder
 
-    monkeypatch.setattr(tier_builder, "get_parallel", lambda: SimpleNamespace(tp_size=1))
     monkeypatch.setattr(tier_builder, "resolved_view", lambda server_args: server_args)
     monkeypatch.setattr(tier_builder, "use_mla_backend", lambda _server_args: True)
     builder({1: [PLAIN_TIER]}, 256).provide_workspace()

@@ -18,7 +18,7 @@ def test_a_stalled_window_does_not_count_and_the_limit_is_judged() -> None:
 
 def test_what_is_timed_tells_rows_apart_and_counts_their_tokens() -> None:
     batch = rows.batch_of(3)
-    assert rows.context_tokens(batch) == (3006, 1003)
+    assert rows.context_lengths(batch) == [1001, 1002, 1003]
     before = set(rows.row_keys(batch))
     assert len(before) == 3
     batch.req_to_token_pool.req_generation += 1  # the rows were given away again

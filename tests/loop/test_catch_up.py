@@ -1,9 +1,12 @@
 """What the draft has not seen: when it is due."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
+from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
+from sglang_adaptive_spec.tiers import DecodeBatch
 
 
 def test_a_catch_up_is_due_when_the_oldest_debt_reaches_the_interval() -> None:
@@ -105,3 +108,56 @@ def test_runs_never_exceed_the_interval_either(
         assert is_due == (max(debts) + length > interval)
         if is_due:
             schedule.settle()
+
+
+# -- what the controller is told, and does --
+
+
+def decoded(schedule: CatchUpSchedule, *requests: str, may_catch_up: bool = True) -> list[int]:
+    """Books a zero-step round of requests with 8 tokens each; returns their debts."""
+    batch = DecodeBatch(len(requests), requests, lengths=(8,) * len(requests))
+    return schedule.book(batch, False, 1, may_catch_up)[1]
+
+
+def behind(*requests: str) -> CatchUpSchedule:
+    """A schedule after a round after which the draft lacks a token of ``requests``."""
+    schedule = CatchUpSchedule(8, DraftPrefixes())
+    decoded(schedule, *requests)
+    return schedule
+
+
+def test_a_round_is_told_what_the_draft_lacks_where_that_may_matter() -> None:
+    schedule = CatchUpSchedule(3, DraftPrefixes())
+    assert decoded(schedule, "a") == [1]
+    assert decoded(schedule, "a") == []  # nobody can have begun level
+    assert decoded(schedule, "a") == [3]  # it catches up
+    assert decoded(schedule, "a") == [1]
+
+
+def test_a_batch_too_large_to_keep_is_never_behind() -> None:
+    schedule = CatchUpSchedule(3, DraftPrefixes(), max_rows=1)
+    assert [decoded(schedule, "a", "b") for _ in range(4)] == [[1, 1]] * 4
+    assert not schedule.is_behind(("a", "b"))
+    assert schedule.prefixes is not None
+    assert schedule.prefixes.end("a", 20, 12, 4) == 8  # there is a gap
+
+
+def test_decode_rows_beside_a_prefill_are_caught_up_before() -> None:
+    assert behind("b", "c").before_extend(("a",), ("b", "c"), True) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("owing", "may_catch_up", "has_gap"),
+    [
+        ("gone", True, False),
+        ("a", True, False),  # a name that came back: it is prefilled anew
+        ("b", False, True),  # the gap stays
+    ],
+)
+def test_no_other_rows_beside_a_prefill_are(owing: str, may_catch_up: bool, has_gap: bool) -> None:
+    schedule = behind(owing)
+    assert schedule.before_extend(("a",), ("b", "c"), may_catch_up) == []
+    assert not schedule.is_behind(("a", "b", "c"))
+    assert schedule.prefixes is not None
+    schedule.prefixes.catch_up((owing,), (1,), width=8)  # what comes later closes no gap
+    assert schedule.prefixes.end(owing, 20, 12, 4) == (8 if has_gap else 20)

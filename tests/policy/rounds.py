@@ -124,9 +124,8 @@ class Loop:
 
     def __init__(self, policy: GoodputPolicy, ms: Callable[[Tier, int], float]) -> None:
         self.ms = ms
-        self._schedule = CatchUpSchedule()
         clock = KnownPeriods(lambda launched: ms(launched.tier, launched.batch.size))
-        self._controller = AdaptiveController(policy, FakePool(), STARTUP, clock, self._schedule)
+        self._controller = AdaptiveController(policy, FakePool(), STARTUP, clock, CatchUpSchedule())
         self._late: list[int] | None = None  # the result of the round in flight
 
     def run(
@@ -150,10 +149,8 @@ class Loop:
             self._late = counts(launched.tier)
             return launched
         self._late = [0] * len(requests)
-        if max(self._schedule.debts(requests)) == 1:  # the draft was level
+        if max(launched.debts, default=0) == 1:  # the draft was level
             launched.first_drafts = KnownFirstDrafts(*firsts().tolist())
-        if launched.is_catch_up:
-            self._schedule.settle()
         return launched
 
     def end(self) -> None:

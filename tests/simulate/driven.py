@@ -131,14 +131,10 @@ class Driven:
         batch = DecodeBatch(len(requests), tuple(requests), 300 * len(requests), self._now_s)
         firsts = None
         for controller, rows in zip(self._controllers, self.rows, strict=True):
-            schedule = controller.draft_schedule
-            assert isinstance(schedule, CatchUpSchedule)
             if joined:
-                controller.before_extend()
-                schedule.forget(joined)
+                controller.before_extend(joined)
             launched = controller.before_decode(batch)
             if launched.is_catch_up:
-                schedule.settle()
                 firsts = firsts or KnownFirstDrafts(*(self._draws.random(len(requests)) < 0.7))
                 launched.first_drafts = firsts
             rows.append((launched.batch.size, launched.tier.label, launched.is_probe))

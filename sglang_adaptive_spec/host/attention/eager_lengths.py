@@ -10,38 +10,20 @@ parts (plain_round.py), and look up whole contexts as with static EAGLE. With gr
 same before every draft-extend, whose graph then fills its table once more.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 
 from sglang_adaptive_spec.host.hooks import Hooks, hook_now
-
-
-class EagerLengths:
-    """Knows the requests of the round in the making."""
-
-    def __init__(self) -> None:
-        self._reqs: Sequence[Any] = ()
-
-    def begin_round(self, reqs: Sequence[Any]) -> None:
-        """Takes the requests that the next forwards are about; the host's ``Req``."""
-        self._reqs = reqs
-
-    def longest(self) -> int:
-        """Returns how many tokens the longest of them may have; 0 without requests."""
-        return max((req.kv.kv_allocated_len for req in self._reqs), default=0)
-
-
-# One per process, as a process runs one round at a time.
-eager_lengths = EagerLengths()
+from sglang_adaptive_spec.host.host_round import current_round
 
 
 def bound_page_table(
     init: Callable[..., Any], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Around FlashAttentionBackend.init_forward_metadata: its table is as wide as the longest."""
-    if forward_batch.seq_lens_cpu is not None or not (longest := eager_lengths.longest()):
+    if forward_batch.seq_lens_cpu is not None or not (longest := current_round().longest()):
         return init(backend, forward_batch, *args, **kwargs)
     forward_batch.seq_lens_cpu = torch.full((forward_batch.batch_size,), longest)
     try:
@@ -54,7 +36,7 @@ def bound_slots(
     init: Callable[..., Any], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Around TritonAttnBackend.init_forward_metadata: its index holds all requests."""
-    if forward_batch.seq_lens_sum is not None or not (longest := eager_lengths.longest()):
+    if forward_batch.seq_lens_sum is not None or not (longest := current_round().longest()):
         return init(backend, forward_batch, *args, **kwargs)
     forward_batch.seq_lens_sum = forward_batch.batch_size * longest
     try:
@@ -71,7 +53,7 @@ def bound_extend_table(
     Decodes and verifies look up live pages alone.
     """
     is_unbound = forward_mode.is_draft_extend_v2() and kwargs["seq_lens_cpu"] is None
-    if is_unbound and (longest := eager_lengths.longest()):
+    if is_unbound and (longest := current_round().longest()):
         kwargs["seq_lens_cpu"] = torch.full((1,), longest)
     return apply(backend, *args, forward_mode=forward_mode, **kwargs)
 

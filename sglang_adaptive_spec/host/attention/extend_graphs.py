@@ -20,7 +20,7 @@ from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import (
 )
 
 from sglang_adaptive_spec.host.hooks import hook_now
-from sglang_adaptive_spec.host.shapes import attention_backends
+from sglang_adaptive_spec.host.sizes import attention_backends
 
 
 class ExtendGraphRunner(EAGLEDraftExtendCudaGraphRunner):

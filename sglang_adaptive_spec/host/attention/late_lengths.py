@@ -18,6 +18,7 @@ from sglang.srt.environ import envs
 from sglang.srt.layers.attention.flashinfer_backend import FlashInferAttnBackend
 
 from sglang_adaptive_spec.host.attention.uniform_plans import has_uniform_plans
+from sglang_adaptive_spec.host.batch import Batch
 
 
 def may_be_late(view: Any, target_backend: Any, draft_worker: Any) -> bool:
@@ -54,24 +55,21 @@ class LateLengths:
         self.is_on = is_on
         self._relay: Any = None  # the host's FutureMap
         self._is_spent = envs.SGLANG_IS_IN_CI.get()  # it checks that a length is taken once
-        self._is_bound = False
 
-    def meet(self, relay: Any) -> None:
+    def connect(self, relay: Any) -> None:
         """Takes the relay that rounds publish their lengths to, before the first one."""
         self._relay = relay
 
-    def bound(self, batch: Any) -> None:
-        """Gives ``batch``, about to draft, what its requests may have at most."""
-        self._is_bound = self.is_on and batch.seq_lens_cpu is None
-        if self._is_bound:
+    def bound(self, batch: Batch) -> bool:
+        """Gives ``batch``, about to draft, what its requests may have at most; or needs not to."""
+        is_bound = self.is_on and batch.seq_lens_cpu is None
+        if is_bound:
             lens = [req.kv.kv_allocated_len for req in batch.reqs]
             batch.seq_lens_cpu, batch.seq_lens_sum = torch.tensor(lens), sum(lens)
+        return is_bound
 
-    def fetch(self, batch: Any) -> None:
-        """Gives ``batch``, about to be verified, what its requests have; waits for it."""
-        if not self._is_bound:
-            return
-        self._is_bound = False
+    def fetch(self, batch: Batch) -> None:
+        """Gives ``batch``, bound before and about to be verified, its lengths; waits for them."""
         if self._is_spent:
             batch.seq_lens_cpu = batch.seq_lens.cpu()
             batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())

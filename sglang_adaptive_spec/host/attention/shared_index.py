@@ -35,6 +35,8 @@ WINDOW_TABLES = ("swa_page_table",)
 TRITON_PARTS = ("cuda_graph_attn_logits", "cuda_graph_swa_attn_logits", "cuda_graph_attn_lse")
 # FlashInfer's plan is given up to this many entries more than there are tokens.
 SPARE_ENTRIES = 256
+_ATTENTION = "sglang.srt.layers.attention"
+_INIT = "init_cuda_graph_state"
 
 
 class SharedIndex:
@@ -95,159 +97,155 @@ class SharedIndex:
         name = (name, buffer.shape[1:])
         return self.take(name, buffer.shape, num_most, buffer.dtype, buffer.device)
 
+    def _slots(
+        self, max_bs: int, dtype: torch.dtype, device: Any, wrapper: int = 0
+    ) -> torch.Tensor:
+        """Returns the index of ``max_bs`` requests; a wrapper with slots of its own has its own."""
+        per_request = self.row_slots
+        shape = (max_bs * per_request + SPARE_ENTRIES,)
+        most = self.extent.requests * per_request + SPARE_ENTRIES
+        return self.take(("slots", wrapper), shape, most, dtype, device)
 
-# One per process, like the stream that makes it safe.
-shared_index = SharedIndex()
+    def _share_verify_mask(self, backend: Any) -> None:
+        """Shares what drafts write and the verify after them reads: whole contexts a token."""
+        mask = backend._verify_mask
+        if mask is not None and mask.is_read:
+            most = self.extent.tokens * self.row_slots
+            own = mask.buffer
+            buffer = self.take("verify mask", own.shape, most, own.dtype, own.device)
+            backend._verify_mask = msgspec.structs.replace(mask, buffer=buffer)
 
+    # -- the host's methods, hooked --
 
-def _slots(max_bs: int, dtype: torch.dtype, device: Any, wrapper: int = 0) -> torch.Tensor:
-    """Returns the index of ``max_bs`` requests; a wrapper with slots of its own has its own."""
-    per_request = shared_index.row_slots
-    shape = (max_bs * per_request + SPARE_ENTRIES,)
-    most = shared_index.extent.requests * per_request + SPARE_ENTRIES
-    return shared_index.take(("slots", wrapper), shape, most, dtype, device)
+    def share_page_tables(self, result: Any, backend: Any, max_bs: int, *_: Any, **__: Any) -> Any:
+        """After FlashAttentionBackend.init_cuda_graph_state: one table for all stages and tiers."""
+        most = self.extent.requests
+        of_pool = ("window pages", id(backend.token_to_kv_pool))  # the target's or the draft's
+        for attribute in PAGE_METADATA:
+            metadata = getattr(backend, attribute, {})
+            for names, name in ((PAGE_TABLES, "pages"), (WINDOW_TABLES, of_pool)):
+                for table in metadata.keys() & names:
+                    metadata[table] = self.instead_of(name, metadata[table], most, max_bs)
+        self._share_verify_mask(backend)
+        return result
 
+    def share_flashinfer(
+        self,
+        init: Callable[..., Any],
+        backend: Any,
+        max_bs: int,
+        max_num_tokens: int,
+        kv_indices_buf: torch.Tensor | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Around FlashInferAttnBackend.init_cuda_graph_state: an index as long as it can get.
 
-def _share_verify_mask(backend: Any) -> None:
-    """Shares what the draft stage writes and the verify after it reads: whole contexts a token."""
-    mask = backend._verify_mask
-    if mask is not None and mask.is_read:
-        most = shared_index.extent.tokens * shared_index.row_slots
-        own = mask.buffer
-        buffer = shared_index.take("verify mask", own.shape, most, own.dtype, own.device)
-        backend._verify_mask = msgspec.structs.replace(mask, buffer=buffer)
+        The host's is as long for every token of a verify, and its mask has a byte where FlashInfer
+        packs bits. A draft step brings a row of its own.
+        """
+        if kv_indices_buf is not None:
+            return init(backend, max_bs, max_num_tokens, kv_indices_buf, *args, **kwargs)
+        like = backend.kv_indptr[0]
+        own = self._slots(max_bs, like.dtype, like.device)
+        result = init(backend, max_bs, max_num_tokens, own, *args, **kwargs)
+        for wrapper in range(1, backend.num_wrappers):
+            backend.cuda_graph_kv_indices[wrapper] = self._slots(
+                max_bs, like.dtype, like.device, wrapper
+            )
+        if not backend.skip_prefill:
+            mask, per_token = backend.cuda_graph_custom_mask, self.row_slots // 8 + 1
+            shape, most = (max_num_tokens * per_token,), self.extent.tokens * per_token
+            backend.cuda_graph_custom_mask = self.take(
+                "mask bits", shape, most, mask.dtype, mask.device
+            )
+        return result
 
-
-# -- the host's methods, hooked --
-
-
-def share_page_tables(result: Any, backend: Any, max_bs: int, *_: Any, **__: Any) -> Any:
-    """After FlashAttentionBackend.init_cuda_graph_state: one table for all stages and tiers."""
-    most = shared_index.extent.requests
-    of_pool = ("window pages", id(backend.token_to_kv_pool))  # the target's or the draft's
-    for attribute in PAGE_METADATA:
-        metadata = getattr(backend, attribute, {})
-        for names, name in ((PAGE_TABLES, "pages"), (WINDOW_TABLES, of_pool)):
-            for table in metadata.keys() & names:
-                metadata[table] = shared_index.instead_of(name, metadata[table], most, max_bs)
-    _share_verify_mask(backend)
-    return result
-
-
-def share_flashinfer(
-    init: Callable[..., Any],
-    backend: Any,
-    max_bs: int,
-    max_num_tokens: int,
-    kv_indices_buf: torch.Tensor | None = None,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """Around FlashInferAttnBackend.init_cuda_graph_state: an index as long as it can get.
-
-    The host's is as long for every token of a verify, and its mask has a byte where FlashInfer
-    packs bits. A draft step brings a row of its own.
-    """
-    if kv_indices_buf is not None:
+    def share_flashinfer_mla(
+        self,
+        init: Callable[..., Any],
+        backend: Any,
+        max_bs: int,
+        max_num_tokens: int,
+        kv_indices_buf: torch.Tensor | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Around FlashInferMLAAttnBackend.init_cuda_graph_state, likewise; it has no mask."""
+        if kv_indices_buf is None:
+            like = backend.kv_indptr
+            kv_indices_buf = self._slots(max_bs, like.dtype, like.device)
         return init(backend, max_bs, max_num_tokens, kv_indices_buf, *args, **kwargs)
-    like = backend.kv_indptr[0]
-    own = _slots(max_bs, like.dtype, like.device)
-    result = init(backend, max_bs, max_num_tokens, own, *args, **kwargs)
-    for wrapper in range(1, backend.num_wrappers):
-        backend.cuda_graph_kv_indices[wrapper] = _slots(max_bs, like.dtype, like.device, wrapper)
-    if not backend.skip_prefill:
-        mask, per_token = backend.cuda_graph_custom_mask, shared_index.row_slots // 8 + 1
-        shape, most = (max_num_tokens * per_token,), shared_index.extent.tokens * per_token
-        backend.cuda_graph_custom_mask = shared_index.take(
-            "mask bits", shape, most, mask.dtype, mask.device
-        )
-    return result
 
+    def share_triton(
+        self,
+        init: Callable[..., Any],
+        backend: Any,
+        max_bs: int,
+        max_num_tokens: int,
+        kv_indices_buf: torch.Tensor | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Around TritonAttnBackend.init_cuda_graph_state, likewise; its partial results, too."""
+        is_own = kv_indices_buf is None
+        if kv_indices_buf is None:
+            kv_indices_buf = self._slots(max_bs, torch.int64, backend.device)
+        result = init(backend, max_bs, max_num_tokens, kv_indices_buf, *args, **kwargs)
+        most = self.extent.tokens
+        for name in TRITON_PARTS:
+            if (parts := getattr(backend, name)) is not None:
+                setattr(backend, name, self.instead_of(name, parts, most, max_num_tokens))
+        window = backend.sliding_window_size
+        if is_own and window is not None and window > 0:
+            shape, most = (max_bs * window,), self.extent.requests * window
+            backend.cuda_graph_window_kv_indices = self.take(
+                "window slots", shape, most, torch.int64, backend.device
+            )
+        self._share_verify_mask(backend)
+        return result
 
-def share_flashinfer_mla(
-    init: Callable[..., Any],
-    backend: Any,
-    max_bs: int,
-    max_num_tokens: int,
-    kv_indices_buf: torch.Tensor | None = None,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """Around FlashInferMLAAttnBackend.init_cuda_graph_state, likewise; it has no mask."""
-    if kv_indices_buf is None:
-        like = backend.kv_indptr
-        kv_indices_buf = _slots(max_bs, like.dtype, like.device)
-    return init(backend, max_bs, max_num_tokens, kv_indices_buf, *args, **kwargs)
+    def share_draft_slots(
+        self, result: Any, steps: Any, max_bs: int, max_num_tokens: int, *_: Any, **__: Any
+    ) -> Any:
+        """After a multi-step draft backend's init_cuda_graph_state: a row for each step, once.
 
+        The steps are handed their new rows as the host hands them its own.
+        """
+        own = steps.cuda_graph_kv_indices
+        most = self.extent.draft_rows * steps.max_context_len
+        rows = self.take("draft slots", own.shape, most, own.dtype, own.device)
+        steps.cuda_graph_kv_indices = rows
+        more = {}
+        if (splits := getattr(steps, "cuda_graph_num_kv_splits", None)) is not None:  # Triton's
+            more["cuda_graph_num_kv_splits_buf"] = splits
+        for row, backend in zip(rows, steps.attn_backends, strict=False):  # the last has no forward
+            backend.init_cuda_graph_state(max_bs, max_num_tokens, kv_indices_buf=row, **more)
+        return result
 
-def share_triton(
-    init: Callable[..., Any],
-    backend: Any,
-    max_bs: int,
-    max_num_tokens: int,
-    kv_indices_buf: torch.Tensor | None = None,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """Around TritonAttnBackend.init_cuda_graph_state, likewise; its partial results, too."""
-    is_own = kv_indices_buf is None
-    if kv_indices_buf is None:
-        kv_indices_buf = _slots(max_bs, torch.int64, backend.device)
-    result = init(backend, max_bs, max_num_tokens, kv_indices_buf, *args, **kwargs)
-    most = shared_index.extent.tokens
-    for name in TRITON_PARTS:
-        if (parts := getattr(backend, name)) is not None:
-            setattr(backend, name, shared_index.instead_of(name, parts, most, max_num_tokens))
-    window = backend.sliding_window_size
-    if is_own and window is not None and window > 0:
-        shape, most = (max_bs * window,), shared_index.extent.requests * window
-        backend.cuda_graph_window_kv_indices = shared_index.take(
-            "window slots", shape, most, torch.int64, backend.device
-        )
-    _share_verify_mask(backend)
-    return result
+    def around_hooks(self) -> dict[str, Hooks]:
+        """Returns what runs around the host's ``init_cuda_graph_state``, by backend and class."""
+        mla = "flashinfer_mla_backend.FlashInferMLAAttnBackend"
+        return {
+            "flashinfer": {"flashinfer_backend.FlashInferAttnBackend": self.share_flashinfer},
+            "flashinfer-mla": {mla: self.share_flashinfer_mla},
+            "triton": {"triton_backend.TritonAttnBackend": self.share_triton},
+        }
 
+    def after_hooks(self) -> dict[str, Hooks]:
+        """Returns what runs after it, likewise."""
+        draft = self.share_draft_slots
+        return {
+            "fa3": {"flashattention_backend.FlashAttentionBackend": self.share_page_tables},
+            "flashinfer": {"flashinfer_backend.FlashInferMultiStepDraftBackend": draft},
+            "flashinfer-mla": {"flashinfer_mla_backend.FlashInferMLAMultiStepDraftBackend": draft},
+            "triton": {"triton_backend.TritonMultiStepDraftBackend": draft},
+        }
 
-def share_draft_slots(
-    result: Any, steps: Any, max_bs: int, max_num_tokens: int, *_: Any, **__: Any
-) -> Any:
-    """After a multi-step draft backend's init_cuda_graph_state: a row for each step, once.
-
-    The steps are handed their new rows as the host hands them its own.
-    """
-    own = steps.cuda_graph_kv_indices
-    most = shared_index.extent.draft_rows * steps.max_context_len
-    rows = shared_index.take("draft slots", own.shape, most, own.dtype, own.device)
-    steps.cuda_graph_kv_indices = rows
-    more = {}
-    if (splits := getattr(steps, "cuda_graph_num_kv_splits", None)) is not None:  # Triton's
-        more["cuda_graph_num_kv_splits_buf"] = splits
-    for row, backend in zip(rows, steps.attn_backends, strict=False):  # the last has no forward
-        backend.init_cuda_graph_state(max_bs, max_num_tokens, kv_indices_buf=row, **more)
-    return result
-
-
-_ATTENTION = "sglang.srt.layers.attention"
-_INIT = "init_cuda_graph_state"
-AROUND_HOOKS: dict[str, Hooks] = {
-    "flashinfer": {"flashinfer_backend.FlashInferAttnBackend": share_flashinfer},
-    "flashinfer-mla": {"flashinfer_mla_backend.FlashInferMLAAttnBackend": share_flashinfer_mla},
-    "triton": {"triton_backend.TritonAttnBackend": share_triton},
-}
-AFTER_HOOKS: dict[str, Hooks] = {
-    "fa3": {"flashattention_backend.FlashAttentionBackend": share_page_tables},
-    "flashinfer": {"flashinfer_backend.FlashInferMultiStepDraftBackend": share_draft_slots},
-    "flashinfer-mla": {
-        "flashinfer_mla_backend.FlashInferMLAMultiStepDraftBackend": share_draft_slots
-    },
-    "triton": {"triton_backend.TritonMultiStepDraftBackend": share_draft_slots},
-}
-
-
-def install_index_hooks(backends: Collection[str], is_mla: bool) -> None:
-    """Hooks the buffers of those of ``backends`` that are known; before any of them is made."""
-    names = {"flashinfer-mla" if name == "flashinfer" and is_mla else name for name in backends}
-    for hooks, kind in ((AROUND_HOOKS, AROUND), (AFTER_HOOKS, AFTER)):
-        for name in sorted(hooks.keys() & names):
-            targets = {f"{_ATTENTION}.{owner}.{_INIT}": hook for owner, hook in hooks[name].items()}
-            hook_now(targets, kind)
+    def install(self, backends: Collection[str], is_mla: bool) -> None:
+        """Hooks the buffers of those of ``backends`` that are known; before any is made."""
+        names = {"flashinfer-mla" if name == "flashinfer" and is_mla else name for name in backends}
+        for tables, kind in ((self.around_hooks(), AROUND), (self.after_hooks(), AFTER)):
+            for name in sorted(tables.keys() & names):
+                hooks = {f"{_ATTENTION}.{of}.{_INIT}": hook for of, hook in tables[name].items()}
+                hook_now(hooks, kind)

@@ -17,7 +17,7 @@ from sglang.srt.environ import envs
 from sglang.srt.runtime_context import get_buffer
 
 from sglang_adaptive_spec.host.events import DoneEvent
-from sglang_adaptive_spec.host.shapes import MOST_WORKSPACE_BYTES
+from sglang_adaptive_spec.host.sizes import MOST_WORKSPACE_BYTES
 
 FIRST_WRAPPERS = (
     "_adaptive_spec_first_wrappers"  # on the backend: per mode, those of the first size

@@ -12,7 +12,7 @@ from typing import Any
 from sglang.srt.configs.model_config import ModelConfig
 
 from sglang_adaptive_spec.config.file import config_error
-from sglang_adaptive_spec.host.shapes import draft_config
+from sglang_adaptive_spec.host.sizes import draft_config
 
 DRAFT_FLAG = "--speculative-draft-model-path"
 # Parts of the names of draft classes (EntryClass in sglang 0.5.20 to 0.5.23 models/).

@@ -32,6 +32,12 @@ class AdaptiveOptions:
         return "adaptive" if self.static_reason is None else "static"
 
     @property
+    def starting_steps(self) -> int:
+        """Where a policy starts, on an adaptive server."""
+        assert self.initial_steps is not None, "resolution set it"
+        return self.initial_steps
+
+    @property
     def startup_tier(self) -> Tier:
         """The largest tier: the host sizes its buffers and reserves by it."""
         return self.config.largest_tier

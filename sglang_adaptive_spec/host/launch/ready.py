@@ -15,10 +15,10 @@ INFO_KEY = "adaptive_spec_worker"
 def add_worker_name(info: dict[str, Any], scheduler: Any) -> dict[str, Any]:
     """Adds the worker's class name to a scheduler's ready message (AFTER get_init_info).
 
-    A worker of ours meets its scheduler then.
+    A worker of ours is connected to its scheduler then.
     """
-    if (meet := getattr(scheduler.draft_worker, "meet", None)) is not None:
-        meet(scheduler)
+    if (connect := getattr(scheduler.draft_worker, "connect", None)) is not None:
+        connect(scheduler)
     return {**info, INFO_KEY: type(scheduler.draft_worker).__name__}
 
 

@@ -26,7 +26,7 @@ from sglang_adaptive_spec.config.schema import AdaptiveConfig
 from sglang_adaptive_spec.host.attention.indices import KNOWN, Extent, IndexShape
 from sglang_adaptive_spec.host.launch.options import ATTRIBUTE, options_of
 from sglang_adaptive_spec.host.launch.unsupported import resolved_reason
-from sglang_adaptive_spec.host.shapes import (
+from sglang_adaptive_spec.host.sizes import (
     GRAPH_REQUESTS,
     attention_backends,
     heads,

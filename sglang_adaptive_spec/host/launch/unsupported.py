@@ -12,7 +12,7 @@ from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.layers.attention.qsa.config import parse_qsa_profile
 from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
 
-from sglang_adaptive_spec.host.shapes import ATTENTION_FLAGS, draft_config
+from sglang_adaptive_spec.host.sizes import ATTENTION_FLAGS, draft_config
 
 Read = Callable[[str], Any]
 

@@ -12,7 +12,9 @@ from typing import Any
 from sglang.srt.managers.io_struct import SetInternalStateReqOutput
 
 from sglang_adaptive_spec.asking import PIN, SHOW_MINUTES
+from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.minutes import MOST_MINUTES
+from sglang_adaptive_spec.runtime.pool import RuntimePool
 
 logger = logging.getLogger(__name__)
 
@@ -23,13 +25,13 @@ SHOWN_S = 10.0
 class Control:
     """Obeys commands on one rank."""
 
-    def __init__(self, worker: Any) -> None:
-        self._worker = worker
+    def __init__(self, pool: RuntimePool, controller: AdaptiveController) -> None:
+        self._pool, self._controller = pool, controller
         self._num_minutes, self._shown_until_s = 0, 0.0
 
     def obey(self, commands: Mapping[str, float]) -> bool:
         """Returns whether all of ``commands`` could be obeyed; if not, none was."""
-        tiers = [state.tier for state in self._worker.pool.states]
+        tiers = [state.tier for state in self._pool.states]
         allowed = {PIN: range(-1, len(tiers)), SHOW_MINUTES: range(1, MOST_MINUTES + 1)}
         # Any number may come, NaN included, and an error here would end the server.
         if any(value not in allowed.get(key, ()) for key, value in commands.items()):
@@ -37,7 +39,7 @@ class Control:
             return False
         if PIN in commands:
             place = int(commands[PIN])
-            self._worker.controller.pin(tiers[place] if place >= 0 else None)
+            self._controller.pin(tiers[place] if place >= 0 else None)
         if SHOW_MINUTES in commands:
             self._num_minutes = int(commands[SHOW_MINUTES])
             self._shown_until_s = time.monotonic() + SHOWN_S
@@ -45,10 +47,9 @@ class Control:
 
     def minutes(self) -> list[str] | None:
         """Returns the minutes as JSON while they are shown."""
-        if time.monotonic() > self._shown_until_s or self._worker.controller.minutes is None:
+        if time.monotonic() > self._shown_until_s or self._controller.minutes is None:
             return None
-        rows: list[str] = self._worker.controller.minutes.rows(self._num_minutes)
-        return rows
+        return self._controller.minutes.rows(self._num_minutes)
 
 
 def set_internal_state(

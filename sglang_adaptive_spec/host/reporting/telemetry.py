@@ -1,15 +1,21 @@
 """What an operator sees: the start-up block, /server_info and the Prometheus counters."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
-from sglang.srt.runtime_context import get_observability, get_parallel, get_serving
+from sglang.srt.runtime_context import get_observability, get_serving
 
 from sglang_adaptive_spec import __version__
 from sglang_adaptive_spec.contract.versions import versions_report
+from sglang_adaptive_spec.host.engine import HostEngine
 from sglang_adaptive_spec.host.launch.options import ALGORITHM, AdaptiveOptions, options_of
+from sglang_adaptive_spec.host.reporting.control import Control
 from sglang_adaptive_spec.host.reporting.metrics import MetricsExporter
-from sglang_adaptive_spec.loop.meter import policy_state
+from sglang_adaptive_spec.host.startup.seeding import Seeding
+from sglang_adaptive_spec.loop.controller import AdaptiveController
+from sglang_adaptive_spec.loop.meter import RoundMeter, policy_state
+from sglang_adaptive_spec.policy.protocol import Policy
 from sglang_adaptive_spec.runtime.pool import TierState
 from sglang_adaptive_spec.tiers import DecodeBatch, Tier
 
@@ -17,28 +23,46 @@ logger = logging.getLogger(__name__)
 
 
 class Telemetry:
-    """Reads the worker's controller, pool and counters for whoever asks."""
+    """Reads controller, pool and counters for whoever asks.
 
-    def __init__(self, worker: Any) -> None:
-        self._worker = worker
-        controller = worker.controller
+    Args:
+        engine: The host's.
+        controller: Of its rounds.
+        policy: That it asks.
+        meter: Of its rounds' times.
+        control: What an operator asked to see.
+        seeding: How round times were measured, if they were.
+        left_out: Tiers that were not built, and why.
+    """
+
+    def __init__(
+        self,
+        engine: HostEngine,
+        controller: AdaptiveController,
+        policy: Policy,
+        meter: RoundMeter,
+        control: Control,
+        seeding: Seeding | None,
+        left_out: Mapping[Tier, str],
+    ) -> None:
+        self._engine, self._controller, self._control = engine, controller, control
+        self._policy, self._meter = policy, meter
+        self._seeding, self._left_out = seeding, left_out
         self._exporter: MetricsExporter | None = None
-        if get_observability().enable_metrics and get_parallel().tp_rank == 0:
+        if get_observability().enable_metrics and engine.ranks.is_first:
             model_name = get_serving().served_model_name
-            self._exporter = MetricsExporter(
-                controller.counters, controller.meter, controller.policy, model_name
-            )
+            self._exporter = MetricsExporter(controller.counters, meter, policy, model_name)
             self._exporter.start()
 
     def log_start(self) -> None:
         """Writes the one INFO block of the start, on rank 0."""
-        if get_parallel().tp_rank != 0:
+        if not self._engine.ranks.is_first:
             return
-        options, pool = self._worker.adaptive_options, self._worker.pool
+        options, pool = self._engine.options, self._engine.pool
         versions = ", ".join(f"{name} {version}" for name, version in versions_report().items())
         lines = [f"ADAPTIVE_EAGLE is on: {versions}; host contract ok."]
         config, startup = options.config, options.startup_tier
-        initial = config.initial_tier(options.initial_steps)
+        initial = config.initial_tier(options.starting_steps)
         lines.append(
             f"  base {options.base}, policy {config.policy}, config {config.source}, "
             f"initial step {initial.label}, start-up tier {startup.label}"
@@ -47,30 +71,29 @@ class Telemetry:
         total_gb = sum(state.build_gb for state in pool.states)
         total_s = sum(state.build_s for state in pool.states)
         lines.append(f"  all tiers: {total_gb:.2f} GB, {total_s:.1f} s")
-        if (seeding := self._worker.seeding) is not None:
+        if (seeding := self._seeding) is not None:
             lines.append(f"  round times: {seeding.source}, {seeding.seconds:.1f} s")
-        if self._worker.controller.recorder is not None:
+        if self._controller.recorder is not None:
             lines.append(f"  records every decode round to {config.record}")
         logger.info("\n".join(lines))
 
     def state(self) -> dict[str, Any]:
         """Returns the object ``adaptive_spec`` of /server_info; plain builtins only."""
-        worker = self._worker
-        controller, counters = worker.controller, worker.controller.counters
+        engine, controller, counters = self._engine, self._controller, self._controller.counters
         controller.learn()
         newest = controller.newest if controller.newest.size else DecodeBatch(1, ())
-        tiers, minutes = self._tiers(), worker.control.minutes()
+        tiers, minutes = self._tiers(), self._control.minutes()
         return {
             **({} if minutes is None else {"minutes": minutes}),
-            **_options_state(worker.adaptive_options),
-            "tiers": [_tier_state(state) for state in worker.pool.states],
+            **_options_state(engine.options),
+            "tiers": [_tier_state(state) for state in engine.pool.states],
             "startup_steps": controller.startup_tier.num_steps,
             "current_steps": controller.decode_tier.num_steps,
             "current_tier": controller.decode_tier.label,
             "pinned": None if controller.pinned is None else controller.pinned.label,
             "num_pins": counters.num_pins,
-            **policy_state(controller.policy, controller.meter, newest),
-            "seeding": worker.seeding._asdict() if worker.seeding is not None else None,
+            **policy_state(self._policy, self._meter, newest),
+            "seeding": None if self._seeding is None else self._seeding._asdict(),
             "rounds": _by_steps(tiers, lambda tier: counters.num_rounds.get(tier, 0)),
             "num_request_rounds": _by_steps(tiers, counters.num_request_rounds),
             "num_proposed_drafts": _by_steps(tiers, counters.num_proposed_drafts),
@@ -84,13 +107,11 @@ class Telemetry:
                 "policy_error": counters.num_policy_errors,
                 "feedback_mismatch": counters.num_feedback_mismatches,
             },
-            "skipped_tiers": {
-                tier.label: why for tier, why in worker.tier_builder.left_out.items()
-            },
+            "skipped_tiers": {tier.label: why for tier, why in self._left_out.items()},
         }
 
     def _tiers(self) -> list[Tier]:
-        return [state.tier for state in self._worker.pool.states]
+        return [state.tier for state in self._engine.pool.states]
 
 
 def add_internal_state(result: Any, scheduler: Any) -> Any:

@@ -4,14 +4,20 @@ Nothing replaces or wraps a policy afterwards.
 """
 
 import atexit
-from typing import Any
+from typing import NamedTuple
 
-from sglang.srt.runtime_context import get_parallel, get_serving
+from sglang.srt.runtime_context import get_serving
 
-from sglang_adaptive_spec.host.serving.counts import counts
+from sglang_adaptive_spec.host.drafters.drafter import Drafter
+from sglang_adaptive_spec.host.engine import HostEngine
+from sglang_adaptive_spec.host.reporting.control import Control
+from sglang_adaptive_spec.host.reporting.host_figures import HostFigures
+from sglang_adaptive_spec.host.reporting.telemetry import Telemetry
 from sglang_adaptive_spec.host.serving.ends import install_end_hooks
-from sglang_adaptive_spec.host.serving.retractions import retractions
-from sglang_adaptive_spec.host.startup.seeding import Seeding, measured_costs
+from sglang_adaptive_spec.host.serving.prefix_cache import CachedPrefixes
+from sglang_adaptive_spec.host.serving.repeats import Repeats
+from sglang_adaptive_spec.host.startup.seeding import measured_costs
+from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.meter import RoundMeter, open_recorder
 from sglang_adaptive_spec.loop.minutes import Minutes
@@ -21,51 +27,62 @@ from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.trace.record import TraceRecorder
 
 
-def assemble(worker: Any) -> tuple[AdaptiveController, Seeding | None]:
-    """Returns the controller of a worker whose tiers are built, and how costs were measured.
+class Brain(NamedTuple):
+    """What decides on a server, what an operator tells it, and what it says of itself."""
+
+    controller: AdaptiveController
+    control: Control
+    telemetry: Telemetry
+
+
+def assemble(engine: HostEngine, builder: TierBuilder, drafter: Drafter) -> Brain:
+    """Returns the brain of a server whose tiers are built.
 
     Raises:
         ConfigError: The file to record to cannot be written.
     """
-    options, builder = worker.adaptive_options, worker.tier_builder
+    options, ranks, catch_ups = engine.options, engine.ranks, drafter.catch_ups
     config, costs, seeding = options.config, None, None
     if config.policy == "goodput":
-        costs, seeding = measured_costs(worker, config.tiers, builder.max_listed_size())
-    group = get_parallel().tp_group
-    is_alone = group.world_size == 1
-    policy = build_policy(config, options.initial_steps, builder.ladder, costs, is_alone)
-    tiers = [state.tier for state in worker.pool.states]
+        costs, seeding = measured_costs(engine, builder, drafter)
+    is_alone = not ranks.are_several
+    policy = build_policy(config, options.starting_steps, builder.ladder, costs, is_alone)
+    tiers = [state.tier for state in engine.pool.states]
     # Ranks must choose alike and would time their rounds differently: rank 0's times count.
-    clock = RoundTimer(str(worker.device)) if get_parallel().tp_rank == 0 else None
-    schedule = None if worker.plain_rounds is None else worker.plain_rounds.schedule
-    meter, recorder = RoundMeter(tiers, policy.knows_costs), _recorder(worker)
+    clock = RoundTimer(str(engine.device)) if ranks.is_first else None
+    schedule = None if catch_ups is None else catch_ups.schedule
+    meter, recorder = RoundMeter(tiers, policy.knows_costs), _recorder(engine)
     controller = AdaptiveController(
-        policy, worker.pool, options.startup_tier, clock, schedule, meter, recorder
+        policy, engine.pool, options.startup_tier, clock, schedule, meter, recorder
     )
-    retractions.install()
-    counts.install()
-    install_end_hooks()
+    figures = HostFigures(lambda: controller.decode_tier)
     controller.minutes = Minutes(
-        controller.counters, meter, policy.totals, lambda: retractions.total
+        controller.counters, meter, policy.totals, lambda: figures.num_retractions
     )
     if policy.knows_costs and not is_alone:
-        controller.shared_times = SharedTimes(
-            policy.learn_time, lambda times: group.broadcast_object(times, src=0)
-        )
-    return controller, seeding
+        controller.shared_times = SharedTimes(policy.learn_time, ranks.broadcast)
+    figures.install()
+    install_end_hooks()
+    if catch_ups is not None:
+        Repeats().install()
+    if schedule is not None and schedule.prefixes is not None:
+        CachedPrefixes(schedule.prefixes, engine.target_runner.req_to_token_pool).install()
+    control = Control(engine.pool, controller)
+    telemetry = Telemetry(engine, controller, policy, meter, control, seeding, builder.left_out)
+    return Brain(controller, control, telemetry)
 
 
-def _recorder(worker: Any) -> TraceRecorder | None:
+def _recorder(engine: HostEngine) -> TraceRecorder | None:
     """Returns the recorder of rank 0, if the config asks for one; its file is closed at exit.
 
     Raises:
         ConfigError: The file cannot be written.
     """
-    if get_parallel().tp_rank != 0:
+    if not engine.ranks.is_first:
         return None
-    replica = worker.gpu_id if worker.server_args.dp_size > 1 else None
+    replica = engine.gpu_id if engine.server_args.dp_size > 1 else None
     name = get_serving().served_model_name
-    recorder = open_recorder(worker.adaptive_options.config, name, replica)
+    recorder = open_recorder(engine.options.config, name, replica)
     if recorder is not None:
         atexit.register(recorder.close)
     return recorder

@@ -9,6 +9,7 @@ from. Static EAGLE has the same faults; patches/upstream/ mends them in the host
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sglang_adaptive_spec.host.batch import Request
 from sglang_adaptive_spec.host.hooks import hook_now
 
 STREAM_OUTPUT = (
@@ -26,7 +27,11 @@ def install_end_hooks() -> None:
 
 
 def cut_answers(
-    stream: Callable[..., Any], streamer: Any, reqs: Sequence[Any], *args: Any, **kwargs: Any
+    stream: Callable[..., Any],
+    streamer: object,
+    reqs: Sequence[Request],
+    *args: object,
+    **kwargs: object,
 ) -> Any:
     """Around stream_output, which every result passes through before a client sees it."""
     for req in reqs:
@@ -35,7 +40,7 @@ def cut_answers(
     return stream(streamer, reqs, *args, **kwargs)
 
 
-def cut_answer(req: Any, num_tokens: int) -> None:
+def cut_answer(req: Request, num_tokens: int) -> None:
     """Takes what lies behind the end of a finished answer of ``num_tokens`` out of the way."""
     req.reasoning_tokens = min(req.reasoning_tokens, num_tokens)
     if req.session is not None:  # the next turn begins with all of it
@@ -43,7 +48,7 @@ def cut_answer(req: Any, num_tokens: int) -> None:
 
 
 def keep_turn(
-    keep: Callable[..., bool], sessions: Any, req: Any, *args: Any, **kwargs: Any
+    keep: Callable[..., bool], sessions: Any, req: Request, *args: object, **kwargs: object
 ) -> bool:
     """Around try_cache_finished_req: the newest token of a turn may have no KV.
 

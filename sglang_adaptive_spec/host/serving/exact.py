@@ -15,6 +15,7 @@ from sglang.srt.runtime_context import get_exec
 from sglang.srt.sampling.sampling_params import TOP_K_ALL
 
 from sglang_adaptive_spec.config.file import Exact
+from sglang_adaptive_spec.host.batch import Batch, Request
 from sglang_adaptive_spec.host.hooks import hook_now
 from sglang_adaptive_spec.host.serving.runs import has_penalties
 from sglang_adaptive_spec.ladder import Ladder
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 ADD_REQUEST = "sglang.srt.managers.scheduler.Scheduler._add_request_to_queue"
 
 
-def batch_reason(batch: Any, exact: Exact) -> str | None:
+def batch_reason(batch: Batch, exact: Exact) -> str | None:
     """Returns why a decode batch must run zero steps, or None; once a round."""
     info = batch.sampling_info
     if exact == "none":
@@ -43,7 +44,7 @@ def batch_reason(batch: Any, exact: Exact) -> str | None:
     return None
 
 
-def request_reason(req: Any, exact: Exact) -> str | None:
+def request_reason(req: Request, exact: Exact) -> str | None:
     """Returns why a request needs zero-step rounds, or None."""
     if exact == "none":
         return None
@@ -61,7 +62,7 @@ def request_reason(req: Any, exact: Exact) -> str | None:
     return "penalties" if is_penalised else _cut_reason(req)
 
 
-def _cut_reason(req: Any) -> str | None:
+def _cut_reason(req: Request) -> str | None:
     params = req.sampling_params
     if params.top_k == 1:  # greedy
         return None
@@ -97,11 +98,11 @@ class ExactRequests:
         """Hooks the host's queue where requests must be refused, and says so once."""
         if self.is_possible or self._asked == "none":
             return
-        hook_now({ADD_REQUEST: refuse_inexact})
+        hook_now({ADD_REQUEST: self.refuse_inexact})
         if self._asked == "all" or get_exec().features.enable_custom_logit_processor:
             logger.warning("ADAPTIVE_EAGLE refuses requests with %s.", self._refused())
 
-    def refusal(self, req: Any) -> str | None:
+    def refusal(self, req: Request) -> str | None:
         """Returns the sentence that a request is refused with, or None."""
         reason = request_reason(req, self._asked)
         if self.is_possible or reason is None:
@@ -111,6 +112,22 @@ class ExactRequests:
             f"to every token; allowed: requests without, because {self._lacks}; fix: {self._fix}"
             'set "exact": "none" in the config to serve such requests as SGLang\'s EAGLE does.'
         )
+
+    def refuse_inexact(
+        self,
+        add: Callable[..., Any],
+        scheduler: object,
+        req: Request,
+        is_retracted: bool = False,
+        *args: object,
+        **kwargs: object,
+    ) -> Any:
+        """Around _add_request_to_queue: a refused request is answered with a 400."""
+        if not is_retracted and req.to_finish is None:
+            refusal = self.refusal(req)
+            if refusal is not None:
+                req.set_finish_with_abort(refusal)
+        return add(scheduler, req, is_retracted, *args, **kwargs)
 
     def _refused(self) -> str:
         what = "custom logit processors"
@@ -125,19 +142,3 @@ NAMES = {
     "min_p": "min_p",
     "top_k with top_p": "top_k together with top_p",
 }
-
-
-def refuse_inexact(
-    add: Callable[..., Any],
-    scheduler: Any,
-    req: Any,
-    is_retracted: bool = False,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """Around _add_request_to_queue: a refused request is answered with a 400."""
-    if not is_retracted and req.to_finish is None:
-        refusal = scheduler.draft_worker.exact_requests.refusal(req)
-        if refusal is not None:
-            req.set_finish_with_abort(refusal)
-    return add(scheduler, req, is_retracted, *args, **kwargs)

@@ -1,12 +1,13 @@
 """Several decodes in one zero-step round: where they may run."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from sglang.srt.runtime_context import get_serving
 
+from sglang_adaptive_spec.host.batch import Batch, Request, SamplingInfo
 
-def needs_every_token(batch: Any) -> bool:
+
+def needs_every_token(batch: Batch) -> bool:
     """Returns whether something on the CPU must see each token before the next is drawn.
 
     That is a grammar, penalties (`min_new_tokens` among them), a custom logit processor. Of
@@ -25,7 +26,7 @@ def needs_every_token(batch: Any) -> bool:
     )
 
 
-def has_penalties(info: Any) -> bool:
+def has_penalties(info: SamplingInfo) -> bool:
     """Returns whether penalties are in force for a batch's sampling."""
     if info.acc_additive_penalties is not None:
         return True
@@ -33,7 +34,7 @@ def has_penalties(info: Any) -> bool:
     return penalties is not None and penalties.is_required
 
 
-def _has_one_alone(reqs: Sequence[Any]) -> bool:
+def _has_one_alone(reqs: Sequence[Request]) -> bool:
     usual = get_serving().stream_interval
     return any(
         (req.stream and (req.sampling_params.stream_interval or usual) > 1)

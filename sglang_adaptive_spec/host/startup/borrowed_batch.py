@@ -1,19 +1,17 @@
 """A decode batch on request rows and KV slots that nobody uses yet, to measure rounds on."""
 
 import copy
-import math
-from typing import Any
 
 import torch
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
-from sglang.srt.speculative.eagle_info import EagleDraftInput
-from sglang.srt.speculative.eagle_utils import get_draft_recurrent_hidden_state_spec
+
+from sglang_adaptive_spec.host.drafters.drafter import Drafter
+from sglang_adaptive_spec.host.engine import HostEngine
 
 MAX_POOL_SHARE = 0.8  # of the free KV slots
-INPUT_SEED = 1
 
 
 def fresh(batch: ScheduleBatch) -> ScheduleBatch:
@@ -27,14 +25,14 @@ def fresh(batch: ScheduleBatch) -> ScheduleBatch:
     return batch
 
 
-def longest_context(worker: Any, size: int) -> int:
+def longest_context(engine: HostEngine, size: int) -> int:
     """Returns the most tokens per request that ``size`` requests may borrow, page by page.
 
     Rows are longer than the context that the attention's buffers are made for: a round of the
     largest captured batch at that length would overrun them.
     """
-    allocator = worker.token_to_kv_pool_allocator
-    runner = worker.target_worker.model_runner
+    runner = engine.target_runner
+    allocator = runner.token_to_kv_pool_allocator
     row = min(runner.req_to_token_pool.req_to_token.shape[1], runner.model_config.context_len)
     free = min(int(MAX_POOL_SHARE * allocator.available_size() / size), row)
     return free // allocator.page_size * allocator.page_size - get_alloc_reserve_per_decode()
@@ -43,17 +41,17 @@ def longest_context(worker: Any, size: int) -> int:
 class BorrowedBatch:
     """A decode batch on request rows and KV slots that nobody uses yet; gives them back."""
 
-    def __init__(self, worker: Any, size: int, context_len: int) -> None:
-        self._worker = worker
+    def __init__(self, engine: HostEngine, drafter: Drafter, size: int, context_len: int) -> None:
+        self._engine, self._drafter = engine, drafter
         self._size, self._context_len = size, context_len
-        runner = worker.target_worker.model_runner
+        runner = engine.target_runner
         self._req_to_token = runner.req_to_token_pool.req_to_token
-        self._allocator = worker.token_to_kv_pool_allocator
+        self._allocator = runner.token_to_kv_pool_allocator
         self._slots: torch.Tensor | None = None
-        self._rows = torch.arange(1, size + 1, device=worker.device)  # row 0 is padding
+        self._rows = torch.arange(1, size + 1, device=engine.device)  # row 0 is padding
 
     def __enter__(self) -> ScheduleBatch | None:
-        if self._context_len > longest_context(self._worker, self._size):
+        if self._context_len > longest_context(self._engine, self._size):
             return None
         page_size = self._allocator.page_size
         wanted = self._context_len + get_alloc_reserve_per_decode()
@@ -65,14 +63,13 @@ class BorrowedBatch:
         self._req_to_token[self._rows, :per_row] = slots
         return self._batch()
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._slots is not None:
             self._req_to_token[self._rows] = 0
             self._allocator.free(self._slots)
 
     def _batch(self) -> ScheduleBatch:
-        worker, size, device = self._worker, self._size, self._worker.device
-        runner = worker.target_worker.model_runner
+        runner, size, device = self._engine.target_runner, self._size, self._engine.device
         batch = ScheduleBatch.init_new(
             [],
             runner.req_to_token_pool,
@@ -90,37 +87,8 @@ class BorrowedBatch:
         batch.req_pool_indices, batch.req_pool_indices_cpu = self._rows, self._rows.cpu()
         batch.sampling_info = _greedy(size, runner.model_config.vocab_size, device)
         batch.multimodal_inputs = [None] * size
-        batch.spec_info = self._draft_input()
+        batch.spec_info = self._drafter.made_up_input(size)
         return batch
-
-    def _draft_input(self) -> EagleDraftInput:
-        """Returns what rows of unlike texts relay: equal ones would all hit the same experts.
-
-        From a seed, so that all ranks have the same.
-        """
-        draft, size, device = self._worker.draft_worker, self._size, self._worker.device
-        vocab_size = self._worker.target_worker.model_runner.model_config.vocab_size
-        known = vocab_size if draft.hot_token_id is None else len(draft.hot_token_id)
-        hidden_size, dtype = get_draft_recurrent_hidden_state_spec(draft.draft_runner)
-        random = torch.Generator().manual_seed(INPUT_SEED)
-        shape = (size, draft.relay_topk)
-        probs = None
-        if self._worker.server_args.speculative_use_rejection_sampling:
-            probs = torch.full((size, vocab_size), 1 / vocab_size, device=device)
-        return EagleDraftInput(
-            draft_probs=probs,
-            topk_p=torch.ones(shape, device=device),
-            topk_index=_distinct(shape, known, random).to(device),
-            hidden_states=torch.randn((size, hidden_size), generator=random).to(device, dtype),
-            bonus_tokens=_distinct((size,), vocab_size, random).to(device),
-        )
-
-
-def _distinct(shape: tuple[int, ...], below: int, random: torch.Generator) -> torch.Tensor:
-    """Returns random numbers from 0 to ``below``, no two alike as long as there are enough."""
-    return torch.randperm(below, generator=random)[torch.arange(math.prod(shape)) % below].view(
-        shape
-    )
 
 
 def _greedy(size: int, vocab_size: int, device: str) -> SamplingBatchInfo:

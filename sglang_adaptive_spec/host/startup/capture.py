@@ -9,7 +9,7 @@ capture calls, after that buffer exists, and put back. ``max_bs`` sizes the KV p
 import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from sglang.srt.model_executor.runner.base_cuda_graph_runner import get_batch_si
 from sglang.srt.runtime_context import get_exec
 from sglang.srt.utils import get_available_gpu_memory
 
+from sglang_adaptive_spec.host.engine import ModelRunner
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, thinned
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
@@ -32,7 +33,7 @@ class CaptureLists:
 
     def __init__(
         self,
-        target_runner: Any,
+        target_runner: ModelRunner,
         ladder: Ladder,
         is_thinned: bool,
         larger_sizes: Sequence[int],
@@ -113,6 +114,13 @@ class Consumption:
         self.gb += before_gb - self.free_gb()
 
 
+def logits_gb(runners: Iterable[ModelRunner]) -> float:
+    """Returns the GB of the logits buffers that the graphs of all tiers share."""
+    outputs = {id(out): out for runner in runners if (out := runner.graph_shared_output)}
+    buffers = (buffer for out in outputs.values() for buffer in out._logits_buffers.values())
+    return sum(buffer.nbytes for buffer in buffers) / 2**30
+
+
 class GarbageHold:
     """Holds the garbage collector off from the first capture to the last.
 
@@ -138,13 +146,11 @@ class GarbageHold:
         gc.unfreeze()
         gc.collect()
 
-    def around_freeze_gc(self, freeze_gc: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def around_freeze_gc(
+        self, freeze_gc: Callable[..., Any], *args: object, **kwargs: object
+    ) -> Any:
         """Wraps the host's ``freeze_gc`` (AROUND hook): nothing to do while holding."""
         return contextlib.nullcontext() if self.is_holding else freeze_gc(*args, **kwargs)
-
-
-# One per process, like the collector.
-garbage_hold = GarbageHold()
 
 
 class OutOfMemoryGuard:
@@ -156,7 +162,7 @@ class OutOfMemoryGuard:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         # The host wraps it in a bare Exception (sglang 0.5.23 decode_cuda_graph_runner.py).
         if WORKSPACE_ERROR in str(error):
             raise RuntimeError(
@@ -171,3 +177,58 @@ class OutOfMemoryGuard:
                 ": lower --mem-fraction-static or --cuda-graph-max-bs-decode, or remove the step "
                 "from the config."
             ) from error
+
+
+class StartupCapture:
+    """The host's own capture of the start-up tier: what that tier needs, and what it took.
+
+    Args:
+        captures: Graph batch sizes of the tiers.
+        startup: The tier.
+        target_runner: The host's; its draft's captures come by `of_draft`.
+        shared_gb: Returns what all tiers share of the device.
+    """
+
+    def __init__(
+        self,
+        captures: CaptureLists,
+        startup: Tier,
+        target_runner: ModelRunner,
+        shared_gb: Callable[[], float],
+    ) -> None:
+        self._captures, self._startup, self._target_runner = captures, startup, target_runner
+        device, gpu_id = target_runner.device, target_runner.gpu_id
+        self.backends = Consumption(device, gpu_id, shared_gb)
+        self.graphs = Consumption(device, gpu_id, shared_gb)
+        self.is_measured = False  # what is captured from now on belongs to other tiers
+        self.is_over = False  # all tiers are built
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        narrowed = self._captures.narrowed(self._captures.sizes(self._startup))
+        with self.graphs.running(), OutOfMemoryGuard(self._startup), narrowed:
+            yield
+
+    def of_draft(self) -> contextlib.AbstractContextManager[None]:
+        """Around the draft's captures; those of later tiers are narrowed and measured already."""
+        return contextlib.nullcontext() if self.is_measured else self._running()
+
+    def around_capture(self, capture: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+        """Around ``capture_decode_graph``: the target captures what the start-up tier needs."""
+        if self.is_over or kwargs.get("model_runner") is not self._target_runner:
+            return capture(*args, **kwargs)
+        with self._running():
+            return capture(*args, **kwargs)
+
+    def around_get_backend(
+        self, get_backend: Callable[..., Any], runner: ModelRunner, *args: object, **kwargs: object
+    ) -> Any:
+        """Around ``ModelRunner._get_attention_backend``: tiers share the workspace in use already.
+
+        The host gives every tier a private one (FlashInfer: 384 MB). It holds what one kernel
+        leaves to the next on the same stream; two tiers never run at once, so they can share it
+        just as draft, verify and prefill do (sglang 0.5.23 layers/attention/flashinfer_backend.py).
+        """
+        if runner is self._target_runner and not self.is_over:
+            kwargs = {**kwargs, "init_new_workspace": False}
+        return get_backend(runner, *args, **kwargs)

@@ -2,19 +2,19 @@
 
 import platform
 from collections.abc import Collection
-from typing import Any
 
 import torch
 from sglang.srt.arg_groups.overrides import resolved_view
 
 from sglang_adaptive_spec.contract.cost_settings import COST_SETTINGS
 from sglang_adaptive_spec.contract.versions import versions_report
+from sglang_adaptive_spec.host.engine import HostEngine
 from sglang_adaptive_spec.policy.costs.cache import CostKey
 from sglang_adaptive_spec.tiers import Tier
 
 
 def cost_key(
-    worker: Any,
+    engine: HostEngine,
     tiers: Collection[Tier],
     buckets: Collection[int],
     longest_contexts: tuple[int, ...],
@@ -22,25 +22,23 @@ def cost_key(
     """Returns the key of a server whose tiers are built.
 
     Args:
-        worker: The host's worker.
+        engine: The host's.
         tiers: In the table's order.
         buckets: Captured batch sizes.
         longest_contexts: That could be measured, of one request and of many.
     """
-    args, view = worker.server_args, resolved_view(worker.server_args)
+    args, view = engine.server_args, resolved_view(engine.server_args)
     settings = {name: str(getattr(view, name)) for name in COST_SETTINGS}
-    runners = {
-        "target": worker.target_worker.model_runner,
-        "draft": worker.draft_worker.draft_runner,
-    }
-    for name, runner in runners.items():  # a checkpoint and a GPU decide, too
+    for name, runner in zip(
+        ("target", "draft"), engine.runners, strict=True
+    ):  # a checkpoint and a GPU decide, too
         config = runner.model_config
         in_force = (config.dtype, config.quantization, runner.kv_cache_dtype)
         settings[name] = " ".join(map(str, in_force))
         settings[f"{name} attention"] = type(runner.attn_backend).__name__
     gpu = platform.processor() or platform.machine()
-    if worker.device != "cpu":
-        gpu = torch.get_device_module(worker.device).get_device_name(worker.gpu_id)
+    if engine.device != "cpu":
+        gpu = torch.get_device_module(engine.device).get_device_name(engine.gpu_id)
     return CostKey(
         gpu=gpu,
         model=str(args.model_path),

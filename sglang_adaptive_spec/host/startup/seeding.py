@@ -17,16 +17,19 @@ from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from statistics import mean, median, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from sglang.srt.managers.schedule_batch import ScheduleBatch
-from sglang.srt.runtime_context import get_parallel
 
+from sglang_adaptive_spec.host.drafters.drafter import Drafter
+from sglang_adaptive_spec.host.engine import HostEngine
 from sglang_adaptive_spec.host.startup.borrowed_batch import BorrowedBatch, fresh, longest_context
 from sglang_adaptive_spec.host.startup.cost_key import cost_key
+from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 from sglang_adaptive_spec.policy.costs.cache import CostKey, default_folder, load, save
 from sglang_adaptive_spec.policy.costs.table import DEFAULT_BUCKETS, MIN_MS, CostTable
+from sglang_adaptive_spec.runtime.pool import TierState
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
 logger = logging.getLogger(__name__)
@@ -84,18 +87,18 @@ class Seeding(NamedTuple):
 
 
 def measured_costs(
-    worker: Any, tiers: Sequence[Tier], max_batch_size: int
+    engine: HostEngine, builder: TierBuilder, drafter: Drafter
 ) -> tuple[CostTable, Seeding]:
     """Returns the costs of an earlier start on the same machine, else measures them."""
     start_s = time.perf_counter()
-    plain, seeder = worker.plain_rounds, Seeder(worker, max_batch_size)
-    group = get_parallel().tp_group
-    folder = default_folder() if get_parallel().tp_rank == 0 else None
-    sizes = {size for state in worker.pool.states for size in state.graph_batch_sizes}
+    ranks, tiers = engine.ranks, engine.options.config.tiers
+    seeder = Seeder(engine, builder, drafter)
+    folder = default_folder() if ranks.is_first else None
+    sizes = {size for state in engine.pool.states for size in state.graph_batch_sizes}
     costs = _empty_table(tiers, sizes)
-    key = cost_key(worker, costs.tiers, sizes, seeder.longest_contexts())
+    key = cost_key(engine, costs.tiers, sizes, seeder.longest_contexts())
     found = load(key, folder)
-    state = group.broadcast_object(None if found is None else found.to_dict(), src=0)
+    state = ranks.broadcast(None if found is None else found.to_dict())
     kept = None if state is None else CostTable.from_dict(state)
     try:
         if kept is not None and seeder.confirms(kept):
@@ -104,16 +107,16 @@ def measured_costs(
             costs, source = seeder.seed(costs), "measured"
     except FAILURES:
         # One rank starts without round times. Among several the others would wait for this one.
-        if group.world_size > 1:
+        if ranks.are_several:
             raise
         logger.exception(
             "ADAPTIVE_EAGLE could not measure its round times; it learns them while serving."
         )
         costs, source = _empty_table(tiers, sizes), "none"
-    if source == "measured" and get_parallel().tp_rank == 0:
+    if source == "measured" and ranks.is_first:
         _keep(key, costs, folder, seeder)
-    if plain is not None:
-        costs.catch_up_rounds = plain.width
+    if drafter.catch_ups is not None:
+        costs.catch_up_rounds = drafter.catch_ups.width
     seconds = time.perf_counter() - start_s - seeder.warm_up_s
     return costs, Seeding(source, seconds, seeder.num_points, seeder.warm_up_s)
 
@@ -152,14 +155,14 @@ def _empty_table(tiers: Sequence[Tier], sizes: Collection[int]) -> CostTable:
 class Seeder:
     """Runs and times rounds of every tier on a synthetic batch."""
 
-    def __init__(self, worker: Any, max_batch_size: int) -> None:
-        self._worker = worker
-        self._is_cpu = worker.device == "cpu"
-        self._max_batch_size = max_batch_size
-        self._startup = worker.adaptive_options.startup_tier
+    def __init__(self, engine: HostEngine, builder: TierBuilder, drafter: Drafter) -> None:
+        self._engine, self._pool, self._builder = engine, engine.pool, builder
+        self._drafter = drafter
+        self._is_cpu = engine.device == "cpu"
+        self._max_batch_size = builder.max_listed_size()
         self.num_points = 0
         self.warm_up_s = 0.0
-        self.limit_s = max(LIMIT_S, TIER_LIMIT_S * len(worker.pool.states))
+        self.limit_s = max(LIMIT_S, TIER_LIMIT_S * len(self._pool.states))
         self.out_of_time: set[tuple[Tier, int]] = set()  # planned and not begun
         self.out_of_room: set[tuple[Tier, int]] = set()  # the pool could not hold it
         self.is_complete = False
@@ -179,16 +182,15 @@ class Seeder:
         A key says what a start asked for. What it does not know, a slower clock, say, or another
         driver, shows here.
         """
-        worker = self._worker
         try:
             self._warm_up()
-            for state in worker.pool.states:
+            for state in self._pool.states:
                 tier, size = state.tier, max(self._sizes(state), default=0)
                 if not size:  # a shape to start at, which no batch chooses
                     continue
                 context_len = self._contexts(size, False)[0]
-                worker.pool.activate(tier)
-                with BorrowedBatch(worker, size, context_len) as batch:
+                self._pool.activate(tier)
+                with self._borrowed(size, context_len) as batch:
                     if batch is None:
                         continue
                     ms = median(self._times_ms(tier, batch, False))
@@ -196,7 +198,7 @@ class Seeder:
                 if tier == PLAIN_TIER:
                     expected_ms -= costs.plain_extra_ms(size, size * context_len)
                 off = max(ms, expected_ms) / max(min(ms, expected_ms), MIN_MS)
-                if not worker.tier_builder.agree(off <= MAX_KEPT_RATIO):
+                if not self._builder.agree(off <= MAX_KEPT_RATIO):
                     logger.info(
                         "ADAPTIVE_EAGLE measures its round times anew: tier %s takes %.2f ms at "
                         "batch %d, and %.2f ms by those kept from an earlier start.",
@@ -204,32 +206,29 @@ class Seeder:
                     )
                     return False
         finally:
-            worker.pool.activate(self._startup)
-            worker.draft_worker.draft_runner.shared_read_done_event = None
+            self._reset()
         return True
 
     def seed(self, costs: CostTable) -> CostTable:
         """Returns ``costs`` with what was measured, alike on every rank."""
-        worker = self._worker
         try:
             self._warm_up()
             deadline_s = time.perf_counter() + self.limit_s
             plan = list(self._plan())
             self.out_of_time = {(tier, size) for tier, size, _ in plan}
             for tier, size, has_long in plan:
-                if not worker.tier_builder.agree(time.perf_counter() < deadline_s):
+                if not self._builder.agree(time.perf_counter() < deadline_s):
                     break
                 if not self._measure(costs, tier, size, has_long):
                     self.out_of_room.add((tier, size))
                 self.out_of_time.remove((tier, size))
             self._measure_again(costs, plan, deadline_s)
         finally:
-            worker.pool.activate(self._startup)
-            worker.draft_worker.draft_runner.shared_read_done_event = None
+            self._reset()
         costs.fit()
-        group = get_parallel().tp_group
-        if group.world_size > 1:
-            costs = CostTable.from_dict(group.broadcast_object(costs.to_dict(), src=0))
+        ranks = self._engine.ranks
+        if ranks.are_several:
+            costs = CostTable.from_dict(ranks.broadcast(costs.to_dict()))
         self.is_complete = not (self.out_of_time or self.out_of_room)  # last: nothing failed
         return costs
 
@@ -240,50 +239,57 @@ class Seeder:
 
         Repeats of a point are combined by their median (policy/costs/seeds.py).
         """
-        group = get_parallel().tp_group
         for _ in range(MAX_REPEATS):
             doubtful = {
                 min((at for at in plan if at[0] == tier and at[1] >= size), key=itemgetter(1))
-                for tier, size in group.broadcast_object(costs.out_of_order(), src=0)
+                for tier, size in self._engine.ranks.broadcast(costs.out_of_order())
             }  # a size without a graph was measured at the one that it pads to
             for tier, size, has_long in sorted(doubtful):
-                if not self._worker.tier_builder.agree(time.perf_counter() < deadline_s):
+                if not self._builder.agree(time.perf_counter() < deadline_s):
                     return
                 self._measure(costs, tier, size, has_long)
+
+    def _borrowed(self, size: int, context_len: int) -> BorrowedBatch:
+        return BorrowedBatch(self._engine, self._drafter, size, context_len)
+
+    def _reset(self) -> None:
+        """Puts the start-up tier in force; nobody waits for a round that was measured."""
+        self._pool.activate(self._engine.options.startup_tier)
+        self._engine.draft_runner.shared_read_done_event = None
 
     def _warm_up(self) -> None:
         """Runs a round of every tier: on a new machine the first ones compile for seconds."""
         if self.warm_up_s:  # kept round times were not confirmed
             return
         start_s = time.perf_counter()
-        for state in self._worker.pool.states:
+        for state in self._pool.states:
             sizes = self._sizes(state)
-            with BorrowedBatch(self._worker, min(sizes, default=1), 1) as batch:
+            with self._borrowed(min(sizes, default=1), 1) as batch:
                 if batch is not None and sizes:
-                    self._worker.pool.activate(state.tier)
-                    self._worker.run_alone(state.tier, batch, self._has_catch_up(state.tier))
+                    self._pool.activate(state.tier)
+                    self._engine.run_alone(state.tier, batch, self._has_catch_up(state.tier))
         self.warm_up_s = time.perf_counter() - start_s
 
     def _plan(self) -> Iterator[tuple[Tier, int, bool]]:
         """Yields tiers and batch sizes, the ends first, and whether to measure a long context."""
-        sizes = {state.tier: self._sizes(state) for state in self._worker.pool.states}
+        sizes = {state.tier: self._sizes(state) for state in self._pool.states}
         for idx in range(max(map(len, sizes.values()), default=0)):
             for tier, of_tier in sizes.items():
                 if idx < len(of_tier):
                     yield tier, of_tier[idx], idx < LONG_SIZES
 
-    def _sizes(self, state: Any) -> list[int]:
-        ladder = self._worker.tier_builder.ladder
+    def _sizes(self, state: TierState) -> list[int]:
+        ladder = self._builder.ladder
         limit = self._max_batch_size
         sizes = [min(size, limit) for size in state.graph_batch_sizes or CPU_SIZES]
         return spaced([size for size in sizes if state.tier in ladder.of(size)], MAX_SIZES)
 
     def _measure(self, costs: CostTable, tier: Tier, size: int, has_long: bool) -> bool:
         """Times ``tier`` at every context length; returns whether the pool could hold all."""
-        self._worker.pool.activate(tier)
+        self._pool.activate(tier)
         is_whole = True
         for context_len in self._contexts(size, has_long):
-            with BorrowedBatch(self._worker, size, context_len) as batch:
+            with self._borrowed(size, context_len) as batch:
                 if batch is None:  # the pool is too small for it
                     is_whole = False
                     continue
@@ -299,7 +305,7 @@ class Seeder:
 
     def _contexts(self, size: int, has_long: bool) -> list[int]:
         """Returns the tokens per request to measure at, as many as pool and request rows hold."""
-        longest = max(longest_context(self._worker, size), 1)
+        longest = max(longest_context(self._engine, size), 1)
         if self._is_cpu:
             return [min(CPU_CONTEXT_LEN, longest)]
         if not has_long:
@@ -309,29 +315,30 @@ class Seeder:
 
     def _padding_up_to(self, tier: Tier, size: int) -> list[int]:
         """Returns ``size`` and the sizes that run at it because ``tier`` has no graph of theirs."""
-        states = {state.tier: state.graph_batch_sizes for state in self._worker.pool.states}
+        states = {state.tier: state.graph_batch_sizes for state in self._pool.states}
         own, every = states[tier], sorted({size, *(s for sizes in states.values() for s in sizes)})
         below = max((s for s in own if s < size), default=size - 1)
         return [s for s in every if below < s <= size]
 
     def _has_catch_up(self, tier: Tier) -> bool:
-        return tier == PLAIN_TIER and self._worker.plain_rounds is not None
+        catch_ups = self._drafter.catch_ups
+        return tier == PLAIN_TIER and catch_ups is not None and catch_ups.schedule is not None
 
     def _times_ms(self, tier: Tier, batch: ScheduleBatch, is_catch_up: bool) -> list[float]:
         """Returns the times of some rounds that follow each other at once."""
         for _ in range(1 if self._is_cpu else WARM_UP_ROUNDS):
-            self._worker.run_alone(tier, fresh(batch), is_catch_up)
+            self._engine.run_alone(tier, fresh(batch), is_catch_up)
         if self._is_cpu:
             marks_s = [time.perf_counter()]
             for _ in range(CPU_TIMED_ROUNDS):
-                self._worker.run_alone(tier, fresh(batch), is_catch_up)
+                self._engine.run_alone(tier, fresh(batch), is_catch_up)
                 marks_s.append(time.perf_counter())
             return [(end - begin) * 1e3 for begin, end in pairwise(marks_s)]
-        event = torch.get_device_module(self._worker.device).Event
+        event = torch.get_device_module(self._engine.device).Event
         marks = [event(enable_timing=True) for _ in range(TIMED_ROUNDS + 1)]
         marks[0].record()
         for mark in marks[1:]:
-            self._worker.run_alone(tier, fresh(batch), is_catch_up)
+            self._engine.run_alone(tier, fresh(batch), is_catch_up)
             mark.record()
         marks[-1].synchronize()
         return [float(begin.elapsed_time(end)) for begin, end in pairwise(marks)]

@@ -62,7 +62,7 @@ def delay_width() -> None:
 
 def skip_backlog_row() -> None:
     """Keeps nothing of the second row of a batch: its catch-ups read what another round left."""
-    from sglang_adaptive_spec.host.serving.backlog import Backlog
+    from sglang_adaptive_spec.host.drafters.backlog import Backlog
 
     keep = Backlog.keep
 
@@ -75,7 +75,7 @@ def skip_backlog_row() -> None:
 
 def shift_catch_up() -> None:
     """Writes what a catch-up computes one position before where it belongs."""
-    from sglang_adaptive_spec.host.serving.backlog import Backlog
+    from sglang_adaptive_spec.host.drafters.backlog import Backlog
 
     window = Backlog.window
 
@@ -92,7 +92,7 @@ def _delay_slots(attribute: str, *names: str) -> None:
     def delay(info: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
         worker = scheduler.draft_worker
         owner = getattr(worker, attribute) if attribute else worker
-        activate = worker.pool.activate
+        activate = worker.engine.pool.activate
         due = {name: getattr(owner, name) for name in names}
 
         def activate_late(tier: Any) -> None:
@@ -101,7 +101,7 @@ def _delay_slots(attribute: str, *names: str) -> None:
                 due[name] = getattr(owner, name)
                 setattr(owner, name, value)
 
-        worker.pool.activate = activate_late
+        worker.engine.pool.activate = activate_late
         return info
 
     HookRegistry.register(READY, delay, HookType.AFTER)

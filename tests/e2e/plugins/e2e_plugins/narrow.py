@@ -2,9 +2,9 @@
 
 
 def _narrow(width: int) -> None:
-    from sglang_adaptive_spec.host.serving import plain_round
+    from sglang_adaptive_spec.host.drafters import catch_up
 
-    plain_round.catch_up_width = lambda *_: width
+    catch_up.catch_up_width = lambda *_: width
 
 
 def to_seven() -> None:

@@ -15,7 +15,7 @@ parts: Counter[int] = Counter()
 
 
 def register() -> None:
-    from sglang_adaptive_spec.host.serving import draft_parts
+    from sglang_adaptive_spec.host.drafters import parts as draft_parts
 
     rows_of = draft_parts.rows_of
 
@@ -30,7 +30,7 @@ def register() -> None:
 
 
 def shrink(info: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
-    scheduler.draft_worker.plain_rounds.part_size = PART_SIZE
+    scheduler.draft_worker.drafter.catch_ups.part_size = PART_SIZE
     return info
 
 

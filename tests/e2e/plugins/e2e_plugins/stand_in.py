@@ -5,7 +5,7 @@ from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from sglang_adaptive_spec.host.serving.rows import row_keys
+from sglang_adaptive_spec.host.batch import row_keys
 from sglang_adaptive_spec.ladder import Ladder
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"

@@ -14,7 +14,7 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from e2e_plugins.stand_in import SCHEDULER, stand_in_of, take_over
 from e2e_plugins.visit_zero import FIRST_ROUND, NUM_VALUES, ROUND, VisitZero
-from sglang_adaptive_spec.host.serving.rows import row_keys
+from sglang_adaptive_spec.host.batch import row_keys
 
 ADMITTED_ROUND = FIRST_ROUND + 6
 
@@ -56,7 +56,7 @@ def keep_start(run: Callable[..., Any], worker: Any, batch: Any, *args: Any, **k
 def keep_debts(run: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kw: Any) -> Any:
     """Keeps what the draft lacks of the rows of a mixed batch, before it runs."""
     if batch.forward_mode.is_mixed():
-        schedule = scheduler.draft_worker.plain_rounds.schedule
+        schedule = scheduler.draft_worker.controller.draft_schedule
         mixed.append(schedule.debts(row_keys(batch)))
     return run(scheduler, batch, *args, **kw)
 

@@ -9,25 +9,26 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sglang_adaptive_spec.host.host_round import open_round
+
 LARGEST = 8  # tokens that the largest round may write for a request
 
 
 @pytest.fixture(scope="module")
 def module(plugins_loaded: None) -> Iterator[Any]:
-    from sglang_adaptive_spec.host.serving import unchanged
+    from sglang_adaptive_spec.host.serving import repeats
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unchanged, "get_alloc_reserve_per_decode", lambda: 2 * LARGEST)
-        patch.setattr(unchanged, "unchanged", unchanged.Unchanged())  # every host makes its own
-        yield unchanged
+        patch.setattr(repeats, "get_alloc_reserve_per_decode", lambda: 2 * LARGEST)
+        yield repeats
 
 
 class Scheduler:
     """The host's reservation for one batch, as far as slots are concerned."""
 
     def __init__(self, module: Any, num_requests: int = 1) -> None:
-        self.module = module
-        self.unchanged = module.unchanged = module.Unchanged()
+        self.repeats = module.Repeats()
+        open_round(())
         self.penalties = SimpleNamespace(is_required=False)
         self.reqs = [SimpleNamespace(decode_batch_idx=0) for _ in range(num_requests)]
         self.num_reserved = self.num_evictions = 0
@@ -46,12 +47,11 @@ class Scheduler:
             sampling_info=SimpleNamespace(penalizer_orchestrator=self.penalties),
             maybe_evict_swa=self._evict,
         )
-        self.module.reserve_when_needed(self._prepare, batch)
+        self.repeats.reserve(self._prepare, batch)
         assert self.committed + self.in_flight + LARGEST <= self.allocated
         self.committed += self.in_flight
         self.in_flight = gained
-        if is_zero:
-            self.unchanged.launch(gained)
+        open_round(self.reqs).num_decodes = gained if is_zero else None
 
     def _prepare(self, batch: Any) -> None:
         self.num_reserved += 1
@@ -119,10 +119,9 @@ def test_penalties_are_always_the_hosts_to_accumulate(module: Any) -> None:
 def test_drafts_that_were_relayed_already_are_not_written_again(
     module: Any, is_known: bool
 ) -> None:
-    module.unchanged = module.Unchanged()
     drafts, written = torch.tensor([[3], [4]]), []
     relay = SimpleNamespace(stash_bonus_tokens=lambda *args: written.append(("tokens", args)))
-    module.unchanged.relay(drafts if is_known else drafts.clone())
+    open_round(()).relayed = drafts if is_known else drafts.clone()
     payload = SimpleNamespace(topk_index=drafts, bonus_tokens="tokens of the round")
     module.relay_changes(lambda *args: written.append(("all", args)), relay, "rows", payload)
     expected = ("tokens", ("rows", "tokens of the round"))
@@ -130,4 +129,8 @@ def test_drafts_that_were_relayed_already_are_not_written_again(
 
 
 def test_a_prefill_without_drafts_is_relayed_by_the_host(module: Any) -> None:
-    assert not module.Unchanged().are_relayed(None)
+    open_round(())
+    written: list[Any] = []
+    payload = SimpleNamespace(topk_index=None, bonus_tokens=None)
+    module.relay_changes(lambda *args: written.append(args), "relay", "rows", payload)
+    assert written == [("relay", "rows", payload)]

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from sglang_adaptive_spec.host.reporting import host_figures
 from sglang_adaptive_spec.host.reporting.proposed import set_accept_rate
-from sglang_adaptive_spec.host.serving import counts as hooks
 from sglang_adaptive_spec.tiers import chain_tier
 
 LARGEST = 8  # draft tokens as published
@@ -15,7 +15,7 @@ LARGEST = 8  # draft tokens as published
 @pytest.fixture(autouse=True)
 def published(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        hooks, "get_spec", lambda: SimpleNamespace(speculative_num_draft_tokens=LARGEST)
+        host_figures, "get_spec", lambda: SimpleNamespace(speculative_num_draft_tokens=LARGEST)
     )
 
 
@@ -42,11 +42,16 @@ def result(num_draft_tokens: int, decodes: int = 1) -> Any:
     )
 
 
+def figures() -> host_figures.HostFigures:
+    """Figures of a server whose newest decode round ran three steps."""
+    return host_figures.HostFigures(lambda: chain_tier(3))
+
+
 def test_a_request_sums_the_drafts_of_its_own_rounds() -> None:
-    live, ended = Request(), Request(is_finished=True)
+    live, ended, kept = Request(), Request(is_finished=True), figures()
     batch = SimpleNamespace(reqs=[live, ended])
     for each in (result(4), result(2), result(1, decodes=4)):
-        assert hooks.resolve(lambda *_: "tokens", None, each, batch) == "tokens"
+        assert kept.resolve(lambda *_: "tokens", None, each, batch) == "tokens"
     assert (live.spec_num_block_accept_tokens, live.spec_verify_ct) == (4, 3)
     assert live.histogram == [0, 0, 0]
     assert ended.spec_num_block_accept_tokens == 0
@@ -76,9 +81,10 @@ class Reporter:
 def round_of(reporter: Reporter, num_draft_tokens: int, correct: int, is_due: bool) -> None:
     size = 2
     batch = SimpleNamespace(reqs=[Request() for _ in range(size)])
-    hooks.resolve(lambda *_: None, None, result(num_draft_tokens), batch)
-    hooks.update(Reporter.update, reporter, size, correct, size + correct)
-    hooks.report(Reporter.report, reporter, is_due)
+    kept = figures()
+    kept.resolve(lambda *_: None, None, result(num_draft_tokens), batch)
+    kept.update(Reporter.update, reporter, size, correct, size + correct)
+    host_figures.report(Reporter.report, reporter, is_due)
 
 
 def test_the_rate_is_that_of_the_drafts_proposed_and_intervals_keep_their_sums() -> None:
@@ -95,10 +101,15 @@ def test_the_rate_is_that_of_the_drafts_proposed_and_intervals_keep_their_sums()
 
 
 def test_the_gauges_show_the_decode_tier_whatever_the_worker_holds() -> None:
-    controller = SimpleNamespace(decode_tier=chain_tier(3))
-    worker = SimpleNamespace(controller=controller, speculative_num_steps=7)
-    reporter = SimpleNamespace(scheduler=SimpleNamespace(draft_worker=worker))
-    assert hooks.snapshot({}, reporter) == {"num_steps": 3, "num_draft_tokens": 4}
+    assert figures().snapshot({}, None) == {"num_steps": 3, "num_draft_tokens": 4}
+
+
+def test_requests_that_are_put_back_are_counted() -> None:
+    kept = figures()
+    for put_back in (["a", "b"], [], ["c"]):
+        answer = (put_back, 0.5, [])
+        assert kept.count_retracted(answer, None) is answer
+    assert kept.num_retractions == 3
 
 
 @pytest.mark.parametrize(("proposed", "expected"), [(10, 0.3), (0, 0.0)])

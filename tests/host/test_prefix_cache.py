@@ -1,6 +1,5 @@
 """The host's question how much of a request the cache may have, answered by what the draft has."""
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,11 +8,10 @@ import torch
 
 
 @pytest.fixture
-def module(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    from sglang_adaptive_spec.host.serving import cached_prefixes
+def module(plugins_loaded: None) -> Any:
+    from sglang_adaptive_spec.host.serving import prefix_cache
 
-    monkeypatch.setattr(cached_prefixes, "cached_prefixes", cached_prefixes.CachedPrefixes())
-    return cached_prefixes
+    return prefix_cache
 
 
 def request(row: int, num_tokens: int, is_finished: bool = True) -> Any:
@@ -25,7 +23,7 @@ def request(row: int, num_tokens: int, is_finished: bool = True) -> Any:
 
 
 def test_the_row_of_a_request_is_that_of_its_batch(module: Any) -> None:
-    from sglang_adaptive_spec.host.serving.rows import row_key, row_keys
+    from sglang_adaptive_spec.host.batch import row_key, row_keys
 
     pool = SimpleNamespace(req_generation=torch.tensor([0, 3, 1, 7]))
     rows = torch.tensor([3, 1])
@@ -39,23 +37,21 @@ def test_what_the_draft_lacks_is_no_longer_the_cache_s(module: Any) -> None:
     from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
 
     pool, prefixes = SimpleNamespace(req_generation=torch.tensor([0, 3, 1, 7])), DraftPrefixes()
-    module.cached_prefixes.install(prefixes, pool)
+    cached = module.CachedPrefixes(prefixes, pool)
+    cached.install()
     prefixes.fall_behind((1 + 3 * 4,), (30,))
     owned = getattr(Req, module.OWNED.rpartition(".")[2])
     assert owned.__wrapped__  # hooked in the host
-    assert [module._owned(50, request(row, 50)) for row in (1, 2)] == [30, 50]
-    assert module._owned(20, request(1, 20)) == 20
+    assert [cached.owned(50, request(row, 50)) for row in (1, 2)] == [30, 50]
+    assert cached.owned(20, request(1, 20)) == 20
 
 
 def test_a_retracted_request_takes_nothing_from_the_allowance(module: Any) -> None:
     from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
 
     prefixes = DraftPrefixes(most_allowed=25)
-    module.cached_prefixes.install(prefixes, SimpleNamespace(req_generation=torch.tensor([0] * 4)))
+    pool = SimpleNamespace(req_generation=torch.tensor([0] * 4))
+    cached = module.CachedPrefixes(prefixes, pool)
     prefixes.fall_behind((1, 2), (30, 30))
-    assert module._owned(50, request(1, 50, is_finished=False)) == 50
-    assert module._owned(50, request(2, 50)) == 30
-
-
-def test_a_process_without_zero_step_rounds_of_ours_answers_as_the_host(module: Any) -> None:
-    assert module._owned(50, request(1, 50)) == 50
+    assert cached.owned(50, request(1, 50, is_finished=False)) == 50
+    assert cached.owned(50, request(2, 50)) == 30

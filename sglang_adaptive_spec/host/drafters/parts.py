@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
+from sglang_adaptive_spec.host.drafters.backlog import one_at_a_time
 from sglang_adaptive_spec.host.events import DoneEvent
-from sglang_adaptive_spec.host.serving.backlog import one_at_a_time
 
 # What the next drafting round reads and the last draft-extend wrote; a round without a
 # draft-extend hands it on (sglang 0.5.23 eagle_info.py:EagleDraftInput).

@@ -1,0 +1,132 @@
+"""The host's decode batch, as far as it is read here, from what the scheduler knows on the CPU.
+
+A request id names no row: several tokenizer workers let two running requests have the same one, and
+a request that is retracted comes back under its own with other KV. A row of the host's request pool
+and the number of times that row was given away name one (sglang 0.5.23 mem_cache/memory_pool.py:
+ReqToTokenPool.req_generation).
+
+Lengths on the device are not read: where no attention backend needs them on the CPU (FA3, Triton)
+the host does not publish them (sglang 0.5.23 managers/overlap_utils.py:resolve_seq_lens_cpu). What
+it has committed per request is there on every backend. Under the overlap schedule it lacks the
+tokens of the round in flight.
+"""
+
+from typing import Any, Protocol
+
+import torch
+
+
+class RequestKV(Protocol):
+    """The KV of a request (``ReqKvInfo``)."""
+
+    req_pool_idx: int
+    kv_committed_len: int
+    kv_allocated_len: int
+    cache_protected_len: int
+
+
+class SamplingParams(Protocol):
+    """What a client asked for."""
+
+    top_k: int
+    top_p: float
+    min_p: float
+    frequency_penalty: float
+    presence_penalty: float
+    repetition_penalty: float
+    min_new_tokens: int
+    stream_interval: int | None
+
+
+class Request(Protocol):
+    """A request of the scheduler (``Req``)."""
+
+    kv: RequestKV
+    sampling_params: SamplingParams
+    custom_logit_processor: str | None
+    origin_input_ids: list[int]
+    output_ids: list[int]
+    finished_len: int | None
+    to_finish: object
+    session: Any
+    stream: bool
+    is_retracted: bool
+    return_routed_experts: bool
+    return_indexer_topk: bool
+    reasoning_tokens: int
+    decode_batch_idx: int
+    spec_verify_ct: int
+    spec_num_block_accept_tokens: int
+
+    def finished(self) -> bool:
+        """Returns whether its answer has ended."""
+
+    def set_finish_with_abort(self, error_msg: str) -> None:
+        """Answers it with a 400."""
+
+    def update_spec_correct_drafts_histogram(self, num_correct_drafts: int) -> None:
+        """Counts a verify."""
+
+
+class RequestPool(Protocol):
+    """Rows of KV slots (``ReqToTokenPool``)."""
+
+    req_to_token: torch.Tensor  # [rows, slots]
+    req_generation: torch.Tensor  # [rows] int64, cpu: how often each was given away
+
+
+class SamplingInfo(Protocol):
+    """How a batch is sampled (``SamplingBatchInfo``)."""
+
+    is_all_greedy: bool
+    has_custom_logit_processor: bool
+    need_min_p_sampling: bool
+    need_top_k_sampling: bool
+    need_top_p_sampling: bool
+    acc_additive_penalties: torch.Tensor | None
+    penalizer_orchestrator: Any
+
+
+class Batch(Protocol):
+    """A batch of the scheduler (``ScheduleBatch``)."""
+
+    reqs: list[Request]
+    decoding_reqs: list[Request]  # of a mixed batch
+    forward_mode: Any
+    is_extend_in_batch: bool
+    req_to_token_pool: RequestPool
+    req_pool_indices: torch.Tensor  # [bs]
+    req_pool_indices_cpu: torch.Tensor  # [bs]
+    seq_lens: torch.Tensor  # [bs]
+    seq_lens_cpu: torch.Tensor | None  # [bs]
+    seq_lens_sum: int | None
+    input_ids: torch.Tensor
+    out_cache_loc: torch.Tensor
+    spec_info: Any
+    sampling_info: SamplingInfo
+    has_grammar: bool
+    return_logprob: bool
+    return_hidden_states: bool
+    global_num_tokens: list[int] | None
+    replace_embeds: object
+    replace_positions: object
+
+    def maybe_evict_swa(self) -> None:
+        """Frees KV that left a sliding window."""
+
+
+def row_keys(batch: Batch) -> tuple[int, ...]:
+    """Returns one number per row of ``batch`` that no other running request has: [bs]."""
+    rows, generation = batch.req_pool_indices_cpu, batch.req_to_token_pool.req_generation
+    return tuple(rows.add(generation[rows], alpha=len(generation)).tolist())
+
+
+def row_key(req_to_token_pool: RequestPool, row: int) -> int:
+    """Returns the number that `row_keys` gives the request that holds ``row``."""
+    generation = req_to_token_pool.req_generation
+    return row + int(generation[row]) * len(generation)
+
+
+def context_lengths(batch: Batch) -> list[int]:
+    """Returns the tokens with KV of every request of a decode batch: [bs]."""
+    return [req.kv.kv_committed_len for req in batch.reqs]

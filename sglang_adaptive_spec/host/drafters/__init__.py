@@ -1,0 +1,1 @@
+"""What drafts for the target: one module for each way, chosen by the algorithm underneath."""

@@ -1,0 +1,56 @@
+"""The seam between rounds and what drafts for them."""
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+
+from sglang_adaptive_spec.host.batch import Batch
+from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
+from sglang_adaptive_spec.runtime.pool import Place
+from sglang_adaptive_spec.tiers import Tier
+
+
+class CatchUps(Protocol):
+    """What zero-step rounds keep for a draft, and how it catches up on that."""
+
+    width: int  # tokens of a request that one catch-up can work off
+    schedule: CatchUpSchedule | None  # None: the draft never falls behind
+
+    def begin(self, requests: Sequence[Hashable]) -> None:
+        """Takes the rows of a zero-step round that is about to run."""
+
+    def keep(self, hidden_states: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Takes the outcome of a decode: [bs, hidden_size] at its input, [bs] the next tokens."""
+
+    def were_level(self, debts: Sequence[int], num_decodes: int) -> list[bool]:
+        """Returns per row whether the draft lacked nothing before a round of ``num_decodes``."""
+
+    def extend(
+        self, extend: Callable[..., Any], batch: Batch, result: Any, debts: Sequence[int]
+    ) -> None:
+        """Catches the draft up, through the host's draft-extend if it has one."""
+
+
+class Drafter(Protocol):
+    """Drafts for a server's target, and knows what of the host's objects belongs to a tier."""
+
+    relayed: Sequence[str]  # of a draft input: what a round without a draft-extend hands on
+    places: Sequence[Place]
+    catch_ups: CatchUps | None  # made by `prepare`; None: zero-step rounds stay the host's
+
+    def prepare(self, max_batch_size: int, part_size: int, num_shards: int) -> None:
+        """Makes what zero-step rounds keep; again, if fewer requests may run."""
+
+    def build(self, tier: Tier) -> tuple[object, ...]:
+        """Lets the host build ``tier``; returns the values of the places."""
+
+    def building(self, host_state: AbstractContextManager[None]) -> AbstractContextManager[None]:
+        """Surrounds the state that the host puts in place while it builds a tier."""
+
+    def first_drafts(self, draft_input: Any) -> torch.Tensor | None:
+        """Returns what the draft would propose next, as the target's tokens: [bs]; or None."""
+
+    def made_up_input(self, size: int) -> Any:
+        """Returns a draft input of ``size`` rows that no request owns, to measure rounds with."""

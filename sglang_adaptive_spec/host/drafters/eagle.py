@@ -1,0 +1,232 @@
+"""EAGLE and EAGLE-3: a draft model of a layer or so, which reads the target's hidden states.
+
+It drafts through the host's ``EagleDraftWorker``. A tier is what changes with the depth: shapes,
+attention backends and graphs of worker, draft and target. The host builds them one tier after the
+other, through the parts of its own adaptive mode.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
+from sglang.srt.runtime_context import get_context
+from sglang.srt.speculative.eagle_info import EagleDraftInput
+from sglang.srt.speculative.eagle_utils import get_draft_recurrent_hidden_state_spec
+from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+from sglang_adaptive_spec.host.attention.extend_graphs import capture_missing_extends
+from sglang_adaptive_spec.host.batch import Batch
+from sglang_adaptive_spec.host.drafters.catch_up import EagleCatchUps
+from sglang_adaptive_spec.host.drafters.drafter import CatchUps
+from sglang_adaptive_spec.host.drafters.parts import RELAYED
+from sglang_adaptive_spec.host.engine import ModelRunner
+from sglang_adaptive_spec.host.host_round import current_round
+from sglang_adaptive_spec.host.startup.capture import CaptureLists, StartupCapture
+from sglang_adaptive_spec.runtime.pool import Place, read_places
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
+
+TARGET_PLACES = ("attn_backend", "decode_cuda_graph_runner")
+INPUT_SEED = 1
+CHAIN_BUFFERS = ("_topk1_parents_prealloc", "_topk1_score_indices_prealloc")
+
+
+class AdaptiveDraftWorker(EagleDraftWorker):
+    """Captures the draft stages where a tier needs them; zero steps put the draft-extend off."""
+
+    startup: StartupCapture
+    topk: int
+    relay_topk: int  # proposals that every round hands to the next, whatever tiers the two have
+
+    def init_attention_backends(self, *args: object, **kwargs: object) -> None:
+        """Measures what the start-up tier's draft backends take."""
+        with self.startup.backends.running():
+            super().init_attention_backends(*args, **kwargs)
+
+    def _capture_cuda_graphs(self, *args: object, **kwargs: object) -> None:
+        with self.startup.of_draft():
+            super()._capture_cuda_graphs(*args, **kwargs)
+            capture_missing_extends(self)
+
+    def draft(self, batch: Batch, *args: object, **kwargs: object) -> Any:
+        """Drafts from as many of the relayed proposals as the tier is wide."""
+        draft_input = batch.spec_info
+        if draft_input.topk_index.shape[1] > self.topk:
+            draft_input.topk_p = draft_input.topk_p[:, : self.topk]
+            draft_input.topk_index = draft_input.topk_index[:, : self.topk]
+        return super().draft(batch, *args, **kwargs)
+
+    def _draft_extend_for_decode(
+        self, batch: Batch, batch_result: Any, *args: object, **kwargs: object
+    ) -> None:
+        topk: int = self.topk
+        self.topk = self.relay_topk
+        if self.plan_stream:  # up to 0.5.21 it would plan while the verify still reads the index
+            self.plan_stream.wait_stream(torch.get_device_module(self.device).current_stream())
+        try:
+            plain = current_round().plain
+            if plain is None:
+                super()._draft_extend_for_decode(batch, batch_result, *args, **kwargs)
+            else:
+                plain.draft_extend(super()._draft_extend_for_decode, batch, batch_result)
+        finally:
+            self.topk = topk
+
+
+class PlainDecodeGraphRunner(DecodeCudaGraphRunner):
+    """The host's decode graphs as no speculation captures them, hidden states included."""
+
+    def __init__(self, model_runner: ModelRunner, *args: object, **kwargs: object) -> None:
+        # What the runner captures follows from the target's algorithm.
+        algorithm = model_runner.spec_algorithm
+        model_runner.spec_algorithm = SpeculativeAlgorithm.NONE
+        try:
+            super().__init__(model_runner, *args, **kwargs)
+        finally:
+            model_runner.spec_algorithm = algorithm
+
+    def capture_prepare(self, *args: object, **kwargs: object) -> Any:
+        """Captures with the hidden states that the draft will read."""
+        self.capture_hidden_mode = CaptureHiddenMode.FULL
+        return super().capture_prepare(*args, **kwargs)
+
+
+class EagleDrafter:
+    """Builds tiers of the host's worker, and what its draft lags behind."""
+
+    relayed: Sequence[str] = RELAYED
+
+    def __init__(self, worker: Any, captures: CaptureLists, startup: StartupCapture) -> None:
+        self._worker, self._captures = worker, captures
+        draft = self._draft = worker.draft_worker
+        for name in CHAIN_BUFFERS:  # the host makes them for chains only
+            setattr(draft, name, getattr(draft, name, None))
+        # The host makes its draft worker inside __init__; the subclass adds no state of its own.
+        draft.__class__ = AdaptiveDraftWorker
+        draft.startup, draft.relay_topk = startup, worker.topk
+        self.catch_ups: CatchUps | None = None
+        self.places: Sequence[Place] = self._places()
+        self._topk = worker.topk  # of the tier in the making
+        self._values: tuple[object, ...] = ()  # of the places, for that tier
+
+    def prepare(self, max_batch_size: int, part_size: int, num_shards: int) -> None:
+        """Makes what zero-step rounds keep for the draft.
+
+        Args:
+            max_batch_size: Requests that the scheduler may run at once.
+            part_size: Requests that one draft-extend may catch up.
+            num_shards: That attention heads are split among.
+        """
+        req_to_token = self._worker.target_worker.model_runner.req_to_token_pool.req_to_token
+        self.catch_ups = EagleCatchUps(
+            self._draft, req_to_token, num_shards, max_batch_size, part_size
+        )
+
+    def first_drafts(self, draft_input: Any) -> torch.Tensor | None:
+        """Returns what the draft would propose next, in the target's vocabulary: [bs], or None."""
+        if draft_input.topk_index is None:
+            return None
+        drafts: torch.Tensor = draft_input.topk_index[:, 0]
+        hot_token_id = self._draft.hot_token_id
+        return drafts if hot_token_id is None else hot_token_id[drafts]
+
+    def made_up_input(self, size: int) -> EagleDraftInput:
+        """Returns what rows of unlike texts relay: equal ones would all hit the same experts.
+
+        From a seed, so that all ranks have the same.
+        """
+        draft, device = self._draft, self._worker.device
+        vocab_size = self._worker.target_worker.model_runner.model_config.vocab_size
+        known = vocab_size if draft.hot_token_id is None else len(draft.hot_token_id)
+        hidden_size, dtype = get_draft_recurrent_hidden_state_spec(draft.draft_runner)
+        random = torch.Generator().manual_seed(INPUT_SEED)
+        shape = (size, draft.relay_topk)
+        probs = None
+        if self._worker.server_args.speculative_use_rejection_sampling:
+            probs = torch.full((size, vocab_size), 1 / vocab_size, device=device)
+        return EagleDraftInput(
+            draft_probs=probs,
+            topk_p=torch.ones(shape, device=device),
+            topk_index=_distinct(shape, known, random).to(device),
+            hidden_states=torch.randn((size, hidden_size), generator=random).to(device, dtype),
+            bonus_tokens=_distinct((size,), vocab_size, random).to(device),
+        )
+
+    def build(self, tier: Tier) -> tuple[object, ...]:
+        """Lets the host build ``tier``; returns the values of the places."""
+        self._topk = tier.topk
+        if tier == PLAIN_TIER and self.catch_ups is not None:
+            return self._build_plain(self.catch_ups.width)
+        worker = self._worker
+        state = worker.build_adaptive_runtime_state(tier.num_steps, tier.num_draft_tokens)
+        target = (state.target_attn_backend, state.target_graph_runner)
+        return self._values[: -len(TARGET_PLACES)] + target
+
+    @contextlib.contextmanager
+    def building(self, host_state: contextlib.AbstractContextManager[None]) -> Iterator[None]:
+        """Adds the tier's topk to what the host puts in place; remembers what the places hold."""
+        topk = self._worker.topk
+        self._put_topk(self._topk)  # before and after the host remakes its chain buffers
+        with host_state:
+            try:
+                yield
+                self._values = read_places(self.places)
+            finally:
+                self._put_topk(topk)
+
+    def _build_plain(self, width: int) -> tuple[object, ...]:
+        """Builds decode graphs for the target and a draft-extend as wide as a catch-up."""
+        worker, draft = self._worker, self._draft
+        runner = worker.target_worker.model_runner
+        # The host insists on a chain of that width; the tier itself drafts nothing.
+        with worker._override_worker_state(width - 1, width):
+            worker.speculative_num_steps = draft.speculative_num_steps = 0
+            draft.init_attention_backend()
+            with self._captures.narrowed(self._captures.catch_up_sizes()):
+                draft._capture_cuda_graphs()
+            backend = runner._get_attention_backend(init_new_workspace=False)
+            graphs = None
+            if not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):
+                with self._captures.narrowed(self._captures.decode_sizes(PLAIN_TIER)):
+                    graphs = PlainDecodeGraphRunner(
+                        runner,
+                        attn_backend=backend,
+                        speculative_num_steps=0,
+                        speculative_num_draft_tokens=1,
+                    )
+        return (*self._values[: -len(TARGET_PLACES)], backend, graphs)
+
+    def _put_topk(self, topk: int) -> None:
+        """Puts a tree's width where backends and captures read it."""
+        self._worker.topk = self._draft.topk = topk
+        get_context().override("adaptive_spec.capture_override", speculative_eagle_topk=topk)
+
+    def _places(self) -> tuple[Place, ...]:
+        """Every attribute that changes with the tier; the target's two come last."""
+        draft, runner = self._draft, self._draft.draft_runner
+        shape = ("speculative_num_steps", "topk", "speculative_num_draft_tokens")
+        stages = (
+            "draft_attn_backend",
+            "cuda_graph_runner",
+            "draft_extend_attn_backend",
+            "cuda_graph_runner_for_draft_extend",
+            *CHAIN_BUFFERS,
+        )
+        return (
+            *(Place(self._worker, name) for name in shape),
+            *(Place(draft, name) for name in shape + stages),
+            *(Place(runner, name) for name in ("draft_attn_backend", "attn_backend")),
+            *(Place(self._worker.target_worker.model_runner, name) for name in TARGET_PLACES),
+        )
+
+
+def _distinct(shape: tuple[int, ...], below: int, random: torch.Generator) -> torch.Tensor:
+    """Returns random numbers from 0 to ``below``, no two alike as long as there are enough."""
+    return torch.randperm(below, generator=random)[torch.arange(math.prod(shape)) % below].view(
+        shape
+    )

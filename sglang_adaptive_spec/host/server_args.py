@@ -1,0 +1,28 @@
+"""The host's arguments, as far as they are read here: raw, or resolved for all ranks."""
+
+from typing import Protocol
+
+
+class ServerArgs(Protocol):
+    """A record of ``ServerArgs``, or a view of it while and after it is resolved."""
+
+    model_path: str
+    trust_remote_code: bool
+    device: str | None
+    tp_size: int
+    dp_size: int
+    page_size: int | None
+    max_running_requests: int | None
+    disable_overlap_schedule: bool
+    enable_mixed_chunk: bool
+    enable_dp_attention: bool
+    triton_attention_num_kv_splits: int
+    speculative_algorithm: str | None
+    speculative_draft_model_path: str | None
+    speculative_draft_model_revision: str | None
+    speculative_num_steps: int | None
+    speculative_eagle_topk: int | None
+    speculative_num_draft_tokens: int | None
+    speculative_adaptive: bool
+    speculative_adaptive_config: str | None
+    speculative_use_rejection_sampling: bool

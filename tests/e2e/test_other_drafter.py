@@ -1,0 +1,26 @@
+"""A drafter that is no EAGLE serves through the same worker, rounds and controller."""
+
+import pytest
+
+from tests.e2e.fleet import Fleet
+from tests.e2e.launches import forced
+from tests.e2e.server import Launch
+from tests.e2e.traffic import answers, check_identical, check_idle_and_whole
+
+CASES = [forced("eagle", "table", host="0.5.21", overlap=overlap) for overlap in (True, False)]
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.parametrize("launch", CASES, ids=str, scope="module"),
+]
+
+
+def test_drafts_from_a_table_change_speed_and_never_text(fleet: Fleet, launch: Launch) -> None:
+    got, reference = fleet.compare(launch, answers)
+    check_identical(got, reference)
+    server = fleet.use(launch)
+    check_idle_and_whole(server)
+    spec = server.internal_state()["adaptive_spec"]
+    assert spec["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
+    assert min(spec["rounds"].values()) >= 20, spec["rounds"]
+    assert sum(spec["num_correct_drafts"].values()) > 0  # some of the table's drafts hold
