@@ -7,10 +7,9 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+from sglang_adaptive_spec.loop.commands import PIN, SHOW_MINUTES
+
 TIMEOUT_S = 10.0
-# Commands in the host's /set_internal_state, whose values are numbers.
-PIN = "adaptive_spec_pin"  # place of a tier among those of /server_info; -1: adaptive
-SHOW_MINUTES = "adaptive_spec_minutes"  # how many the next answers of /server_info have
 OBEYED_S = 10.0  # replicas obey one after the other
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from sglang_adaptive_spec import asking
-from sglang_adaptive_spec.asking import PIN, SHOW_MINUTES, AskError, minutes
+from sglang_adaptive_spec.asking import AskError, minutes
 from sglang_adaptive_spec.cli import main
+from sglang_adaptive_spec.loop.commands import PIN, SHOW_MINUTES
 from tests.fake_info import info, serving
 
 LABELS = ("0", "3", "3-4-8")
