@@ -1,6 +1,6 @@
 """The command line: `sglang-adaptive-spec VERB`. It parses and prints.
 
-The work is in host/, explain/, report/, simulate/ and watch/.
+The work is in host/, operate/ and simulate/.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive_spec.asking import pin
 from sglang_adaptive_spec.contract.check import contract_report
 from sglang_adaptive_spec.contract.flashinfer import host_plans_reason
 from sglang_adaptive_spec.contract.versions import SUPPORTED, versions_report
-from sglang_adaptive_spec.explain.page import explain_page
-from sglang_adaptive_spec.explain.source import Source, example, of_file, of_server
-from sglang_adaptive_spec.explain.text import as_data, render
-from sglang_adaptive_spec.report.page import Story, report_page
-from sglang_adaptive_spec.report.page import render as render_report
-from sglang_adaptive_spec.report.story import story_of_server, story_of_trace
+from sglang_adaptive_spec.operate.explain.page import explain_page
+from sglang_adaptive_spec.operate.explain.source import Source, example, of_file, of_server
+from sglang_adaptive_spec.operate.explain.text import as_data, render
+from sglang_adaptive_spec.operate.report.page import Story, report_page
+from sglang_adaptive_spec.operate.report.page import render as render_report
+from sglang_adaptive_spec.operate.report.story import story_of_server, story_of_trace
+from sglang_adaptive_spec.operate.server import pin
+from sglang_adaptive_spec.operate.watch.screen import Watched, lines, tables
 from sglang_adaptive_spec.simulate.command import Question, simulate
 from sglang_adaptive_spec.simulate.regret import WorkloadReport
-from sglang_adaptive_spec.watch.screen import Watched, lines, tables
 
 EXAMPLE_BATCH, EXAMPLE_ACCEPTANCE = 16, 0.7
 TABLE_HEAD = "policy       tokens/s of oracle  switches  probing    lost  rounds by steps"

@@ -38,11 +38,7 @@ FLOORS = (
     "host.registration",
     "plugin",
     "simulate",
-    "asking",
-    "pages",
-    "explain",
-    "report",
-    "watch",
+    "operate",
     "cli",
     "__main__",
 )

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive_spec.asking import AskError, adaptive_states
 from sglang_adaptive_spec.config.schema import load_config
-from sglang_adaptive_spec.explain.break_even import Explorer
 from sglang_adaptive_spec.ladder import Ladder
+from sglang_adaptive_spec.operate.explain.break_even import Explorer
+from sglang_adaptive_spec.operate.server import AskError, adaptive_states
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, read_table
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier

@@ -8,15 +8,15 @@ import pytest
 
 from sglang_adaptive_spec.cli import main
 from sglang_adaptive_spec.config.schema import load_config
-from sglang_adaptive_spec.report import hindsight
-from sglang_adaptive_spec.report.findings import findings
-from sglang_adaptive_spec.report.page import Story, summary
-from sglang_adaptive_spec.report.spans import num_drafts, of_minutes, of_trace, total
+from sglang_adaptive_spec.operate.report import hindsight
+from sglang_adaptive_spec.operate.report.findings import findings
+from sglang_adaptive_spec.operate.report.page import Story, summary
+from sglang_adaptive_spec.operate.report.spans import num_drafts, of_minutes, of_trace, total
 from sglang_adaptive_spec.simulate.command import goodput
 from sglang_adaptive_spec.simulate.synthetic import golden_workloads
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
 from sglang_adaptive_spec.trace.format import read_trace
-from tests.fake_info import info, serving
+from tests.operate.fake_server import info, serving
 from tests.simulate.recording import Alternating, recorded
 from tests.simulate.test_command import cost_cache
 

@@ -10,13 +10,13 @@ import pytest
 
 from sglang_adaptive_spec.cli import main
 from sglang_adaptive_spec.config.schema import load_config, parse_config
-from sglang_adaptive_spec.explain.source import of_state
+from sglang_adaptive_spec.operate.explain.source import of_state
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.costs.cache import CostFile
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, seed_table
 from sglang_adaptive_spec.tiers import DecodeBatch, Tier, chain_tier
-from tests.fake_info import info, serving
+from tests.operate.fake_server import info, serving
 
 
 def cost_file(table: CostTable) -> bytes:

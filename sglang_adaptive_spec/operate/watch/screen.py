@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sglang_adaptive_spec.asking import serving_states, tier_labels
-from sglang_adaptive_spec.watch.moment import Moment, State, between
+from sglang_adaptive_spec.operate.server import serving_states, tier_labels
+from sglang_adaptive_spec.operate.watch.sample import Moment, State, between
 
 TIMELINE = 60  # moments
 BARS = "▁▂▃▄▅▆▇█"

@@ -7,15 +7,15 @@ import pytest
 
 from sglang_adaptive_spec.cli import main
 from sglang_adaptive_spec.config.schema import load_config
-from sglang_adaptive_spec.report.hindsight import of_minutes
-from sglang_adaptive_spec.report.page import Story, report_page
-from sglang_adaptive_spec.report.spans import of_minutes as spans_of
-from sglang_adaptive_spec.report.spans import total
+from sglang_adaptive_spec.operate.report.hindsight import of_minutes
+from sglang_adaptive_spec.operate.report.page import Story, report_page
+from sglang_adaptive_spec.operate.report.spans import of_minutes as spans_of
+from sglang_adaptive_spec.operate.report.spans import total
 from sglang_adaptive_spec.simulate.command import goodput
 from sglang_adaptive_spec.simulate.synthetic import golden_workloads
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
-from tests.pages.browser import SCHEMES, WIDTHS, check_readable, opened
-from tests.report.test_report import ROW
+from tests.operate.browser import SCHEMES, WIDTHS, check_readable, opened
+from tests.operate.test_report import ROW
 from tests.simulate.recording import recorded
 
 NUM_CHARTS = 5

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive_spec import asking
-from sglang_adaptive_spec.asking import AskError, minutes
 from sglang_adaptive_spec.cli import main
 from sglang_adaptive_spec.loop.commands import PIN, SHOW_MINUTES
-from tests.fake_info import info, serving
+from sglang_adaptive_spec.operate import server as operate_server
+from sglang_adaptive_spec.operate.server import AskError, minutes
+from tests.operate.fake_server import info, serving
 
 LABELS = ("0", "3", "3-4-8")
 
@@ -66,7 +66,7 @@ def test_a_tier_that_the_server_lacks_is_refused_before_anything_is_sent(
 def test_a_server_that_says_yes_and_does_not_obey_is_found(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "OBEYED_S", 0.2)
+    monkeypatch.setattr(operate_server, "OBEYED_S", 0.2)
     server = FakeServer(obeys=False)
     with serving(server.info, obey=server.obey) as url:
         assert main(["pin", url, "3"]) == 1

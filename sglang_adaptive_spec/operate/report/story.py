@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from sglang_adaptive_spec.asking import AskError, minutes
 from sglang_adaptive_spec.loop.minutes import MOST_MINUTES
-from sglang_adaptive_spec.report import hindsight, spans
-from sglang_adaptive_spec.report.page import Story
+from sglang_adaptive_spec.operate.report import hindsight, spans
+from sglang_adaptive_spec.operate.report.page import Story
+from sglang_adaptive_spec.operate.server import AskError, minutes
 from sglang_adaptive_spec.trace.format import read_trace
 
 

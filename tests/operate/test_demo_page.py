@@ -6,7 +6,7 @@ import pytest
 
 from examples.demo.page import page
 from tests.examples.test_demo_report import results
-from tests.pages.browser import SCHEMES, WIDTHS, check_readable, opened
+from tests.operate.browser import SCHEMES, WIDTHS, check_readable, opened
 
 pytestmark = pytest.mark.full
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from sglang_adaptive_spec.cli import main
-from sglang_adaptive_spec.explain.page import explain_page
-from sglang_adaptive_spec.explain.source import Now, Source, example
-from sglang_adaptive_spec.explain.text import ACCEPTANCES, as_data
+from sglang_adaptive_spec.operate.explain.page import explain_page
+from sglang_adaptive_spec.operate.explain.source import Now, Source, example
+from sglang_adaptive_spec.operate.explain.text import ACCEPTANCES, as_data
 from sglang_adaptive_spec.tiers import chain_tier
-from tests.pages.browser import SCHEMES, WIDTHS, check_readable, executable, move, opened
+from tests.operate.browser import SCHEMES, WIDTHS, check_readable, executable, move, opened
 
 NUMBER = re.compile(r"-?\d+\.?\d*")
 
@@ -33,7 +33,7 @@ def numbers(page: Any, name: str) -> list[float]:
 
 
 def check_equation(page: Any, source: Source, size: int, acceptance: float, steps: int) -> None:
-    """The page says what explain/break_even.py says."""
+    """The page says what operate/explain/break_even.py says."""
     explorer, tier = source.explorer, chain_tier(steps)
     tokens = explorer.tokens(tier, acceptance)
     assert numbers(page, "tokens")[-1] == pytest.approx(tokens, abs=6e-4)

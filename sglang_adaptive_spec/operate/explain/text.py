@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sglang_adaptive_spec.explain.break_even import Explorer
-from sglang_adaptive_spec.explain.source import Now, Source
+from sglang_adaptive_spec.operate.explain.break_even import Explorer
+from sglang_adaptive_spec.operate.explain.source import Now, Source
 
 ACCEPTANCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 

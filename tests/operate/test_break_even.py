@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.explain.break_even import Explorer
-from sglang_adaptive_spec.explain.source import example
 from sglang_adaptive_spec.ladder import Ladder
+from sglang_adaptive_spec.operate.explain.break_even import Explorer
+from sglang_adaptive_spec.operate.explain.source import example
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 

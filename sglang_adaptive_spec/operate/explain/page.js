@@ -1,4 +1,4 @@
-// The equation, the curves and the map follow the sliders. n and rates as explain/break_even.py.
+// The equation, the curves and the map follow the sliders. n and rates as break_even.py.
 "use strict";
 const HIGHEST = 0.99;
 const at = (id) => document.getElementById(id);

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from sglang_adaptive_spec.config.schema import parse_config
-from sglang_adaptive_spec.explain.break_even import Explorer
-from sglang_adaptive_spec.explain.source import of_state
+from sglang_adaptive_spec.operate.explain.break_even import Explorer
+from sglang_adaptive_spec.operate.explain.source import of_state
 from sglang_adaptive_spec.policy.acceptance.tree_hazards import guessed_lift
 from sglang_adaptive_spec.simulate.command import goodput
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from sglang_adaptive_spec.cli import main
-from sglang_adaptive_spec.watch.moment import between
-from sglang_adaptive_spec.watch.screen import HEAD, TIMELINE, Watched, cells, tables
-from tests.fake_info import info, serving
+from sglang_adaptive_spec.operate.watch.sample import between
+from sglang_adaptive_spec.operate.watch.screen import HEAD, TIMELINE, Watched, cells, tables
+from tests.operate.fake_server import info, serving
 
 TIERS = ("0", "1", "3")
 

@@ -4,9 +4,9 @@ import html
 from importlib.resources import files
 from typing import Any
 
-from sglang_adaptive_spec.explain.source import Source
-from sglang_adaptive_spec.explain.text import ACCEPTANCES
-from sglang_adaptive_spec.pages.shell import page
+from sglang_adaptive_spec.operate.explain.source import Source
+from sglang_adaptive_spec.operate.explain.text import ACCEPTANCES
+from sglang_adaptive_spec.operate.pages.shell import page
 from sglang_adaptive_spec.tiers import PLAIN_TIER
 
 SLIDERS = (
