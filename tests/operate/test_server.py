@@ -8,7 +8,7 @@ import pytest
 from sglang_adaptive_spec.cli import main
 from sglang_adaptive_spec.loop.commands import PIN, SHOW_MINUTES
 from sglang_adaptive_spec.operate import server as operate_server
-from sglang_adaptive_spec.operate.server import AskError, minutes
+from sglang_adaptive_spec.operate.server import ServerError, minutes
 from tests.operate.fake_server import info, serving
 
 LABELS = ("0", "3", "3-4-8")
@@ -66,7 +66,7 @@ def test_a_tier_that_the_server_lacks_is_refused_before_anything_is_sent(
 def test_a_server_that_says_yes_and_does_not_obey_is_found(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operate_server, "OBEYED_S", 0.2)
+    monkeypatch.setattr(operate_server, "PIN_TIMEOUT_S", 0.2)
     server = FakeServer(obeys=False)
     with serving(server.info, obey=server.obey) as url:
         assert main(["pin", url, "3"]) == 1
@@ -98,6 +98,6 @@ def test_a_server_that_keeps_no_minutes_says_so() -> None:
     server = FakeServer()
     with (
         serving(server.info, obey=lambda _: [True, True]) as url,
-        pytest.raises(AskError, match="keeps no minutes"),
+        pytest.raises(ServerError, match="keeps no minutes"),
     ):
         minutes(url, 3)

@@ -8,7 +8,7 @@ from typing import Any
 from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.operate.explain.break_even import Explorer
-from sglang_adaptive_spec.operate.server import AskError, adaptive_states
+from sglang_adaptive_spec.operate.server import ServerError, server_states
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, read_table
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
@@ -61,19 +61,19 @@ def of_server(url: str, context: int | None = None, api_key: str | None = None) 
     """Returns what a running server measured, and where it is now.
 
     Raises:
-        AskError: There is no such server, or it has no round times.
+        ServerError: There is no such server, or it has no round times.
     """
-    return of_state(adaptive_states(url, api_key)[0], url, context)
+    return of_state(server_states(url, api_key)[0], url, context)
 
 
 def of_state(state: Mapping[str, Any], url: str, context: int | None = None) -> Source:
     """Returns what an object ``adaptive_spec`` says, and where it is from.
 
     Raises:
-        AskError: It has no round times.
+        ServerError: It has no round times.
     """
     if state.get("policy") != "goodput" or any(state.get(key) is None for key in LIVE_KEYS):
-        raise AskError(
+        raise ServerError(
             f"{url} knows no round times (version {state.get('version')}, policy "
             f"{state.get('policy')}, mode {state.get('mode')}); allowed: an adaptive server with "
             "policy goodput of this version; fix: ask such a one, or name a file with --costs."
@@ -99,7 +99,7 @@ def of_state(state: Mapping[str, Any], url: str, context: int | None = None) -> 
 
 def _check(tiers: tuple[Tier, ...], where: str) -> None:
     if PLAIN_TIER not in tiers or len([tier for tier in tiers if tier.topk == 1]) < 2:
-        raise AskError(
+        raise ServerError(
             f"{where} has the round times of {', '.join(tier.label for tier in tiers)} steps; "
             "allowed: those of zero steps and of a chain; fix: serve with both among "
             "candidate_steps."

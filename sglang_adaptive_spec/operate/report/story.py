@@ -5,7 +5,7 @@ from pathlib import Path
 from sglang_adaptive_spec.loop.minutes import MOST_MINUTES
 from sglang_adaptive_spec.operate.report import hindsight, spans
 from sglang_adaptive_spec.operate.report.page import Story
-from sglang_adaptive_spec.operate.server import AskError, minutes
+from sglang_adaptive_spec.operate.server import ServerError, minutes
 from sglang_adaptive_spec.trace.format import read_trace
 
 
@@ -15,16 +15,16 @@ def story_of_server(
     """Returns the minutes of a server's replica.
 
     Raises:
-        AskError: It cannot be asked, or has served nothing yet.
+        ServerError: It cannot be asked, or has served nothing yet.
     """
     replicas = minutes(url, MOST_MINUTES, api_key, admin_key)
     if not 0 <= replica < len(replicas):
-        raise AskError(
+        raise ServerError(
             f"{url} has no replica {replica}; allowed: 0 to {len(replicas) - 1}; fix: name one."
         )
     found = [span for span in spans.of_minutes(replicas[replica]) if span.num_rounds]
     if not found:
-        raise AskError(f"{url} has decoded nothing yet; fix: ask when it has served requests.")
+        raise ServerError(f"{url} has decoded nothing yet; fix: ask when it has served requests.")
     name = url if len(replicas) == 1 else f"{url} #{replica}"
     return Story(name, found, True, hindsight.of_minutes(spans.total(found)))
 

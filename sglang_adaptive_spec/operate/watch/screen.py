@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sglang_adaptive_spec.operate.server import serving_states, tier_labels
+from sglang_adaptive_spec.operate.server import adaptive_states, tier_labels
 from sglang_adaptive_spec.operate.watch.sample import Moment, State, between
 
 TIMELINE = 60  # moments
@@ -30,9 +30,9 @@ class Watched:
         """Returns a moment a replica; none at the first look.
 
         Raises:
-            AskError: The server does not answer, or serves static EAGLE.
+            ServerError: The server does not answer, or serves static EAGLE.
         """
-        states, now_s = serving_states(self.url, self._api_key), time.monotonic()
+        states, now_s = adaptive_states(self.url, self._api_key), time.monotonic()
         self.labels = tier_labels(states[0])
         pairs = zip(self._last, states, strict=False)
         moments = [between(old, new, now_s - self._last_s) for old, new in pairs]
