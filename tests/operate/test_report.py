@@ -11,7 +11,7 @@ from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.operate.report import hindsight
 from sglang_adaptive_spec.operate.report.findings import findings
 from sglang_adaptive_spec.operate.report.page import Story, summary
-from sglang_adaptive_spec.operate.report.spans import num_drafts, of_minutes, of_trace, total
+from sglang_adaptive_spec.operate.spans import num_drafts, of_minutes, of_trace, total
 from sglang_adaptive_spec.simulate.command import goodput
 from sglang_adaptive_spec.simulate.synthetic import golden_workloads
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts

@@ -9,8 +9,8 @@ from sglang_adaptive_spec.cli import main
 from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.operate.report.hindsight import of_minutes
 from sglang_adaptive_spec.operate.report.page import Story, report_page
-from sglang_adaptive_spec.operate.report.spans import of_minutes as spans_of
-from sglang_adaptive_spec.operate.report.spans import total
+from sglang_adaptive_spec.operate.spans import of_minutes as spans_of
+from sglang_adaptive_spec.operate.spans import total
 from sglang_adaptive_spec.simulate.command import goodput
 from sglang_adaptive_spec.simulate.synthetic import golden_workloads
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts

@@ -54,27 +54,27 @@ def later(before: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_rates_are_differences_of_counters() -> None:
-    moment = between(state(), later(state()), seconds=2.0)
-    assert moment.tokens_per_s == (4 * 30 + 150 + 4 * 10 * 8) / 2
-    assert moment.accept_length == 1 + 150 / 120
-    assert moment.batch == 4.0
-    assert moment.shares == {"0": 0.25, "3": 0.75}
-    assert moment.measured_over_expected == pytest.approx(0.9 * 300 / 400)
-    assert (moment.tier, moment.newest_choice, moment.drift) == ("3", "gain beyond noise", 1.2)
-    assert between(later(state()), later(later(state())), 2.0) == moment
+    sample = between(state(), later(state()), seconds=2.0)
+    assert sample.tokens_per_s == (4 * 30 + 150 + 4 * 10 * 8) / 2
+    assert sample.accept_length == 1 + 150 / 120
+    assert sample.batch == 4.0
+    assert sample.shares == {"0": 0.25, "3": 0.75}
+    assert sample.measured_over_expected == pytest.approx(0.9 * 300 / 400)
+    assert (sample.tier, sample.newest_choice, sample.drift) == ("3", "gain beyond noise", 1.2)
+    assert between(later(state()), later(later(state())), 2.0) == sample
 
 
 def test_an_idle_second_says_nothing_of_rates() -> None:
-    moment = between(later(state()), later(state()), seconds=1.0)
-    assert moment.tokens_per_s == 0
-    assert (moment.accept_length, moment.batch, moment.measured_over_expected) == (None,) * 3
-    assert cells("a", moment)[3:6] == ("-", "-", "-")
+    sample = between(later(state()), later(state()), seconds=1.0)
+    assert sample.tokens_per_s == 0
+    assert (sample.accept_length, sample.batch, sample.measured_over_expected) == (None,) * 3
+    assert cells("a", sample)[3:6] == ("-", "-", "-")
 
 
 def test_other_policies_have_no_drift_and_no_choice() -> None:
     ema = {**state(), "decisions": None, "costs": None}
-    moment = between(ema, later(ema), 1.0)
-    assert (moment.newest_choice, moment.drift) == (None, None)
+    sample = between(ema, later(ema), 1.0)
+    assert (sample.newest_choice, sample.drift) == (None, None)
 
 
 def growing(*others: dict[str, Any]) -> Callable[[], Any]:

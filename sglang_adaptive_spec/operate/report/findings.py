@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from sglang_adaptive_spec.operate.report.hindsight import Hindsight
-from sglang_adaptive_spec.operate.report.spans import PLAIN, Span, total
+from sglang_adaptive_spec.operate.spans import PLAIN, Span, total
 
 MOSTLY = 0.5  # of the rounds
 MUCH_REJECTED = 0.7  # of the drafts

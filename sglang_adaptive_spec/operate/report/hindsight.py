@@ -9,7 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from sglang_adaptive_spec.operate.report.spans import Span
+from sglang_adaptive_spec.operate.spans import Span
 from sglang_adaptive_spec.simulate.command import STEPS
 from sglang_adaptive_spec.simulate.recorded import RecordedWorkload
 from sglang_adaptive_spec.simulate.regret import compare

@@ -9,7 +9,7 @@ from importlib.resources import files
 from sglang_adaptive_spec.operate.pages.shell import page, table
 from sglang_adaptive_spec.operate.report.findings import Finding, findings
 from sglang_adaptive_spec.operate.report.hindsight import Hindsight
-from sglang_adaptive_spec.operate.report.spans import Span, total
+from sglang_adaptive_spec.operate.spans import Span, total
 
 
 @dataclass(frozen=True)

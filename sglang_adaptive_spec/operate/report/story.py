@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from sglang_adaptive_spec.loop.minutes import MOST_MINUTES
-from sglang_adaptive_spec.operate.report import hindsight, spans
+from sglang_adaptive_spec.operate import spans
+from sglang_adaptive_spec.operate.report import hindsight
 from sglang_adaptive_spec.operate.report.page import Story
 from sglang_adaptive_spec.operate.server import ServerError, minutes
 from sglang_adaptive_spec.trace.format import read_trace

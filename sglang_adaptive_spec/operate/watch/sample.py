@@ -1,12 +1,14 @@
-"""What a server did between two looks at it: differences of its counters, as rates."""
+"""What a server did between two of its states: differences of counters, as rates."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from sglang_adaptive_spec.operate.spans import EXPECTED, Span
+
 State = Mapping[str, Any]  # the object adaptive_spec of /server_info
 
 
-class Moment(NamedTuple):
+class Sample(NamedTuple):
     """One replica over an interval; None is what cannot be said."""
 
     tier: str  # in force at its end
@@ -21,58 +23,51 @@ class Moment(NamedTuple):
     num_faults: int  # since the start
 
 
-def between(before: State, after: State, seconds: float) -> Moment:
+def between(before: State, after: State, seconds: float) -> Sample:
     """Returns what happened from one state to the other, ``seconds`` later."""
-
-    def grown(key: str) -> dict[str, int]:
-        old = before[key]
-        return {tier: value - old.get(tier, 0) for tier, value in after[key].items()}
-
-    rounds, requests = grown("rounds"), grown("num_request_rounds")
-    correct = sum(grown("num_correct_drafts").values())
-    drafted = sum(number for tier, number in requests.items() if tier != "0")
-    runs = grown("zero_step_decodes")
-    num_runs = sum(runs.values())
-    decodes = sum(int(length) * number for length, number in runs.items())
-    plain_tokens = requests.get("0", 0) * (decodes / num_runs if num_runs else 1.0)
-    num_rounds = sum(rounds.values())
-    return Moment(
+    span = _span(before, after, seconds)
+    total_ms = sum(span.ms.values())
+    newest = (after.get("decisions") or {}).get("newest")
+    return Sample(
         tier=after["current_tier"],
         is_pinned=after.get("pinned") is not None,
-        tokens_per_s=(plain_tokens + drafted + correct) / seconds,
-        accept_length=1 + correct / drafted if drafted else None,
-        batch=sum(requests.values()) / num_rounds if num_rounds else None,
-        shares=_shares(before, after),
-        measured_over_expected=_measured_over_expected(before, after),
-        newest_choice=_newest_choice(after),
+        tokens_per_s=span.tokens / seconds,
+        accept_length=span.accept_length,
+        batch=span.batch if span.num_rounds else None,
+        shares={tier: ms / total_ms for tier, ms in span.ms.items() if ms > 0},
+        measured_over_expected=_measured_over_expected(*span.expected),
+        newest_choice=None if newest is None else str(newest["reason"]),
         drift=(after.get("costs") or {}).get("drift"),
         num_faults=sum(after["fallbacks"].values()),
     )
 
 
-def _shares(before: State, after: State) -> dict[str, float]:
-    ms = {
-        tier: timed["ms"] - before["timed_rounds"].get(tier, {}).get("ms", 0.0)
-        for tier, timed in after["timed_rounds"].items()
-    }
-    total = sum(ms.values())
-    return {tier: each / total for tier, each in ms.items() if each > 0}
+def _span(before: State, after: State, seconds: float) -> Span:
+    def grown(key: str) -> dict[str, int]:
+        old = before[key]
+        return {tier: value - old.get(tier, 0) for tier, value in after[key].items()}
+
+    def timed(name: str) -> dict[str, float]:
+        old = before["timed_rounds"]
+        sums = after["timed_rounds"].items()
+        return {tier: each[name] - old.get(tier, {}).get(name, 0) for tier, each in sums}
+
+    span = Span(
+        0.0,
+        seconds,
+        rounds=grown("rounds"),
+        request_rounds=grown("num_request_rounds"),
+        correct=sum(grown("num_correct_drafts").values()),
+        ms=timed("ms"),
+        expected=[sum(timed(name).values()) for name in EXPECTED],
+    )
+    span.count_tokens(grown("zero_step_decodes"))
+    return span
 
 
-def _measured_over_expected(before: State, after: State) -> float | None:
-    sums = {
-        name: sum(
-            timed[name] - before["timed_rounds"].get(tier, {}).get(name, 0)
-            for tier, timed in after["timed_rounds"].items()
-        )
-        for name in ("tokens", "ms", "expected_tokens", "expected_ms")
-    }
-    if min(sums.values()) <= 0:
+def _measured_over_expected(
+    tokens: float, ms: float, expected_tokens: float, expected_ms: float
+) -> float | None:
+    if min(tokens, ms, expected_tokens, expected_ms) <= 0:
         return None
-    measured = sums["tokens"] / sums["ms"]
-    return float(measured * sums["expected_ms"] / sums["expected_tokens"])
-
-
-def _newest_choice(state: State) -> str | None:
-    newest = (state.get("decisions") or {}).get("newest")
-    return None if newest is None else str(newest["reason"])
+    return tokens / ms * expected_ms / expected_tokens

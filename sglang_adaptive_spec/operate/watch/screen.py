@@ -1,4 +1,4 @@
-"""Shows moments: a line each over a pipe, a table that is drawn anew on a terminal."""
+"""Shows samples: a line each over a pipe, a table that is drawn anew on a terminal."""
 
 import time
 from collections import deque
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sglang_adaptive_spec.operate.server import adaptive_states, tier_labels
-from sglang_adaptive_spec.operate.watch.sample import Moment, State, between
+from sglang_adaptive_spec.operate.watch.sample import Sample, State, between
 
-TIMELINE = 60  # moments
+TIMELINE = 60  # samples
 BARS = "▁▂▃▄▅▆▇█"
 HEAD = (
     *("server", "steps", "tokens/s", "accept length", "batch", "time by steps"),
@@ -26,8 +26,8 @@ class Watched:
         self.timelines: list[deque[str]] = []
         self.labels: list[str] = []  # of its tiers, smallest first
 
-    def look(self) -> list[Moment]:
-        """Returns a moment a replica; none at the first look.
+    def sample(self) -> list[Sample]:
+        """Returns a sample a replica; none at the first call.
 
         Raises:
             ServerError: The server does not answer, or serves static EAGLE.
@@ -35,13 +35,13 @@ class Watched:
         states, now_s = adaptive_states(self.url, self._api_key), time.monotonic()
         self.labels = tier_labels(states[0])
         pairs = zip(self._last, states, strict=False)
-        moments = [between(old, new, now_s - self._last_s) for old, new in pairs]
+        samples = [between(old, new, now_s - self._last_s) for old, new in pairs]
         self._last, self._last_s = states, now_s
         if len(self.timelines) != len(states):
             self.timelines = [deque(maxlen=TIMELINE) for _ in states]
-        for timeline, moment in zip(self.timelines, moments, strict=False):
-            timeline.append(moment.tier)
-        return moments
+        for timeline, sample in zip(self.timelines, samples, strict=False):
+            timeline.append(sample.tier)
+        return samples
 
     def bars(self, timeline: Iterable[str]) -> str:
         """Returns tiers as bars: the smallest tier is the lowest one, the largest the highest."""
@@ -55,43 +55,45 @@ class Watched:
         return [self.url if number == 1 else f"{self.url} #{idx}" for idx in range(number)]
 
 
-def cells(name: str, moment: Moment) -> tuple[str, ...]:
-    """Returns a moment as text, in the order of `HEAD`."""
-    shares = " ".join(f"{tier}:{share:.2f}" for tier, share in moment.shares.items())
+def cells(name: str, sample: Sample) -> tuple[str, ...]:
+    """Returns a sample as text, in the order of `HEAD`."""
+    shares = " ".join(f"{tier}:{share:.2f}" for tier, share in sample.shares.items())
     return (
         name,
-        f"{moment.tier} (pinned)" if moment.is_pinned else moment.tier,
-        f"{moment.tokens_per_s:.1f}",
-        _number(moment.accept_length),
-        _number(moment.batch, 1),
+        f"{sample.tier} (pinned)" if sample.is_pinned else sample.tier,
+        f"{sample.tokens_per_s:.1f}",
+        _number(sample.accept_length),
+        _number(sample.batch, 1),
         shares or "-",
-        _number(moment.measured_over_expected),
-        moment.newest_choice or "-",
-        _number(moment.drift),
-        str(moment.num_faults),
+        _number(sample.measured_over_expected),
+        sample.newest_choice or "-",
+        _number(sample.drift),
+        str(sample.num_faults),
     )
 
 
-def looks(servers: Sequence[Watched], interval_s: float) -> Iterator[list[tuple[str, Moment, str]]]:
+def samples_of(
+    servers: Sequence[Watched], interval_s: float
+) -> Iterator[list[tuple[str, Sample, str]]]:
     """Yields, an interval, what every replica is called, did, and had in force; without end."""
     for server in servers:
-        server.look()
+        server.sample()
     while True:
         time.sleep(interval_s)
-        rows: list[tuple[str, Moment, str]] = []
+        rows: list[tuple[str, Sample, str]] = []
         for server in servers:
-            moments = server.look()
+            samples = server.sample()
             bars = map(server.bars, server.timelines)
-            rows += zip(server.names(), moments, bars, strict=False)
+            rows += zip(server.names(), samples, bars, strict=False)
         yield rows
 
 
 def lines(servers: Sequence[Watched], interval_s: float) -> Iterator[str]:
     """Yields a line a replica and interval, without end."""
-    for rows in looks(servers, interval_s):
+    for rows in samples_of(servers, interval_s):
         clock = time.strftime("%H:%M:%S")
-        for name, moment, _ in rows:
-            shown = zip(HEAD[1:], cells(name, moment)[1:], strict=True)
+        for name, sample, _ in rows:
+            shown = zip(HEAD[1:], cells(name, sample)[1:], strict=True)
             yield f"{clock} {name}  " + "  ".join(f"{key} {value}" for key, value in shown)
 
 
@@ -99,10 +101,10 @@ def tables(servers: Sequence[Watched], interval_s: float) -> Iterator[Any]:
     """Yields a table of all servers an interval, with the tiers of the last minute."""
     from rich.table import Table
 
-    for rows in looks(servers, interval_s):
+    for rows in samples_of(servers, interval_s):
         table = Table(*HEAD, f"steps, last {TIMELINE} looks")
-        for name, moment, bars in rows:
-            table.add_row(*cells(name, moment), bars)
+        for name, sample, bars in rows:
+            table.add_row(*cells(name, sample), bars)
         yield table
 
 

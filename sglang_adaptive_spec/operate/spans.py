@@ -1,6 +1,7 @@
 """Stretches of time, one after the other, and what the rounds in each gave.
 
-Minutes of a server are such (loop/minutes.py); a trace is cut into as many of equal length.
+Minutes of a server are such (loop/minutes.py), and so is what happened between two of its states
+(watch/sample.py); a trace is cut into as many of equal length.
 """
 
 from collections import defaultdict
@@ -66,6 +67,12 @@ class Span:
         """Tokens of a request in a round that drafted, mean; None where none did."""
         return 1 + self.correct / self.drafted if self.drafted else None
 
+    def count_tokens(self, runs: Mapping[str, int]) -> None:
+        """Sets the tokens; ``runs`` has the zero-step rounds by their decodes."""
+        decodes = sum(int(length) * number for length, number in runs.items())
+        plain = self.request_rounds.get(PLAIN, 0) * decodes / max(sum(runs.values()), 1)
+        self.tokens = plain + self.drafted + self.correct
+
 
 def num_drafts(label: str) -> int:
     """Returns the drafts of a request and round at a tier of this name."""
@@ -82,10 +89,7 @@ def _of_minute(row: Mapping[str, Any]) -> Span:
     for tier, histogram in row.get("accepted", {}).items():
         span.request_rounds[tier] = sum(histogram.values())
         span.correct += sum(int(accepted) * number for accepted, number in histogram.items())
-    runs = row.get("runs", {})
-    decodes = sum(int(length) * number for length, number in runs.items())
-    plain = span.request_rounds.get(PLAIN, 0) * decodes / max(sum(runs.values()), 1)
-    span.tokens = plain + span.drafted + span.correct
+    span.count_tokens(row.get("runs", {}))
     for tier, ranges in row.get("timed", {}).items():
         for sizes, each in ranges.items():
             timed = (each.get("rounds", 0), each.get("ms", 0.0), each.get("tokens", 0))
