@@ -1,12 +1,11 @@
 """`explain --html`: the map, the equation and sliders, on one page that needs no network."""
 
 import html
-from importlib.resources import files
 from typing import Any
 
 from sglang_adaptive_spec.operate.explain.source import Source
 from sglang_adaptive_spec.operate.explain.text import ACCEPTANCES
-from sglang_adaptive_spec.operate.pages.shell import page
+from sglang_adaptive_spec.operate.pages.shell import asset, chart, page
 from sglang_adaptive_spec.tiers import PLAIN_TIER
 
 SLIDERS = (
@@ -29,17 +28,14 @@ def explain_page(data: dict[str, Any], source: Source, batch_size: int, acceptan
         f"{data['context_tokens_per_request']} tokens of context a request.</p>"
         f"<p id=answer></p>{sliders}"
         "<p><span id=tokens></span><br><span id=model></span><br><span id=measured></span></p>"
-        "<div class=chart><h3>Tokens/s over no speculation, by K</h3><div id=curve></div></div>"
-        "<div class=chart><h3>The same of the tier that pays, by acceptance</h3>"
-        "<div id=gains></div></div>"
+        f"{chart('curve', 'Tokens/s over no speculation, by K')}"
+        f"{chart('gains', 'The same of the tier that pays, by acceptance')}"
         "<h2>Which tier pays</h2><p>A cell has the tier and its tokens/s over no speculation; 0 is "
         "no drafts.<span id=live-is></span></p>"
         "<div class=wide><table class=map id=map></table></div>"
     )
-    script = files(__package__).joinpath("page.js").read_text()
-    return page(
-        "Does speculation pay?", body, script, _page_data(data, source, batch_size, acceptance)
-    )
+    page_data = _page_data(data, source, batch_size, acceptance)
+    return page("Does speculation pay?", body, asset("page.js", __package__), page_data)
 
 
 def _page_data(

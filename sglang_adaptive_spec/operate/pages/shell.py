@@ -46,6 +46,11 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return f"<div class=wide><table>{lines}</table></div>"
 
 
-def asset(name: str) -> str:
-    """Returns a file of this folder."""
-    return files(__package__).joinpath(name).read_text()
+def chart(name: str, title: str) -> str:
+    """Returns the place of a chart, for the script to draw into."""
+    return f"<div class=chart><h3>{title}</h3><div id={name}></div></div>"
+
+
+def asset(name: str, package: str = __package__) -> str:
+    """Returns a file of a package, of this one by default."""
+    return files(package).joinpath(name).read_text()

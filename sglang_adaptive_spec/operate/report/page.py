@@ -4,9 +4,8 @@ import html
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 
-from sglang_adaptive_spec.operate.pages.shell import page, table
+from sglang_adaptive_spec.operate.pages.shell import asset, chart, page, table
 from sglang_adaptive_spec.operate.report.findings import Finding, findings
 from sglang_adaptive_spec.operate.report.hindsight import Hindsight
 from sglang_adaptive_spec.operate.spans import Span, total
@@ -57,7 +56,7 @@ def report_page(story: Story) -> str:
         for each in story.findings()
     )
     charts = "".join(
-        f"<div class=chart><h3>{title}</h3><div id={name}></div></div>"
+        chart(name, title)
         for name, title in (
             ("throughput", "Tokens/s"),
             ("load", "Load: requests of a round, and those that wait"),
@@ -71,7 +70,7 @@ def report_page(story: Story) -> str:
         f"<ul>{told or '<li>Nothing.</li>'}</ul><h2>Over time</h2>{charts}"
         f"<h2>By tier</h2>{table(_tier_rows(total(story.spans)))}"
     )
-    script = files(__package__).joinpath("page.js").read_text()
+    script = asset("page.js", __package__)
     return page(f"Report: {story.name}", body, script, _page_data(story))
 
 
