@@ -7,6 +7,7 @@ that those before it did. A tree adds its lift to the log-odds of a (policy/acce
 """
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -135,9 +136,4 @@ def _raised(hazard: float, lift: float) -> float:
 
 def _line(xs: Sequence[int], ys: Sequence[float]) -> tuple[float | None, float | None]:
     """Returns slope and intercept of the line nearest to the points; None of fewer than two."""
-    if len(xs) < 2:
-        return None, None
-    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    squares = sum((x - mean_x) ** 2 for x in xs)
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / squares
-    return slope, mean_y - slope * mean_x
+    return statistics.linear_regression(xs, ys) if len(xs) > 1 else (None, None)
