@@ -4,7 +4,6 @@ Minutes of a server are such (loop/minutes.py), and so is what happened between 
 (watch/sample.py); a trace is cut into as many of equal length.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,18 @@ SPANS_OF_A_TRACE = 120
 LONGEST_ROUND_S = 1.0  # between two rounds of a trace: beyond it the server was idle
 PLAIN = "0"
 EXPECTED = ("tokens", "ms", "expected_tokens", "expected_ms")
+# Fields of a span that add up.
+SUMS = (
+    "tokens",
+    "correct",
+    "waiting",
+    "retractions",
+    "prefill_ms",
+    "probe_ms",
+    "switches",
+    "faults",
+)
+SUMS_BY_KEY = ("rounds", "request_rounds", "ms", "moves")
 
 
 @dataclass
@@ -94,7 +105,7 @@ def _of_minute(row: Mapping[str, Any]) -> Span:
         for sizes, each in ranges.items():
             timed = (each.get("rounds", 0), each.get("ms", 0.0), each.get("tokens", 0))
             span.loads[tier, sizes] = timed
-            span.ms[tier] = span.ms.get(tier, 0.0) + timed[1]
+            _add(span.ms, tier, timed[1])
     sums = row.get("sums", {})
     span.expected = [sums.get(name, 0.0) for name in EXPECTED]
     span.waiting, span.most_waiting = row.get("waiting", 0), row.get("most_waiting", 0)
@@ -121,42 +132,33 @@ def of_trace(trace: Trace, number: int = SPANS_OF_A_TRACE) -> list[Span]:
         _add(span.rounds, tier, 1)
         _add(span.request_rounds, tier, size)
         span.correct += sum(one.num_correct_drafts)
-        span.tokens += one.num_decodes * size + sum(one.num_correct_drafts)
+        span.tokens += one.num_tokens
         span.switches += bool(last) and tier != last
         last = tier
         if idx + 1 < len(rounds):
             seconds = rounds[idx + 1].time_s - one.time_s
             if seconds <= LONGEST_ROUND_S:
-                span.ms[tier] = span.ms.get(tier, 0.0) + 1e3 * seconds
+                _add(span.ms, tier, 1e3 * seconds)
     return [found[place] for place in sorted(found)]
 
 
 def total(spans: Sequence[Span]) -> Span:
     """Returns all of them as one."""
     whole = Span(spans[0].start_s, sum(span.seconds for span in spans))
-    loads: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for span in spans:
-        whole.tokens += span.tokens
-        whole.correct += span.correct
-        for tier, number in span.rounds.items():
-            _add(whole.rounds, tier, number)
-        for tier, number in span.request_rounds.items():
-            _add(whole.request_rounds, tier, number)
-        for tier, ms in span.ms.items():
-            whole.ms[tier] = whole.ms.get(tier, 0.0) + ms
-        for load, timed in span.loads.items():
-            loads[load] = [a + b for a, b in zip(loads[load], timed, strict=True)]
-        for reason, number in span.moves.items():
-            _add(whole.moves, reason, number)
-        for name in ("waiting", "retractions", "prefill_ms", "probe_ms", "switches", "faults"):
+        for name in SUMS:
             setattr(whole, name, getattr(whole, name) + getattr(span, name))
+        for name in SUMS_BY_KEY:
+            for key, number in getattr(span, name).items():
+                _add(getattr(whole, name), key, number)
+        for load, timed in span.loads.items():
+            old = whole.loads.get(load, (0.0, 0.0, 0.0))
+            whole.loads[load] = (old[0] + timed[0], old[1] + timed[1], old[2] + timed[2])
         whole.most_waiting = max(whole.most_waiting, span.most_waiting)
-        pairs = zip(whole.expected, span.expected, strict=True)
-        whole.expected = [a + b for a, b in pairs]
-    whole.loads = {load: (timed[0], timed[1], timed[2]) for load, timed in loads.items()}
+        whole.expected = [a + b for a, b in zip(whole.expected, span.expected, strict=True)]
     whole.rounds = {tier: whole.rounds[tier] for tier in sorted(whole.rounds, key=num_drafts)}
     return whole
 
 
-def _add(sums: dict[str, int], key: str, number: int) -> None:
+def _add(sums: dict[str, Any], key: str, number: float) -> None:
     sums[key] = sums.get(key, 0) + number

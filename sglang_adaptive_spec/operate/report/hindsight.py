@@ -63,11 +63,11 @@ def of_trace(trace: Trace, costs: Path | None) -> Hindsight:
             )
     workload = RecordedWorkload(trace, steps[-1])
     report = compare(workload, table, list(map(chain_tier, steps)), {})
-    tokens = ms = 0.0
+    tokens = sum(one.num_tokens for one in trace.rounds)
+    ms = 0.0
     for one in trace.rounds:
-        size = len(one.requests)
-        tokens += one.num_decodes * size + sum(one.num_correct_drafts)
-        ms += one.num_decodes * table.round_ms(chain_tier(one.num_steps), size, one.context_tokens)
+        tier, size = chain_tier(one.num_steps), len(one.requests)
+        ms += one.num_decodes * table.round_ms(tier, size, one.context_tokens)
     best = report.arm(report.best_static)
     steps_of_best = report.best_static.removeprefix("static-")
     return Hindsight(
