@@ -15,18 +15,6 @@ SPANS_OF_A_TRACE = 120
 LONGEST_ROUND_S = 1.0  # between two rounds of a trace: beyond it the server was idle
 PLAIN = "0"
 EXPECTED = ("tokens", "ms", "expected_tokens", "expected_ms")
-# Fields of a span that add up.
-SUMS = (
-    "tokens",
-    "correct",
-    "waiting",
-    "retractions",
-    "prefill_ms",
-    "probe_ms",
-    "switches",
-    "faults",
-)
-SUMS_BY_KEY = ("rounds", "request_rounds", "ms", "moves")
 
 
 @dataclass
@@ -146,9 +134,11 @@ def total(spans: Sequence[Span]) -> Span:
     """Returns all of them as one."""
     whole = Span(spans[0].start_s, sum(span.seconds for span in spans))
     for span in spans:
-        for name in SUMS:
+        whole.tokens += span.tokens
+        whole.correct += span.correct
+        for name in ("waiting", "retractions", "prefill_ms", "probe_ms", "switches", "faults"):
             setattr(whole, name, getattr(whole, name) + getattr(span, name))
-        for name in SUMS_BY_KEY:
+        for name in ("rounds", "request_rounds", "ms", "moves"):
             for key, number in getattr(span, name).items():
                 _add(getattr(whole, name), key, number)
         for load, timed in span.loads.items():
