@@ -6,11 +6,12 @@ The work is in host/, operate/ and simulate/.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import itertools
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -329,24 +330,20 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.1 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds from 0.1 to 3600")
-    return value
+def _number(what: str, is_allowed: Callable[[float], bool]) -> Callable[[str], float]:
+    """Returns the type of an argument that is ``what``."""
+
+    def read(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if is_allowed(value := float(text)):
+                return value
+        raise argparse.ArgumentTypeError(f"{text} is no {what}")
+
+    return read
 
 
-def _chance(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no number from 0 to below 1, such as 0.7")
-    return value
+_seconds = _number("number of seconds from 0.1 to 3600", lambda value: 0.1 <= value <= 3600)
+_chance = _number("number from 0 to below 1, such as 0.7", lambda value: 0 <= value < 1)
 
 
 def _add_simulate(verbs: Any) -> None:
