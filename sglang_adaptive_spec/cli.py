@@ -1,33 +1,34 @@
 """The command line: `sglang-adaptive-spec VERB`. It parses and prints.
 
-The work is in host/, explain/, report/, simulate/ and watch/.
+The work is in host/, operate/ and simulate/.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import itertools
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive_spec.asking import pin
 from sglang_adaptive_spec.contract.check import contract_report
 from sglang_adaptive_spec.contract.flashinfer import host_plans_reason
 from sglang_adaptive_spec.contract.versions import SUPPORTED, versions_report
-from sglang_adaptive_spec.explain.page import explain_page
-from sglang_adaptive_spec.explain.source import Source, example, of_file, of_server
-from sglang_adaptive_spec.explain.text import as_data, render
-from sglang_adaptive_spec.report.page import Story, report_page
-from sglang_adaptive_spec.report.page import render as render_report
-from sglang_adaptive_spec.report.story import story_of_server, story_of_trace
+from sglang_adaptive_spec.operate.explain.page import explain_page
+from sglang_adaptive_spec.operate.explain.source import Source, example, of_file, of_server
+from sglang_adaptive_spec.operate.explain.text import as_data, render
+from sglang_adaptive_spec.operate.report.page import Story, report_page
+from sglang_adaptive_spec.operate.report.page import render as render_report
+from sglang_adaptive_spec.operate.report.story import story_of_server, story_of_trace
+from sglang_adaptive_spec.operate.server import pin
+from sglang_adaptive_spec.operate.watch.screen import Watched, lines, tables
 from sglang_adaptive_spec.simulate.command import Question, simulate
 from sglang_adaptive_spec.simulate.regret import WorkloadReport
-from sglang_adaptive_spec.watch.screen import Watched, lines, tables
 
 EXAMPLE_BATCH, EXAMPLE_ACCEPTANCE = 16, 0.7
 TABLE_HEAD = "policy       tokens/s of oracle  switches  probing    lost  rounds by steps"
@@ -329,24 +330,20 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.1 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds from 0.1 to 3600")
-    return value
+def _number(what: str, is_allowed: Callable[[float], bool]) -> Callable[[str], float]:
+    """Returns the type of an argument that is ``what``."""
+
+    def read(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if is_allowed(value := float(text)):
+                return value
+        raise argparse.ArgumentTypeError(f"{text} is no {what}")
+
+    return read
 
 
-def _chance(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no number from 0 to below 1, such as 0.7")
-    return value
+_seconds = _number("number of seconds from 0.1 to 3600", lambda value: 0.1 <= value <= 3600)
+_chance = _number("number from 0 to below 1, such as 0.7", lambda value: 0 <= value < 1)
 
 
 def _add_simulate(verbs: Any) -> None:

@@ -36,7 +36,7 @@ def test_policy_config_controller_simulator_and_cli_load_neither_torch_nor_sglan
         "import sglang_adaptive_spec.policy.build, sglang_adaptive_spec.loop.meter\n"
         "import sglang_adaptive_spec.simulate.command, sglang_adaptive_spec.trace.record\n"
         "import sglang_adaptive_spec.cli, sglang_adaptive_spec.plugin\n"
-        "import sglang_adaptive_spec.explain.text\n"
+        "import sglang_adaptive_spec.operate.explain.text\n"
         "print([name for name in ('torch', 'triton', 'sglang') if name in sys.modules])"
     )
     ran = subprocess.run(

@@ -39,9 +39,14 @@ def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
     roots = {name.partition("/")[0] for name in names}
     assert {root for root in roots if not root.endswith(".dist-info")} == {"sglang_adaptive_spec"}
     held = {name.removeprefix("sglang_adaptive_spec/") for name in names}
-    presets = {path.name for path in (REPO / "sglang_adaptive_spec/config/presets").glob("*.json")}
-    assert {f"config/presets/{name}" for name in presets} <= held
-    assert {"py.typed", "simulate/h200-llama-8b.json"} <= held
+    package = REPO / "sglang_adaptive_spec"
+    data = {
+        str(path.relative_to(package))
+        for path in package.rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc")
+    }
+    assert {"py.typed", "simulate/h200-llama-8b.json", "operate/pages/style.css"} <= data
+    assert data <= held
 
 
 def test_the_host_finds_the_plugin_in_it(scripts: Path, tmp_path: Path) -> None:

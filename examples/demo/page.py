@@ -7,8 +7,8 @@ from typing import Any
 from examples.demo.figures import ArmResult
 from examples.demo.report import checks_of, last_line, speed_rows, tier_rows
 from examples.demo.timeline import timeline_svg
-from sglang_adaptive_spec.pages import shell
-from sglang_adaptive_spec.pages.shell import table
+from sglang_adaptive_spec.operate.pages import shell
+from sglang_adaptive_spec.operate.pages.shell import table
 
 
 def page(results: Sequence[ArmResult], settings: dict[str, Any]) -> str:

@@ -55,9 +55,7 @@ class RecordedWorkload:
         self.max_steps = max(max_steps, trace.header.max_steps)
         self._seed = seed
         rounds = trace.rounds
-        tokens = [
-            one.num_decodes * len(one.requests) + sum(one.num_correct_drafts) for one in rounds
-        ]
+        tokens = [one.num_tokens for one in rounds]
         self._starts = np.concatenate([[0], np.cumsum(tokens)[:-1]])  # [rounds] tokens before each
         self._num_tokens = sum(tokens)
         self._sizes = [len(one.requests) for one in rounds]

@@ -48,6 +48,11 @@ class TraceRound(
     first_draft_correct: list[bool | None] | None = None
     num_decodes: Annotated[int, Meta(ge=1)] = 1  # of a zero-step round: tokens of each request
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the round gave, summed over its requests."""
+        return self.num_decodes * len(self.requests) + sum(self.num_correct_drafts)
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:

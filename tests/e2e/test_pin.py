@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from sglang_adaptive_spec.asking import minutes
 from sglang_adaptive_spec.cli import main
+from sglang_adaptive_spec.operate.server import minutes
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import adaptive
 from tests.e2e.server import Launch, Server

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sglang_adaptive_spec.asking import PIN, SHOW_MINUTES
 from sglang_adaptive_spec.host.reporting.control import Control, set_internal_state
+from sglang_adaptive_spec.loop.commands import PIN, SHOW_MINUTES
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 
 TIERS = (PLAIN_TIER, chain_tier(3), Tier(3, 4, 8))

@@ -11,7 +11,7 @@ from typing import Any
 
 from sglang.srt.managers.io_struct import SetInternalStateReqOutput
 
-from sglang_adaptive_spec.asking import PIN, SHOW_MINUTES
+from sglang_adaptive_spec.loop.commands import PIN, SHOW_MINUTES
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.minutes import MOST_MINUTES
 from sglang_adaptive_spec.runtime.pool import RuntimePool

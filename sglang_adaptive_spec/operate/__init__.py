@@ -1,0 +1,1 @@
+"""What operators use: requests to a running server, and the verbs explain, report and watch."""
