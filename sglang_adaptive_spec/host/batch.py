@@ -16,6 +16,51 @@ from typing import Any, Protocol
 import torch
 
 
+class ForwardMode(Protocol):
+    """What a forward does."""
+
+    name: str
+
+    def is_extend(self) -> bool:
+        """Returns whether it reads prompts, mixed batches included."""
+
+    def is_mixed(self) -> bool:
+        """Returns whether rows that decode stand beside those."""
+
+    def is_idle(self) -> bool:
+        """Returns whether it has no rows, beside other ranks' forwards."""
+
+    def is_decode_or_idle(self) -> bool:
+        """Returns whether it has a token a row, or none."""
+
+    def is_target_verify(self) -> bool:
+        """Returns whether it verifies drafts."""
+
+    def is_draft_extend_v2(self) -> bool:
+        """Returns whether it writes the draft's KV of what was verified."""
+
+
+class DraftInput(Protocol):
+    """What a round hands to the next (``EagleDraftInput``)."""
+
+    topk_p: torch.Tensor  # [bs, topk]
+    topk_index: torch.Tensor | None  # [bs, topk]
+    hidden_states: torch.Tensor | None  # [bs, hidden_size]
+    bonus_tokens: torch.Tensor  # [bs]
+    draft_probs: torch.Tensor | None
+
+
+class ForwardBatch(Protocol):
+    """A batch of one forward, as an attention backend takes it."""
+
+    batch_size: int
+    forward_mode: ForwardMode
+    positions: torch.Tensor
+    seq_lens_cpu: torch.Tensor | None  # [bs]
+    seq_lens_sum: int | None
+    spec_info: Any
+
+
 class RequestKV(Protocol):
     """The KV of a request (``ReqKvInfo``)."""
 
@@ -92,7 +137,7 @@ class Batch(Protocol):
 
     reqs: list[Request]
     decoding_reqs: list[Request]  # of a mixed batch
-    forward_mode: Any
+    forward_mode: ForwardMode
     is_extend_in_batch: bool
     req_to_token_pool: RequestPool
     req_pool_indices: torch.Tensor  # [bs]

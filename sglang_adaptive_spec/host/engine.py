@@ -6,27 +6,28 @@ from typing import Any, Protocol
 
 import torch
 
-from sglang_adaptive_spec.host.batch import Batch, RequestPool
+from sglang_adaptive_spec.host.batch import Batch, ForwardBatch, RequestPool
 from sglang_adaptive_spec.host.launch.options import AdaptiveOptions
 from sglang_adaptive_spec.host.ranks import Ranks
+from sglang_adaptive_spec.host.server_args import ServerArgs
+from sglang_adaptive_spec.host.sizes import ModelConfig
 from sglang_adaptive_spec.runtime.pool import RuntimePool
 from sglang_adaptive_spec.tiers import Tier
 
 
-class ModelConfig(Protocol):
-    """A model's shape."""
+class SlotAllocator(Protocol):
+    """Gives KV slots away (``BaseTokenToKVPoolAllocator``)."""
 
-    context_len: int
-    vocab_size: int
-    dtype: torch.dtype
-    quantization: str | None
-    is_encoder_decoder: bool
-    num_attention_heads: int
-    head_dim: int
-    hf_config: Any
+    page_size: int
 
-    def get_num_kv_heads(self, tensor_parallel_size: int) -> int:
-        """Returns those of a rank."""
+    def available_size(self) -> int:
+        """Returns how many are free."""
+
+    def alloc(self, need_size: int) -> torch.Tensor | None:
+        """Takes some; None if there are too few."""
+
+    def free(self, free_index: torch.Tensor) -> None:
+        """Gives them back."""
 
 
 class ModelRunner(Protocol):
@@ -39,16 +40,28 @@ class ModelRunner(Protocol):
     kv_cache_dtype: torch.dtype
     max_running_requests: int
     req_to_token_pool: RequestPool
-    token_to_kv_pool_allocator: Any
+    token_to_kv_pool_allocator: SlotAllocator
     graph_shared_output: Any
     hisparse_coordinator: object
     ngram_embedding_manager: Any
     sampling_observer: object
     shared_read_done_event: object
-    spec_algorithm: Any
+    spec_algorithm: object
 
-    def sample(self, logits_output: Any, forward_batch: Any) -> torch.Tensor:
+    def sample(self, logits_output: object, forward_batch: ForwardBatch) -> torch.Tensor:
         """Returns the next tokens: [bs]."""
+
+
+class DraftWorker(Protocol):
+    """The host's worker of the draft (``EagleDraftWorker``)."""
+
+    device: str
+    server_args: ServerArgs
+    draft_runner: ModelRunner
+    draft_extend_attn_backend: Any
+    cuda_graph_runner_for_draft_extend: object
+    hot_token_id: torch.Tensor | None  # the draft's vocabulary, in the target's; None: the same
+    plan_stream: torch.Stream | None
 
 
 class TargetWorker(Protocol):
@@ -56,7 +69,7 @@ class TargetWorker(Protocol):
 
     model_runner: ModelRunner
 
-    def forward_batch_generation(self, *args: Any, **kwargs: Any) -> Any:
+    def forward_batch_generation(self, *args: object, **kwargs: object) -> Any:
         """Runs a forward of the target."""
 
 
@@ -64,7 +77,7 @@ class TargetWorker(Protocol):
 class HostEngine:
     """What a server is made of; tiers are places of its objects."""
 
-    server_args: Any
+    server_args: ServerArgs
     options: AdaptiveOptions
     device: str
     gpu_id: int

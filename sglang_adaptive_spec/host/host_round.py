@@ -13,11 +13,24 @@ ask `current_round`. In order:
    drafts are relayed already, and how many slots the round may have used.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from sglang_adaptive_spec.host.batch import Request
+from sglang_adaptive_spec.host.batch import Batch, Request
+
+
+class Steps(Protocol):
+    """What stands in for steps of the host's round (plain_round.py:PlainRound)."""
+
+    def trivial_verify_input(self, batch: Batch) -> object:
+        """Returns what is verified."""
+
+    def verify(self, batch: Batch, grammar_barrier: Callable[[], None] | None) -> object:
+        """Runs the target; returns the host's result."""
+
+    def draft_extend(self, extend: Callable[..., Any], batch: Batch, result: object) -> None:
+        """Extends the draft through the host's ``extend``, or not."""
 
 
 @dataclass(slots=True)
@@ -26,7 +39,7 @@ class HostRound:
 
     reqs: Sequence[Request] = ()
     has_bounds: bool = False
-    plain: Any = None  # plain_round.py:PlainRound
+    plain: Steps | None = None
     num_decodes: int | None = None  # of a zero-step round; None: as many tokens as any round
     ends_with_target: bool = False  # no draft-extend follows
     relayed: object = None  # drafts that a round without a draft-extend hands on as it got them

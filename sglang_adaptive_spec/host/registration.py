@@ -9,6 +9,7 @@ from sglang.srt.runtime_context import get_server_args
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from sglang_adaptive_spec.host.launch.options import ALGORITHM, options_of
+from sglang_adaptive_spec.host.server_args import Scheduler, ServerArgs
 
 RESOLVE = "sglang.srt.server_args.ServerArgs.resolve_once"
 # A step of resolution, which the host lets plugins wrap by its last name.
@@ -27,7 +28,7 @@ LAUNCH = "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes"
 def register_sentinel(reason: str) -> None:
     """Registers the public name so that reaching it unresolved stops the start with ``reason``."""
 
-    def refuse(_server_args: Any) -> NoReturn:
+    def refuse(_server_args: object) -> NoReturn:
         raise ValueError(reason)
 
     SpeculativeAlgorithm.register(ALGORITHM, supports_overlap=True, validate_server_args=refuse)(
@@ -53,7 +54,9 @@ def install_hooks() -> None:
 # loads none of it.
 
 
-def _resolve_once(resolve: Callable[..., Any], server_args: Any, *args: Any, **kw: Any) -> Any:
+def _resolve_once(
+    resolve: Callable[..., Any], server_args: ServerArgs, *args: object, **kw: object
+) -> Any:
     if (server_args.speculative_algorithm or "").upper() != ALGORITHM:
         return resolve(server_args, *args, **kw)
     from sglang_adaptive_spec.host.launch.arguments import resolve_adaptive
@@ -61,7 +64,7 @@ def _resolve_once(resolve: Callable[..., Any], server_args: Any, *args: Any, **k
     return resolve_adaptive(lambda: resolve(server_args, *args, **kw), server_args)
 
 
-def _resolve_speculative(server_args: Any, host_step: Callable[[Any], None]) -> None:
+def _resolve_speculative(server_args: ServerArgs, host_step: Callable[[Any], None]) -> None:
     if options_of(server_args) is None:
         host_step(server_args)
         return
@@ -71,7 +74,11 @@ def _resolve_speculative(server_args: Any, host_step: Callable[[Any], None]) -> 
 
 
 def _create_worker(
-    create: Callable[..., Any], algorithm: Any, server_args: Any, *args: Any, **kw: Any
+    create: Callable[..., Any],
+    algorithm: object,
+    server_args: ServerArgs,
+    *args: object,
+    **kw: object,
 ) -> Any:
     host_class = create(algorithm, server_args, *args, **kw)
     options = options_of(server_args)
@@ -82,7 +89,7 @@ def _create_worker(
     return worker_class(host_class)
 
 
-def _internal_state(result: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any:
+def _internal_state(result: Any, scheduler: Scheduler, *_args: object, **_kw: object) -> Any:
     if options_of(scheduler.server_args) is None:
         return result
     from sglang_adaptive_spec.host.reporting.telemetry import add_internal_state
@@ -90,7 +97,9 @@ def _internal_state(result: Any, scheduler: Any, *_args: Any, **_kw: Any) -> Any
     return add_internal_state(result, scheduler)
 
 
-def _set_internal_state(host: Callable[..., Any], scheduler: Any, *args: Any, **kw: Any) -> Any:
+def _set_internal_state(
+    host: Callable[..., Any], scheduler: Scheduler, *args: object, **kw: object
+) -> Any:
     if options_of(scheduler.server_args) is None:
         return host(scheduler, *args, **kw)
     from sglang_adaptive_spec.host.reporting.control import set_internal_state
@@ -98,7 +107,9 @@ def _set_internal_state(host: Callable[..., Any], scheduler: Any, *args: Any, **
     return set_internal_state(host, scheduler, *args, **kw)
 
 
-def _init_info(info: dict[str, Any], scheduler: Any, *_args: Any, **_kw: Any) -> dict[str, Any]:
+def _init_info(
+    info: dict[str, Any], scheduler: Scheduler, *_args: object, **_kw: object
+) -> dict[str, Any]:
     if options_of(scheduler.server_args) is None:
         return info
     from sglang_adaptive_spec.host.launch.ready import add_worker_name
@@ -107,7 +118,7 @@ def _init_info(info: dict[str, Any], scheduler: Any, *_args: Any, **_kw: Any) ->
 
 
 def _accept_rate(
-    result: Any, manager: Any, meta_info: dict[str, Any], answer: Any, place: int, *_args: Any
+    result: Any, manager: Any, meta_info: dict[str, Any], answer: Any, place: int, *_args: object
 ) -> Any:
     options = options_of(manager.server_args)
     if options is not None and options.static_reason is None:
@@ -117,7 +128,7 @@ def _accept_rate(
     return result
 
 
-def _reserved_tokens(result: int, *_args: Any, **_kw: Any) -> int:
+def _reserved_tokens(result: int, *_args: object, **_kw: object) -> int:
     options = options_of(get_server_args())
     if options is None or options.static_reason is not None:
         return result
@@ -127,7 +138,7 @@ def _reserved_tokens(result: int, *_args: Any, **_kw: Any) -> int:
 
 
 def _launch_schedulers(
-    launch: Callable[..., Any], engine: Any, server_args: Any, *args: Any, **kw: Any
+    launch: Callable[..., Any], engine: object, server_args: ServerArgs, *args: object, **kw: object
 ) -> Any:
     launched = launch(engine, server_args, *args, **kw)
     options = options_of(server_args)

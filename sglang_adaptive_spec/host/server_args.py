@@ -1,6 +1,7 @@
-"""The host's arguments, as far as they are read here: raw, or resolved for all ranks."""
+"""The host's arguments, as far as they are read here, and the scheduler that carries them."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 
 class ServerArgs(Protocol):
@@ -26,3 +27,12 @@ class ServerArgs(Protocol):
     speculative_adaptive: bool
     speculative_adaptive_config: str | None
     speculative_use_rejection_sampling: bool
+
+
+class Scheduler(Protocol):
+    """The host's scheduler; its worker is ours on an adaptive server."""
+
+    server_args: ServerArgs
+    draft_worker: Any
+    waiting_queue: Sequence[object]
+    future_map: Any

@@ -1,10 +1,13 @@
 """What launch and start-up both reckon with: backends, heads, and the memory that plans take."""
 
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from sglang.srt.arg_groups.model_override_base import model_config_of
 from sglang.srt.environ import envs
 from sglang.srt.utils.hf_transformers_utils import get_config
+
+from sglang_adaptive_spec.host.server_args import ServerArgs
 
 ATTENTION_FLAGS = (
     "attention_backend",
@@ -21,18 +24,35 @@ DECODE_ROWS = 16  # of a decode's tile, where no more query heads share a KV hea
 MOST_WORKSPACE_BYTES = 2**31
 
 
-def attention_backends(view: Any) -> set[str]:
+class ModelConfig(Protocol):
+    """A model's shape."""
+
+    context_len: int
+    vocab_size: int
+    dtype: torch.dtype
+    quantization: str | None
+    is_encoder_decoder: bool
+    num_attention_heads: int
+    head_dim: int
+    hf_config: Any
+    is_hybrid_swa: bool
+
+    def get_num_kv_heads(self, tensor_parallel_size: int) -> int:
+        """Returns those of a rank."""
+
+
+def attention_backends(view: ServerArgs) -> set[str]:
     """Returns every attention backend that resolved arguments name."""
     return {name for flag in ATTENTION_FLAGS if (name := getattr(view, flag))}
 
 
-def draft_config(server_args: Any) -> Any:
+def draft_config(server_args: ServerArgs) -> Any:
     """Returns the draft's Hugging Face config; the target's own when the draft is inside it."""
     path = server_args.speculative_draft_model_path or server_args.model_path
     return get_config(path, trust_remote_code=server_args.trust_remote_code)
 
 
-def heads(server_args: Any, tp_size: int) -> list[tuple[int, int, int]]:
+def heads(server_args: ServerArgs, tp_size: int) -> list[tuple[int, int, int]]:
     """Returns query heads and KV heads of a rank and their width, of the target and the draft."""
     target, draft = model_config_of(server_args), draft_config(server_args)
     draft_heads = draft.num_attention_heads
@@ -44,7 +64,7 @@ def heads(server_args: Any, tp_size: int) -> list[tuple[int, int, int]]:
     ]
 
 
-def plan_heads(model_config: Any, tp_size: int) -> tuple[int, int, int]:
+def plan_heads(model_config: ModelConfig, tp_size: int) -> tuple[int, int, int]:
     """Returns a rank's query heads and KV heads and their width, as `plan_bytes` takes them."""
     num_kv_heads = model_config.get_num_kv_heads(tp_size)
     return model_config.num_attention_heads // tp_size, num_kv_heads, model_config.head_dim

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from sglang_adaptive_spec.host.batch import ForwardBatch
+
 
 def bounds_on_cpu(lens: torch.Tensor, topk: int, num_steps: int) -> torch.Tensor:
     """Returns where the index of each branch begins: [num_steps, bs * topk + 1] int32.
@@ -50,7 +52,11 @@ class DraftBounds(torch.Tensor):
 
 
 def know_bounds(
-    template: Callable[..., Any], steps: Any, forward_batch: Any, *args: Any, **kwargs: Any
+    template: Callable[..., Any],
+    steps: Any,
+    forward_batch: ForwardBatch,
+    *args: object,
+    **kwargs: object,
 ) -> Any:
     """Around FlashInferMultiStepDraftBackend.common_template."""
     lens = forward_batch.seq_lens_cpu

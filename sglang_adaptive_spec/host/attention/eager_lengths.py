@@ -15,12 +15,17 @@ from typing import Any
 
 import torch
 
+from sglang_adaptive_spec.host.batch import ForwardBatch, ForwardMode
 from sglang_adaptive_spec.host.hooks import Hooks, hook_now
 from sglang_adaptive_spec.host.host_round import current_round
 
 
 def bound_page_table(
-    init: Callable[..., Any], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any
+    init: Callable[..., Any],
+    backend: object,
+    forward_batch: ForwardBatch,
+    *args: object,
+    **kwargs: object,
 ) -> Any:
     """Around FlashAttentionBackend.init_forward_metadata: its table is as wide as the longest."""
     if forward_batch.seq_lens_cpu is not None or not (longest := current_round().longest()):
@@ -33,7 +38,11 @@ def bound_page_table(
 
 
 def bound_slots(
-    init: Callable[..., Any], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any
+    init: Callable[..., Any],
+    backend: object,
+    forward_batch: ForwardBatch,
+    *args: object,
+    **kwargs: object,
 ) -> Any:
     """Around TritonAttnBackend.init_forward_metadata: its index holds all requests."""
     if forward_batch.seq_lens_sum is not None or not (longest := current_round().longest()):
@@ -46,7 +55,11 @@ def bound_slots(
 
 
 def bound_extend_table(
-    apply: Callable[..., Any], backend: Any, *args: Any, forward_mode: Any, **kwargs: Any
+    apply: Callable[..., Any],
+    backend: object,
+    *args: object,
+    forward_mode: ForwardMode,
+    **kwargs: object,
 ) -> Any:
     """Around FlashAttentionBackend._apply_cuda_graph_metadata, before a graph is captured or run.
 

@@ -19,6 +19,7 @@ from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import (
     EAGLEDraftExtendCudaGraphRunner,
 )
 
+from sglang_adaptive_spec.host.engine import DraftWorker
 from sglang_adaptive_spec.host.hooks import hook_now
 from sglang_adaptive_spec.host.sizes import attention_backends
 
@@ -26,7 +27,7 @@ from sglang_adaptive_spec.host.sizes import attention_backends
 class ExtendGraphRunner(EAGLEDraftExtendCudaGraphRunner):
     """The host's runner, whose reads of shared buffers end with the graph."""
 
-    def execute(self, *args: Any, **kwargs: Any) -> Any:
+    def execute(self, *args: object, **kwargs: object) -> Any:
         """Runs the graph; the scheduler then waits for the whole forward.
 
         Up to 0.5.21 the host marks the end of those reads before the graph, in which FA3 looks up
@@ -38,7 +39,7 @@ class ExtendGraphRunner(EAGLEDraftExtendCudaGraphRunner):
 
 
 def capture_with_own_width(
-    capture: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any
+    capture: Callable[..., Any], runner: Any, *args: object, **kwargs: object
 ) -> Any:
     """Around EAGLEDraftExtendCudaGraphRunner.capture_one_shape.
 
@@ -59,14 +60,14 @@ def install_extend_hook() -> None:
     hook_now({target: capture_with_own_width})
 
 
-def capture_missing_extends(draft_worker: Any) -> None:
+def capture_missing_extends(draft_worker: DraftWorker) -> None:
     """Captures the draft-extends of the tier in the making, where the host left out FA3's."""
     is_missing = draft_worker.cuda_graph_runner_for_draft_extend is None
     if is_missing and has_graphs(draft_worker):
         draft_worker.cuda_graph_runner_for_draft_extend = ExtendGraphRunner(draft_worker)
 
 
-def has_graphs(draft_worker: Any) -> bool:
+def has_graphs(draft_worker: DraftWorker) -> bool:
     """Returns whether 0.5.23 would capture this worker's draft-extends because they run on FA3."""
     if "fa3" not in attention_backends(resolved_view(draft_worker.server_args)):
         return False

@@ -6,8 +6,10 @@ The size of the KV pool bounds none: a prefix that requests share counts for eac
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from sglang_adaptive_spec.host.server_args import ServerArgs
+from sglang_adaptive_spec.host.sizes import ModelConfig
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
 # Their buffers are shared. Other backends keep tables of their own, of which nothing is known here.
@@ -54,9 +56,9 @@ class IndexShape(NamedTuple):
     @classmethod
     def of(
         cls,
-        view: Any,
+        view: ServerArgs,
         backends: Collection[str],
-        model_config: Any,
+        model_config: ModelConfig,
         shapes: Iterable[tuple[int, int, int]],
     ) -> "IndexShape":
         """Returns the shape for a server with these arguments.

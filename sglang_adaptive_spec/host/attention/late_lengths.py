@@ -19,9 +19,11 @@ from sglang.srt.layers.attention.flashinfer_backend import FlashInferAttnBackend
 
 from sglang_adaptive_spec.host.attention.uniform_plans import has_uniform_plans
 from sglang_adaptive_spec.host.batch import Batch
+from sglang_adaptive_spec.host.engine import DraftWorker
+from sglang_adaptive_spec.host.server_args import ServerArgs
 
 
-def may_be_late(view: Any, target_backend: Any, draft_worker: Any) -> bool:
+def may_be_late(view: ServerArgs, target_backend: Any, draft_worker: DraftWorker) -> bool:
     """Returns whether this server's drafts can do without lengths.
 
     Kernels without tensor cores count a part's tokens without a sign. Positions of multimodal

@@ -13,7 +13,7 @@ flashinfer_backend.py, flashinfer_mla_backend.py and triton_backend.py.)
 
 import math
 from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import torch
@@ -37,6 +37,9 @@ TRITON_PARTS = ("cuda_graph_attn_logits", "cuda_graph_swa_attn_logits", "cuda_gr
 SPARE_ENTRIES = 256
 _ATTENTION = "sglang.srt.layers.attention"
 _INIT = "init_cuda_graph_state"
+
+
+Device: TypeAlias = torch.device | str
 
 
 class SharedIndex:
@@ -63,7 +66,7 @@ class SharedIndex:
         self.extent, self.row_slots = extent, row_slots
 
     def take(
-        self, name: Hashable, shape: Sequence[int], most: int, dtype: torch.dtype, device: Any
+        self, name: Hashable, shape: Sequence[int], most: int, dtype: torch.dtype, device: Device
     ) -> torch.Tensor:
         """Returns the head of the buffer ``name``.
 
@@ -98,7 +101,7 @@ class SharedIndex:
         return self.take(name, buffer.shape, num_most, buffer.dtype, buffer.device)
 
     def _slots(
-        self, max_bs: int, dtype: torch.dtype, device: Any, wrapper: int = 0
+        self, max_bs: int, dtype: torch.dtype, device: Device, wrapper: int = 0
     ) -> torch.Tensor:
         """Returns the index of ``max_bs`` requests; a wrapper with slots of its own has its own."""
         per_request = self.row_slots
@@ -117,7 +120,9 @@ class SharedIndex:
 
     # -- the host's methods, hooked --
 
-    def share_page_tables(self, result: Any, backend: Any, max_bs: int, *_: Any, **__: Any) -> Any:
+    def share_page_tables(
+        self, result: object, backend: Any, max_bs: int, *_: object, **__: object
+    ) -> Any:
         """After FlashAttentionBackend.init_cuda_graph_state: one table for all stages and tiers."""
         most = self.extent.requests
         of_pool = ("window pages", id(backend.token_to_kv_pool))  # the target's or the draft's
@@ -136,8 +141,8 @@ class SharedIndex:
         max_bs: int,
         max_num_tokens: int,
         kv_indices_buf: torch.Tensor | None = None,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> Any:
         """Around FlashInferAttnBackend.init_cuda_graph_state: an index as long as it can get.
 
@@ -168,8 +173,8 @@ class SharedIndex:
         max_bs: int,
         max_num_tokens: int,
         kv_indices_buf: torch.Tensor | None = None,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> Any:
         """Around FlashInferMLAAttnBackend.init_cuda_graph_state, likewise; it has no mask."""
         if kv_indices_buf is None:
@@ -184,8 +189,8 @@ class SharedIndex:
         max_bs: int,
         max_num_tokens: int,
         kv_indices_buf: torch.Tensor | None = None,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> Any:
         """Around TritonAttnBackend.init_cuda_graph_state, likewise; its partial results, too."""
         is_own = kv_indices_buf is None
@@ -206,7 +211,7 @@ class SharedIndex:
         return result
 
     def share_draft_slots(
-        self, result: Any, steps: Any, max_bs: int, max_num_tokens: int, *_: Any, **__: Any
+        self, result: object, steps: Any, max_bs: int, max_num_tokens: int, *_: object, **__: object
     ) -> Any:
         """After a multi-step draft backend's init_cuda_graph_state: a row for each step, once.
 

@@ -29,6 +29,7 @@ from sglang.srt.speculative.eagle_info import EagleVerifyInput
 from sglang_adaptive_spec.contract.flashinfer import PLAN, WIDTH, host_plans_reason
 from sglang_adaptive_spec.host.attention.draft_bounds import know_bounds
 from sglang_adaptive_spec.host.attention.workspaces import share_plan_buffers
+from sglang_adaptive_spec.host.batch import ForwardBatch, ForwardMode
 from sglang_adaptive_spec.host.events import DoneEvent
 from sglang_adaptive_spec.host.hooks import hook_now
 
@@ -68,7 +69,7 @@ class PlannedModule:
         self._copied = copied
         self._num_tokens = num_tokens
 
-    def plan(self, *args: Any) -> Any:
+    def plan(self, *args: object) -> Any:
         """Plans as the module does, with the tokens of a request where a prefill takes them."""
         self._copied.synchronize()  # never recorded: done
         if self._num_tokens is None:
@@ -103,7 +104,7 @@ class VerifyPlan:
         head_dim: int,
         page_size: int,
         custom_mask: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Takes what ``plan`` takes; a wrapper without room for a mask is a chain's."""
         wrapper, num_tokens = self._wrapper, self._num_tokens
@@ -183,7 +184,7 @@ def prepare_wrappers(
     backend: Any,
     bs: int,
     num_tokens: int,
-    forward_mode: Any,
+    forward_mode: ForwardMode,
     spec_info: Any,
 ) -> Any:
     """Around FlashInferAttnBackend._prepare_cuda_graph_metadata: a chain gets no mask.
@@ -207,7 +208,7 @@ def prepare_wrappers(
 
 
 def begin_graph(
-    begin: Callable[..., Any], backend: Any, forward_batch: Any, in_capture: bool = False
+    begin: Callable[..., Any], backend: Any, forward_batch: ForwardBatch, in_capture: bool = False
 ) -> Any:
     """Around FlashInferAttnBackend.init_forward_metadata_out_graph: before a capture or replay.
 
@@ -235,7 +236,12 @@ def guard(wrappers: Sequence[Any], copied: DoneEvent | None, num_tokens: int | N
 
 
 def tell_lengths(
-    call: Callable[..., Any], updater: Any, ragged: Any, paged: Any, *args: Any, **kwargs: Any
+    call: Callable[..., Any],
+    updater: object,
+    ragged: object,
+    paged: Any,
+    *args: object,
+    **kwargs: object,
 ) -> Any:
     """Around FlashInferIndicesUpdaterPrefill.call_begin_forward, where lengths are known."""
     plan = paged.begin_forward
@@ -245,7 +251,11 @@ def tell_lengths(
 
 
 def one_plan_at_a_time(
-    begin: Callable[..., Any], backend: Any, forward_batch: Any, *args: Any, **kwargs: Any
+    begin: Callable[..., Any],
+    backend: Any,
+    forward_batch: ForwardBatch,
+    *args: object,
+    **kwargs: object,
 ) -> Any:
     """Around FlashInferAttnBackend.init_forward_metadata_out_graph, where plans are the host's.
 

@@ -16,6 +16,7 @@ import torch
 from sglang.srt.environ import envs
 from sglang.srt.runtime_context import get_buffer
 
+from sglang_adaptive_spec.host.batch import ForwardMode
 from sglang_adaptive_spec.host.events import DoneEvent
 from sglang_adaptive_spec.host.sizes import MOST_WORKSPACE_BYTES
 
@@ -53,7 +54,7 @@ def provide_workspace(num_bytes: int, device: str) -> None:
         ) from error
 
 
-def share_plan_buffers(backend: Any, forward_mode: Any) -> DoneEvent | None:
+def share_plan_buffers(backend: Any, forward_mode: ForwardMode) -> DoneEvent | None:
     """Gives the wrappers just made the plan buffers of the first ones of their mode.
 
     Returns:

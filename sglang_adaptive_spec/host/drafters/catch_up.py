@@ -15,7 +15,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 from sglang.srt.speculative.eagle_utils import get_draft_input_from_target_hidden_dim
 
-from sglang_adaptive_spec.host.batch import Batch
+from sglang_adaptive_spec.host.batch import Batch, DraftInput
 from sglang_adaptive_spec.host.drafters.backlog import (
     MAX_ROWS,
     Backlog,
@@ -26,6 +26,7 @@ from sglang_adaptive_spec.host.drafters.backlog import (
     window_start,
 )
 from sglang_adaptive_spec.host.drafters.parts import extend_in_parts, row_parts, rows_of
+from sglang_adaptive_spec.host.engine import DraftWorker
 from sglang_adaptive_spec.host.sizes import plan_bytes, plan_heads
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
@@ -36,7 +37,7 @@ from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS
 MAX_EAGER_LOGITS = 2**26
 
 
-def catch_up_width(draft_worker: Any, max_batch_size: int, num_shards: int) -> int:
+def catch_up_width(draft_worker: DraftWorker, max_batch_size: int, num_shards: int) -> int:
     """Returns the widest catch-up whose FlashInfer plan fits its workspace at ``max_batch_size``.
 
     Its plan for MLA takes the same space at any width (flashinfer 0.6 attention/scheduler.cuh:
@@ -58,12 +59,12 @@ def eager_part_size(width: int, vocab_size: int) -> int:
     return max(MAX_EAGER_LOGITS // (width * vocab_size), 1)
 
 
-def has_extend_graphs(draft_worker: Any) -> bool:
+def has_extend_graphs(draft_worker: DraftWorker) -> bool:
     """Returns whether the tier in force captured draft-extends."""
     return draft_worker.cuda_graph_runner_for_draft_extend is not None
 
 
-def catch_up_part_size(draft_worker: Any, part_size: int, width: int) -> int:
+def catch_up_part_size(draft_worker: DraftWorker, part_size: int, width: int) -> int:
     """Returns how many of ``part_size`` requests the draft-extend in force takes at once."""
     if has_extend_graphs(draft_worker):
         return part_size
@@ -74,7 +75,7 @@ def catch_up_part_size(draft_worker: Any, part_size: int, width: int) -> int:
 
 def decoding_rows(batch: Batch, first: int) -> Batch:
     """Returns the rows of a mixed batch from ``first`` on, as the decode batch before it."""
-    rows: Batch = rows_of(batch, slice(first, None))
+    rows = rows_of(batch, slice(first, None))
     rows.forward_mode, rows.is_extend_in_batch = ForwardMode.DECODE, False
     rows.spec_info, rows.replace_embeds, rows.replace_positions = EagleDraftInput(), None, None
     rows.seq_lens = rows.seq_lens - 1  # without the token that the extend adds
@@ -96,7 +97,7 @@ class EagleCatchUps:
 
     def __init__(
         self,
-        draft_worker: Any,
+        draft_worker: DraftWorker,
         req_to_token: torch.Tensor,
         num_shards: int,
         max_batch_size: int,
@@ -143,7 +144,7 @@ class EagleCatchUps:
             return
         owed = to_device(debts, rows.device)
 
-        def extend_part(rows_of_batch: Batch, part: slice, draft_input: Any) -> None:
+        def extend_part(rows_of_batch: Batch, part: slice, draft_input: DraftInput) -> None:
             window = self._backlog.window(rows[part], result.new_seq_lens[part], owed[part])
             self._extend_window(extend, rows_of_batch, window, draft_input)
 
@@ -159,7 +160,7 @@ class EagleCatchUps:
             extend_part(batch, slice(None), next_input)
 
     def _extend_window(
-        self, extend: Callable[..., Any], batch: Batch, window: Window, draft_input: Any
+        self, extend: Callable[..., Any], batch: Batch, window: Window, draft_input: DraftInput
     ) -> None:
         """Lets the host extend the draft by ``window``; it writes into ``draft_input``."""
         slots = batch.req_pool_indices.unsqueeze(1)

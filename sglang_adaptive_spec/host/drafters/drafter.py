@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
-from sglang_adaptive_spec.host.batch import Batch
+from sglang_adaptive_spec.host.batch import Batch, DraftInput
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.runtime.pool import Place
 from sglang_adaptive_spec.tiers import Tier
@@ -28,7 +28,7 @@ class CatchUps(Protocol):
         """Returns per row whether the draft lacked nothing before a round of ``num_decodes``."""
 
     def extend(
-        self, extend: Callable[..., Any], batch: Batch, result: Any, debts: Sequence[int]
+        self, extend: Callable[..., Any], batch: Batch, result: object, debts: Sequence[int]
     ) -> None:
         """Catches the draft up, through the host's draft-extend if it has one."""
 
@@ -49,7 +49,7 @@ class Drafter(Protocol):
     def building(self, host_state: AbstractContextManager[None]) -> AbstractContextManager[None]:
         """Surrounds the state that the host puts in place while it builds a tier."""
 
-    def first_drafts(self, draft_input: Any) -> torch.Tensor | None:
+    def first_drafts(self, draft_input: DraftInput) -> torch.Tensor | None:
         """Returns what the draft would propose next, as the target's tokens: [bs]; or None."""
 
     def made_up_input(self, size: int) -> Any:

@@ -21,7 +21,7 @@ from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from sglang_adaptive_spec.host.attention.extend_graphs import capture_missing_extends
-from sglang_adaptive_spec.host.batch import Batch
+from sglang_adaptive_spec.host.batch import Batch, DraftInput
 from sglang_adaptive_spec.host.drafters.catch_up import EagleCatchUps
 from sglang_adaptive_spec.host.drafters.drafter import CatchUps
 from sglang_adaptive_spec.host.drafters.parts import RELAYED
@@ -127,7 +127,7 @@ class EagleDrafter:
             self._draft, req_to_token, num_shards, max_batch_size, part_size
         )
 
-    def first_drafts(self, draft_input: Any) -> torch.Tensor | None:
+    def first_drafts(self, draft_input: DraftInput) -> torch.Tensor | None:
         """Returns what the draft would propose next, in the target's vocabulary: [bs], or None."""
         if draft_input.topk_index is None:
             return None

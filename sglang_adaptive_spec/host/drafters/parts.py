@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
+from sglang_adaptive_spec.host.batch import Batch, DraftInput
 from sglang_adaptive_spec.host.drafters.backlog import one_at_a_time
 from sglang_adaptive_spec.host.events import DoneEvent
 
@@ -43,8 +44,8 @@ def row_parts(num_rows: int, part_size: int) -> Iterator[slice]:
 
 def extend_in_parts(
     extend_part: Callable[[Any, slice, Any], None],
-    batch: Any,
-    next_input: Any,
+    batch: Batch,
+    next_input: DraftInput,
     parts: Iterable[slice],
     last: DoneEvent | None,
 ) -> None:
@@ -69,9 +70,9 @@ def extend_in_parts(
         setattr(next_input, name, torch.cat(values) if is_there else None)
 
 
-def rows_of(batch: Any, part: slice) -> Any:
+def rows_of(batch: Batch, part: slice) -> Batch:
     """Returns a copy of ``batch`` with the rows of ``part`` alone."""
-    rows = _cut(batch, PER_ROW, part)
+    rows: Batch = _cut(batch, PER_ROW, part)
     rows.sampling_info = _cut(batch.sampling_info, SAMPLED_PER_ROW, part)
     rows.seq_lens_sum = None  # computed anew from the lengths
     return rows

@@ -17,6 +17,7 @@ from sglang_adaptive_spec.config.schema import ConfigError, load_config, named_f
 from sglang_adaptive_spec.host.launch import unsupported
 from sglang_adaptive_spec.host.launch.drafts import base_of_draft
 from sglang_adaptive_spec.host.launch.options import ALGORITHM, ATTRIBUTE, AdaptiveOptions
+from sglang_adaptive_spec.host.server_args import ServerArgs
 from sglang_adaptive_spec.tiers import chain_tier
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ SPECULATIVE_FIELDS = ("speculative_algorithm", *TIER_FIELDS)
 TREES_REFUSED = "candidate_tiers lists trees (topk above 1), and {}; or list chains only."
 
 
-def resolve_adaptive(resolve: Callable[[], Any], server_args: Any) -> Any:
+def resolve_adaptive(resolve: Callable[[], Any], server_args: ServerArgs) -> Any:
     """Resolves ``server_args`` (name: ADAPTIVE_EAGLE) at the largest tier, or static.
 
     Args:
@@ -61,7 +62,9 @@ def resolve_adaptive(resolve: Callable[[], Any], server_args: Any) -> Any:
     return resolve()
 
 
-def _resolve_trees(resolve: Callable[[], Any], server_args: Any, options: AdaptiveOptions) -> Any:
+def _resolve_trees(
+    resolve: Callable[[], Any], server_args: ServerArgs, options: AdaptiveOptions
+) -> Any:
     """Resolves; the host's refusal of trees is said in the words of the config key.
 
     Raises:
@@ -75,7 +78,7 @@ def _resolve_trees(resolve: Callable[[], Any], server_args: Any, options: Adapti
         raise ConfigError(TREES_REFUSED.format(f"SGLang refuses them here: {error}")) from error
 
 
-def _check_trees(server_args: Any, options: AdaptiveOptions) -> None:
+def _check_trees(server_args: ServerArgs, options: AdaptiveOptions) -> None:
     """Refuses trees on a backend that would end the scheduler at its start.
 
     Raises:
@@ -87,7 +90,7 @@ def _check_trees(server_args: Any, options: AdaptiveOptions) -> None:
             raise ConfigError(TREES_REFUSED.format(refusal))
 
 
-def read_options(server_args: Any) -> AdaptiveOptions:
+def read_options(server_args: ServerArgs) -> AdaptiveOptions:
     """Reads config, base and initial steps from the raw arguments.
 
     Raises:
@@ -116,7 +119,7 @@ def _with_initial(options: AdaptiveOptions, user_values: Mapping[str, Any]) -> A
     return replace(options, config=config, initial_steps=initial.num_steps)
 
 
-def _write_tier(server_args: Any, options: AdaptiveOptions) -> None:
+def _write_tier(server_args: ServerArgs, options: AdaptiveOptions) -> None:
     tier = options.startup_tier
     server_args.speculative_algorithm = options.base
     server_args.speculative_num_steps = tier.num_steps
@@ -125,7 +128,7 @@ def _write_tier(server_args: Any, options: AdaptiveOptions) -> None:
     setattr(server_args, ATTRIBUTE, options)
 
 
-def _write_static(server_args: Any, options: AdaptiveOptions) -> None:
+def _write_static(server_args: ServerArgs, options: AdaptiveOptions) -> None:
     """Writes the user's numbers, or none: then the host picks its own default.
 
     Raises:
@@ -185,6 +188,6 @@ def _all_or_none(
     return (None, None, None) if num_steps is None else chain_tier(num_steps)
 
 
-def _steps_text(server_args: Any) -> str:
+def _steps_text(server_args: ServerArgs) -> str:
     steps = server_args.speculative_num_steps
     return "the host's default step count" if steps is None else f"--speculative-num-steps {steps}"

@@ -12,6 +12,7 @@ from typing import Any
 from sglang.srt.configs.model_config import ModelConfig
 
 from sglang_adaptive_spec.config.file import config_error
+from sglang_adaptive_spec.host.server_args import ServerArgs
 from sglang_adaptive_spec.host.sizes import draft_config
 
 DRAFT_FLAG = "--speculative-draft-model-path"
@@ -22,7 +23,7 @@ OF_OTHERS = {"DFlash": "DFLASH", "DSpark": "DSPARK"}  # and the algorithm that s
 OF_WHOLE_MODELS = ("ForCausalLM", "ForConditionalGeneration")
 
 
-def base_of_draft(server_args: Any) -> str:
+def base_of_draft(server_args: ServerArgs) -> str:
     """Returns the algorithm that serves the draft: EAGLE-3 drafts say so, others are EAGLE's.
 
     Raises:
@@ -52,12 +53,13 @@ def base_of_draft(server_args: Any) -> str:
     return "EAGLE3" if any("Eagle3" in name for name in architectures) else "EAGLE"
 
 
-def _is_whole_model(server_args: Any, config: Any, architecture: str) -> bool:
+def _is_whole_model(server_args: ServerArgs, config: Any, architecture: str) -> bool:
     """Says whether a draft has a class of whole models, and as many layers.
 
     EAGLE drafts were published under the class of their target, with one layer.
     """
     path = server_args.speculative_draft_model_path
+    assert path is not None, "the caller read its config"
     if (
         not architecture.endswith(OF_WHOLE_MODELS)
         or any(part in architecture for part in OF_EAGLE)

@@ -6,9 +6,9 @@ whatever SGLANG_PLUGINS says; where that fails, the child dies and the server ne
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from sglang_adaptive_spec.config.schema import AdaptiveConfig
+from sglang_adaptive_spec.host.server_args import ServerArgs
 from sglang_adaptive_spec.tiers import Tier
 
 ALGORITHM = "ADAPTIVE_EAGLE"
@@ -43,6 +43,6 @@ class AdaptiveOptions:
         return self.config.largest_tier
 
 
-def options_of(server_args: Any) -> AdaptiveOptions | None:
+def options_of(server_args: ServerArgs) -> AdaptiveOptions | None:
     """Returns the options that ``server_args`` carries, or None when not asked for."""
     return getattr(server_args, ATTRIBUTE, None)

@@ -8,11 +8,12 @@ that the hooks were not applied there: such a server would serve static EAGLE in
 from typing import Any
 
 from sglang_adaptive_spec.host.launch.options import options_of
+from sglang_adaptive_spec.host.server_args import Scheduler, ServerArgs
 
 INFO_KEY = "adaptive_spec_worker"
 
 
-def add_worker_name(info: dict[str, Any], scheduler: Any) -> dict[str, Any]:
+def add_worker_name(info: dict[str, Any], scheduler: Scheduler) -> dict[str, Any]:
     """Adds the worker's class name to a scheduler's ready message (AFTER get_init_info).
 
     A worker of ours is connected to its scheduler then.
@@ -22,7 +23,7 @@ def add_worker_name(info: dict[str, Any], scheduler: Any) -> dict[str, Any]:
     return {**info, INFO_KEY: type(scheduler.draft_worker).__name__}
 
 
-def require_adaptive_workers(launched: Any, server_args: Any) -> Any:
+def require_adaptive_workers(launched: Any, server_args: ServerArgs) -> Any:
     """Makes ``wait_for_ready`` of freshly launched schedulers fail without our worker.
 
     A data-parallel controller reports for its schedulers in words of its own, so with more than

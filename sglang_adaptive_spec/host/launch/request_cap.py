@@ -26,6 +26,7 @@ from sglang_adaptive_spec.config.schema import AdaptiveConfig
 from sglang_adaptive_spec.host.attention.indices import KNOWN, Extent, IndexShape
 from sglang_adaptive_spec.host.launch.options import ATTRIBUTE, options_of
 from sglang_adaptive_spec.host.launch.unsupported import resolved_reason
+from sglang_adaptive_spec.host.server_args import ServerArgs
 from sglang_adaptive_spec.host.sizes import (
     GRAPH_REQUESTS,
     attention_backends,
@@ -47,7 +48,7 @@ GRAPH_FLAGS = ("cuda_graph_bs_decode", "cuda_graph_max_bs_decode", "cuda_graph_c
 AS_WITHOUT_SPECULATION = None
 
 
-def raise_request_cap(server_args: Any, handle_speculative: Callable[[Any], None]) -> None:
+def raise_request_cap(server_args: ServerArgs, handle_speculative: Callable[[Any], None]) -> None:
     """Wraps the host's step that caps running requests for EAGLE: raises the cap that it sets.
 
     What the user, or the model, has set before stays.
@@ -92,7 +93,7 @@ def raise_request_cap(server_args: Any, handle_speculative: Callable[[Any], None
     )
 
 
-def _why_kept(server_args: Any) -> str | None:
+def _why_kept(server_args: ServerArgs) -> str | None:
     """Returns what rules out a higher cap whatever the batch, or None."""
     view, model = resolving_view(server_args), model_config_of(server_args)
     if other := attention_backends(view).difference(KNOWN):
@@ -104,12 +105,12 @@ def _why_kept(server_args: Any) -> str | None:
     return None
 
 
-def _has_graphs(server_args: Any) -> bool:
+def _has_graphs(server_args: ServerArgs) -> bool:
     view = resolving_view(server_args)
     return view.device != "cpu" and view.cuda_graph_config.decode.backend != Backend.DISABLED
 
 
-def _raised(server_args: Any, room: "_Room", cap: int) -> int | None:
+def _raised(server_args: ServerArgs, room: "_Room", cap: int) -> int | None:
     """Returns how many requests may run, at least ``cap``, or `AS_WITHOUT_SPECULATION`."""
     view, fitting = resolving_view(server_args), _fitting(server_args, room)
     largest = max((size for size in fitting if size <= GRAPH_REQUESTS), default=0)
@@ -137,7 +138,7 @@ class _Room:
     planned: Sequence[tuple[int, int, int]]  # heads whose plans FlashInfer keeps in its workspace
 
     @classmethod
-    def of(cls, server_args: Any, config: AdaptiveConfig) -> "_Room":
+    def of(cls, server_args: ServerArgs, config: AdaptiveConfig) -> "_Room":
         view, model = resolving_view(server_args), model_config_of(server_args)
         backends, shapes = attention_backends(view), heads(server_args, view.tp_size)
         index = IndexShape.of(view, backends, model, shapes)
@@ -156,7 +157,7 @@ class _Room:
         return all(plan_bytes(batch_size, width, *shape) <= most for shape in self.planned)
 
 
-def _larger_sizes(server_args: Any, room: _Room) -> tuple[int, ...]:
+def _larger_sizes(server_args: ServerArgs, room: _Room) -> tuple[int, ...]:
     """Returns those of `LARGER_SIZES` for which there is room; none where the user chose sizes."""
     if any(getattr(server_args, name) is not None for name in GRAPH_FLAGS):
         return ()
@@ -171,7 +172,7 @@ def _larger_sizes(server_args: Any, room: _Room) -> tuple[int, ...]:
     )
 
 
-def _fitting(server_args: Any, room: _Room) -> list[int]:
+def _fitting(server_args: ServerArgs, room: _Room) -> list[int]:
     """Returns the captured batch sizes whose index and plans find room."""
     sizes = sorted(resolving_view(server_args).cuda_graph_config.decode.bs)
     # Any tier may be captured above its own slot, because batches pad up.

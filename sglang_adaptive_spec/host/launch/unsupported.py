@@ -12,6 +12,7 @@ from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.layers.attention.qsa.config import parse_qsa_profile
 from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
 
+from sglang_adaptive_spec.host.server_args import ServerArgs
 from sglang_adaptive_spec.host.sizes import ATTENTION_FLAGS, draft_config
 
 Read = Callable[[str], Any]
@@ -26,7 +27,7 @@ INDEX_SHARE = "index_share_for_mtp_iteration"
 CHAINS_ONLY_ON_MLA = ("flashinfer", "flashmla", "trtllm_mla", "cutedsl_mla", "tokenspeed_mla")
 
 
-def raw_reason(server_args: Any, is_listed: bool) -> str | None:
+def raw_reason(server_args: ServerArgs, is_listed: bool) -> str | None:
     """Returns why the user's own arguments rule out switching, or None.
 
     Args:
@@ -43,14 +44,14 @@ def raw_reason(server_args: Any, is_listed: bool) -> str | None:
     return _reason(lambda name: getattr(server_args, name))
 
 
-def resolved_reason(server_args: Any) -> str | None:
+def resolved_reason(server_args: ServerArgs) -> str | None:
     """Returns why the resolved arguments rule out switching, or None."""
     view = resolved_view(server_args)
     reason = adaptive_unsupported_reason(_AsChains(view))
     return reason or _reason(lambda name: getattr(view, name)) or _index_share_reason(server_args)
 
 
-def tree_refusal(server_args: Any) -> str | None:
+def tree_refusal(server_args: ServerArgs) -> str | None:
     """Returns why a resolved server cannot draft trees: flag, value and what could; or None."""
     if not use_mla_backend(server_args):
         return None
@@ -68,7 +69,7 @@ class _AsChains:
     Has no private names, so that the host's own views of it find no declarations above these.
     """
 
-    def __init__(self, view: Any) -> None:
+    def __init__(self, view: ServerArgs) -> None:
         self._view = view
 
     def __getattr__(self, name: str) -> Any:
@@ -108,7 +109,7 @@ def _disaggregation_reason(mode: str) -> str:
     return f"{node} decodes nothing" if mode == "prefill" else f"{node} was never run adaptive"
 
 
-def _index_share_reason(server_args: Any) -> str | None:
+def _index_share_reason(server_args: ServerArgs) -> str | None:
     """Drafts that look sparse indices up once for all their steps (INDEX_SHARE)."""
     config = draft_config(server_args)
     # --json-model-override-args writes the outer one, checkpoints the inner one (sglang 0.5.23

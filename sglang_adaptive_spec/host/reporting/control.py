@@ -11,6 +11,7 @@ from typing import Any
 
 from sglang.srt.managers.io_struct import SetInternalStateReqOutput
 
+from sglang_adaptive_spec.host.server_args import Scheduler
 from sglang_adaptive_spec.loop.commands import PIN, SHOW_MINUTES
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.minutes import MOST_MINUTES
@@ -53,7 +54,7 @@ class Control:
 
 
 def set_internal_state(
-    host: Callable[..., Any], scheduler: Any, request: Any, *args: Any, **kwargs: Any
+    host: Callable[..., Any], scheduler: Scheduler, request: Any, *args: object, **kwargs: object
 ) -> Any:
     """Obeys what is for this plugin; anything else is the host's."""
     values: Mapping[str, float] = request.server_args

@@ -80,7 +80,7 @@ class HostFigures:
         bs: int,
         num_correct_drafts: int,
         num_accept_tokens: int,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Around update_spec_metrics, right after: what is no draft came from a verify each."""
         num_verifies = max(bs, num_accept_tokens - num_correct_drafts)

@@ -1,7 +1,7 @@
 """What an operator sees: the start-up block, /server_info and the Prometheus counters."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sglang.srt.runtime_context import get_observability, get_serving
@@ -12,6 +12,7 @@ from sglang_adaptive_spec.host.engine import HostEngine
 from sglang_adaptive_spec.host.launch.options import ALGORITHM, AdaptiveOptions, options_of
 from sglang_adaptive_spec.host.reporting.control import Control
 from sglang_adaptive_spec.host.reporting.metrics import MetricsExporter
+from sglang_adaptive_spec.host.server_args import Scheduler
 from sglang_adaptive_spec.host.startup.seeding import Seeding
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.meter import RoundMeter, policy_state
@@ -114,7 +115,7 @@ class Telemetry:
         return [state.tier for state in self._engine.pool.states]
 
 
-def add_internal_state(result: Any, scheduler: Any) -> Any:
+def add_internal_state(result: Any, scheduler: Scheduler) -> Any:
     """Adds ``adaptive_spec`` and the tier in force to the host's answer (AFTER hook)."""
     options = options_of(scheduler.server_args)
     assert options is not None, "the hook checked this"
@@ -165,5 +166,5 @@ def _tier_line(state: TierState) -> str:
     )
 
 
-def _by_steps(tiers: list[Tier], value: Any) -> dict[str, Any]:
+def _by_steps(tiers: list[Tier], value: Callable[[Tier], Any]) -> dict[str, Any]:
     return {tier.label: value(tier) for tier in tiers}

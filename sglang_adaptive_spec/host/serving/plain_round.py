@@ -25,7 +25,7 @@ from sglang.srt.model_executor.forward_batch_info import (
 )
 from sglang.srt.speculative.eagle_info import EagleDraftInput, EagleVerifyInput
 
-from sglang_adaptive_spec.host.batch import Batch
+from sglang_adaptive_spec.host.batch import Batch, DraftInput
 from sglang_adaptive_spec.host.drafters.drafter import CatchUps, Drafter
 from sglang_adaptive_spec.host.engine import HostEngine, ModelRunner
 from sglang_adaptive_spec.host.host_round import current_round
@@ -115,7 +115,7 @@ class PlainRound:
         self.on_publish: Callable[..., Any] | None = None
         self.launched: Round | None = None  # the loop's, if a controller chose
         self.has_target = True
-        self._draft_input: Any = None
+        self._draft_input: DraftInput | None = None
 
     # -- called by the host's round, in this order --
 
@@ -133,6 +133,7 @@ class PlainRound:
                 new_seq_lens=batch.seq_lens, next_draft_input=EagleDraftInput()
             )
         draft_input, num_decodes = self._draft_input, self.num_decodes
+        assert draft_input is not None, "the host asks for a verify input first"
         lens_after = batch.seq_lens + num_decodes
         if self.on_publish is not None:
             self.on_publish(lens_after)
@@ -161,7 +162,7 @@ class PlainRound:
             num_non_draft_tokens_per_req=num_decodes,
         )
 
-    def draft_extend(self, extend: Callable[..., Any], batch: Batch, result: Any) -> None:
+    def draft_extend(self, extend: Callable[..., Any], batch: Batch, result: object) -> None:
         """Catches the draft up through the host's ``extend``, if that is due."""
         if self._is_catch_up:
             self._catch_ups.extend(extend, batch, result, self._debts)
@@ -227,7 +228,7 @@ class PlainRound:
             logits_output.next_token_logprobs = logprobs.unsqueeze(1)  # [bs, 1]
         return tokens
 
-    def _look_at_first_drafts(self, draft_input: Any, tokens: torch.Tensor) -> None:
+    def _look_at_first_drafts(self, draft_input: DraftInput, tokens: torch.Tensor) -> None:
         """Compares what the draft would propose with what the target chose, where it is level."""
         if self.launched is None or not self._debts:
             return

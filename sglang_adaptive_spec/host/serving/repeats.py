@@ -8,13 +8,21 @@ overlap_utils.py:FutureMap.stash); without a draft-extend those are the ones it 
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 
-from sglang_adaptive_spec.host.batch import Batch
+from sglang_adaptive_spec.host.batch import Batch, DraftInput
 from sglang_adaptive_spec.host.hooks import hook_now
 from sglang_adaptive_spec.host.host_round import current_round
+
+
+class Relay(Protocol):
+    """What rounds hand on by (``FutureMap``)."""
+
+    def stash_bonus_tokens(self, indices: object, bonus_tokens: torch.Tensor) -> object:
+        """Writes the newest tokens alone."""
 
 
 class Repeats:
@@ -66,9 +74,9 @@ class Repeats:
 
 def relay_changes(
     stash: Callable[..., Any],
-    relay: Any,
+    relay: Relay,
     indices: object,
-    payload: Any,
+    payload: DraftInput,
     *args: object,
     **kwargs: object,
 ) -> Any:

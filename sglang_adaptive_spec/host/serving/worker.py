@@ -27,6 +27,7 @@ from sglang_adaptive_spec.host.launch.options import AdaptiveOptions, options_of
 from sglang_adaptive_spec.host.ranks import Ranks
 from sglang_adaptive_spec.host.reporting.control import Control
 from sglang_adaptive_spec.host.reporting.telemetry import Telemetry
+from sglang_adaptive_spec.host.server_args import Scheduler
 from sglang_adaptive_spec.host.serving.assemble import assemble
 from sglang_adaptive_spec.host.serving.exact import ExactRequests, batch_reason
 from sglang_adaptive_spec.host.serving.plain_round import (
@@ -137,7 +138,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self.exact_requests.install()
         self.telemetry.log_start()
 
-    def connect(self, scheduler: Any) -> None:
+    def connect(self, scheduler: Scheduler) -> None:
         """Takes the scheduler whose worker this is, before it serves."""
         self._waiting = lambda: scheduler.waiting_queue
         self._late_lengths.connect(scheduler.future_map)
