@@ -9,7 +9,7 @@ from sglang_adaptive_spec.contract.source import HostSource
 from sglang_adaptive_spec.contract.table import CONTRACT, Kind, Symbol
 from sglang_adaptive_spec.contract.versions import TESTED
 from sglang_adaptive_spec.host.launch.options import ATTRIBUTE
-from tests.contract.test_table import stored_on_self
+from tests.contract.code import stored_on_self
 from tests.hosts import REPO, host_source
 
 HOST = REPO / "sglang_adaptive_spec" / "host"
@@ -140,7 +140,12 @@ def test_the_stand_in_takes_what_the_host_passes_to_its_controller() -> None:
 
 @pytest.mark.parametrize(
     "symbol",
-    [symbol for symbol in CONTRACT if symbol.kind is Kind.CALL and "__" not in symbol.name],
+    [
+        symbol
+        for symbol in CONTRACT
+        if symbol.kind is Kind.CALL and "__" not in symbol.name
+        if symbol.name != "EnvField.get"  # a call of a dict's looks the same
+    ],
     ids=lambda symbol: symbol.name,
 )
 def test_calls_pass_what_the_table_says(symbol: Symbol) -> None:
