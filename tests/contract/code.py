@@ -15,6 +15,7 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
 def imports_of(tree: ast.Module) -> dict[str, str]:
     """Returns the dotted path behind every name that a module imports, wherever it does."""
     paths = {}

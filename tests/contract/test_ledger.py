@@ -7,8 +7,11 @@ does not ship. Which symbols they are about is written from the contract (test_g
 import ast
 import re
 
+from sglang_adaptive_spec.contract.source import HostSource
 from sglang_adaptive_spec.contract.table import CONTRACT, Kind
+from sglang_adaptive_spec.contract.versions import TESTED
 from tests.contract.code import HOST_CODE, parsed
+from tests.hosts import host_source
 from tools.write_contract import LEDGER, LEDGER_NAME, LEDGER_TABLE, ledger
 
 TEXT = LEDGER.read_text()
@@ -41,8 +44,13 @@ def test_a_change_without_a_row_gets_an_empty_one_and_a_row_without_a_change_goe
     assert ledger(twice) == ledger(TEXT) == TEXT
 
 
-def test_what_is_added_to_objects_of_the_host_is_listed() -> None:
-    listed = re.findall(r"^\| `\w+\.(_adaptive_spec\w*)` \|", TEXT, re.MULTILINE)
+def test_what_is_added_to_objects_of_the_host_is_listed_and_is_not_the_hosts() -> None:
+    listed = dict(re.findall(r"^\| `((\w+)\._adaptive_spec\w*)` \|", TEXT, re.MULTILINE))
     nodes = (node for path in HOST_CODE for node in ast.walk(parsed(path)))
     texts = (node.value for node in nodes if isinstance(node, ast.Constant))
-    assert sorted(listed) == sorted(x for x in texts if re.match("_adaptive_spec", str(x)))
+    added = sorted(text for text in texts if re.match("_adaptive_spec", str(text)))
+    assert sorted(name.partition(".")[2] for name in listed) == added
+    modules = {symbol.name.partition(".")[0]: symbol.module for symbol in CONTRACT}
+    for version in TESTED:
+        host = HostSource(host_source(version))
+        assert [name for name, owner in listed.items() if host.find(modules[owner], name)] == []
