@@ -41,6 +41,7 @@ def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
     held = {name.removeprefix("sglang_adaptive_spec/") for name in names}
     presets = {path.name for path in (REPO / "sglang_adaptive_spec/config/presets").glob("*.json")}
     assert {f"config/presets/{name}" for name in presets} <= held
+    assert {"contract/sglang.txt", "contract/flashinfer.txt"} <= held
     assert {"py.typed", "simulate/h200-llama-8b.json"} <= held
 
 

@@ -24,8 +24,9 @@ from tests.hosts import host_source
 
 PATHS = {f"{symbol.module}.{name}" for symbol in CONTRACT for name in symbol.names}
 LEAVES = {name.rpartition(".")[2] for symbol in (*CONTRACT, *PARTS) for name in symbol.names}
-CLASSES = {(s.module, s.name.partition(".")[0]) for s in CONTRACT if "." in s.name}
-CLASS_PATHS = {".".join(each) for each in CLASSES}
+CLASSES = {f"{s.module}:{s.name.partition('.')[0]}" for s in CONTRACT if "." in s.name}
+CLASS_PATHS = {each.replace(":", ".") for each in CLASSES}
+PLACES = CLASSES.union(*(symbol.declared_in for symbol in CONTRACT))
 OTHERS = (
     *(int, str, dict, list, tuple, set, type, BaseException, logging.Logger),
     *(torch.Tensor, torch.Stream, torch.Event, torch.device, NamedTuple("Record", [("x", int)])),
@@ -134,7 +135,8 @@ def _own_names() -> set[str]:
 @cache
 def is_hosts(name: str) -> bool:
     """Says whether a class of the table has a member of that name in the newest release."""
-    return any(_newest().find(module, f"{owner}.{name}") for module, owner in CLASSES)
+    owners = (each.partition(":") for each in PLACES)
+    return any(_newest().find(module, f"{owner}.{name}") for module, _, owner in owners)
 
 
 @cache
