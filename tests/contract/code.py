@@ -1,6 +1,7 @@
 """The syntax trees of what touches the host, and what names in them stand for."""
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -18,13 +19,19 @@ def parsed(path: Path) -> ast.Module:
 @cache
 def imports_of(tree: ast.Module) -> dict[str, str]:
     """Returns the dotted path behind every name that a module imports, wherever it does."""
-    paths = {}
+    return dict(imports(tree))
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yields every name that a module imports, with the path of what it stands for."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            paths |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+            for each in node.names:
+                yield each.asname or each.name, f"{node.module}.{each.name}"
         elif isinstance(node, ast.Import):
-            paths |= {each.asname or each.name.partition(".")[0]: each.name for each in node.names}
-    return paths
+            yield from (
+                (each.asname or each.name.partition(".")[0], each.name) for each in node.names
+            )
 
 
 def stored_on_self(tree: ast.AST) -> set[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from sglang_adaptive_spec.contract.cost_settings import COST_SETTINGS
 from sglang_adaptive_spec.contract.flashinfer import PARTS, PLAN
 from sglang_adaptive_spec.contract.table import CONTRACT, HOOK_TARGETS, Kind
-from tests.contract.code import HOST_CODE, PACKAGE, parsed
+from tests.contract.code import HOST_CODE, PACKAGE, imports, parsed
 from tests.hosts import REPO
 
 # The preset is generated from a constant in the host's source.
@@ -29,15 +29,6 @@ DOTTED = re.compile(r"sglang(\.\w+)+")
 ATTENTION = "sglang.srt.layers.attention"
 BACKEND = re.compile(r"\w+_backend\.\w+Backend")
 BACKEND_METHOD = re.compile(r"init_\w+")
-
-
-def _imported(path: Path) -> Iterator[str]:
-    """Yields every dotted host name that a module imports."""
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sglang."):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if DOTTED.fullmatch(alias.name))
 
 
 def _texts(path: Path) -> set[str]:
@@ -67,7 +58,8 @@ def test_every_entry_says_what_it_is_for_and_functions_have_signatures() -> None
 def test_every_host_name_that_the_code_imports_stands_in_the_table() -> None:
     modules = {symbol.module for symbol in CONTRACT}
     for path in HOST_CODE:
-        for name in _imported(path):
+        names = {name for _, name in imports(parsed(path)) if DOTTED.fullmatch(name)}
+        for name in names:
             listed = name in PATHS or any(entry.startswith(f"{name}.") for entry in PATHS)
             assert listed or name in modules, f"{path.name} uses {name}"
 
