@@ -1,6 +1,7 @@
 """How a row of the contract is read: what the plugin does to a host symbol, and what for.
 
-Rows stand in text files, one a line, below the class ("module:Class") or module that has them:
+Rows stand in text files, in the order of the host's files: written in Python, most took three lines
+or more. A row is one line below the class ("module:Class") or module that has it:
 
     sglang.srt.managers.scheduler:Scheduler
       hook get_internal_state(self, recv_req): show tiers and counters in /server_info
