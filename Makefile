@@ -47,7 +47,7 @@ demo: setup
 demo-full: setup
 	$(PY) -m examples.demo.run --full --prompts-per-phase 6
 
-## Regenerates patches/contract/*.json and the preset host-default from the released wheels.
+## Regenerates patches/contract.json and the preset host-default from the released wheels.
 contract: setup
 	$(PY) -m tools.write_contract
 

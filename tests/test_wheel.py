@@ -46,6 +46,7 @@ def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
         if path.is_file() and path.suffix not in (".py", ".pyc")
     }
     assert {"py.typed", "simulate/h200-llama-8b.json", "operate/pages/style.css"} <= data
+    assert {"contract/sglang.txt", "contract/flashinfer.txt"} <= data
     assert data <= held
 
 

@@ -2,12 +2,14 @@
 
 The one idea: names, parameter lists, fields and `self.x` assignments are visible in the source, so
 a wheel that was never installed can be read as well as the installed host, within a second.
-Imports (also `import *`) and base classes are followed inside the package; nothing is run.
+Imports (also `import *`) and base classes are followed inside the package; nothing is run. Of C++,
+which a package may ship to compile, the names of a function's parameters are read.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +86,8 @@ class HostSource:
 
     def find(self, module: str, name: str) -> Found | None:
         """Returns the declaration of `name` (`function`, `Class` or `Class.member`), or None."""
+        if "/" in module:
+            return _compiled(self._root / module, module, name)
         owner, _, member = name.partition(".")
         resolved = self._resolve(module, owner)
         if resolved is None:
@@ -261,6 +265,18 @@ def _found(node: ast.AST, place: str) -> Found:
     if isinstance(node, FunctionNode):
         return Found("function", place, parameters=node.args)
     return Found("attribute", place)
+
+
+def _compiled(path: Path, module: str, name: str) -> Found | None:
+    """Returns a function defined in C++, its parameters by name: no type has a comma or bracket."""
+    text = path.read_text() if path.is_file() else ""
+    definition = re.search(rf"\b{name}\s*\(([^()]*)\)\s*{{", text)
+    if definition is None:
+        return None
+    declared = (each.partition("=")[0].split() for each in definition[1].split(","))
+    names = [words[-1].lstrip("&*") for words in declared if words]
+    parameters = ast.arguments([], list(map(ast.arg, names)), None, [], [], None, [])
+    return Found("function", module, parameters)  # no defaults: the compiled module knows none
 
 
 def _fields(node: ast.ClassDef) -> ast.arguments | None:

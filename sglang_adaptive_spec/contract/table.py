@@ -1,24 +1,33 @@
 """The contract: every host symbol this plugin touches, how, and what for.
 
-The one idea: nothing of the host is used that is not listed here, and everything listed is checked:
-against the released wheels in the tests, against the installed host at `register()` and by
-`sglang-adaptive-spec check`. Standard library only.
+The one idea: nothing of the host is used that is not listed in `sglang.txt`, and everything listed
+is checked: against the released wheels in the tests, against the installed host at `register()` and
+by `sglang-adaptive-spec check`. Standard library only.
 
-`symbols.py` says how a row is read. The rows follow a server's life: `start.py` until it
-is ready, `rounds.py` from then on, `plain.py` for what zero steps add, `requests.py` for what
-requests are owed. What attention backends keep stands in `attention.py`. FlashInfer's parts stand
-apart, in `flashinfer.py`: where they differ the plugin serves all the same.
+FlashInfer's parts stand apart (`flashinfer.py`): where they differ the plugin serves all the same.
 """
 
 from __future__ import annotations
 
-from sglang_adaptive_spec.contract.attention import ATTENTION
-from sglang_adaptive_spec.contract.plain import PLAIN
-from sglang_adaptive_spec.contract.requests import REQUESTS
-from sglang_adaptive_spec.contract.rounds import ROUNDS
-from sglang_adaptive_spec.contract.start import START
-from sglang_adaptive_spec.contract.symbols import Kind, Symbol
+from dataclasses import replace
 
-__all__ = ["CONTRACT", "Kind", "Symbol"]
+from sglang_adaptive_spec.contract.cost_settings import COST_SETTINGS
+from sglang_adaptive_spec.contract.symbols import Kind, Symbol, rows_of
 
-CONTRACT: tuple[Symbol, ...] = START + ATTENTION + ROUNDS + PLAIN + REQUESTS
+__all__ = ["CONTRACT", "HOOK_TARGETS", "Kind", "Symbol"]
+
+_ROWS = rows_of("sglang.txt")
+_NAMES = {symbol.name: symbol for symbol in _ROWS}
+_SETTING = replace(
+    _NAMES["ServerArgs.page_size"], kind=Kind.READ, why="measure round times anew where it differs"
+)
+_SETTINGS = (replace(_SETTING, name=f"ServerArgs.{name}") for name in COST_SETTINGS)
+
+CONTRACT = (*_ROWS, *(symbol for symbol in _SETTINGS if symbol.name not in _NAMES))
+# Where the host's HookRegistry finds what a row hooks, by its name ("Class.method" or "function").
+HOOK_TARGETS = {
+    name: f"{symbol.module}.{name}"
+    for symbol in CONTRACT
+    if symbol.kind is Kind.HOOK
+    for name in symbol.names
+}

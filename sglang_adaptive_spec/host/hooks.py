@@ -6,7 +6,10 @@ from typing import Any, TypeAlias
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-Hooks: TypeAlias = Mapping[str, Callable[..., Any]]  # by the dotted path of what they hook
+from sglang_adaptive_spec.contract.table import HOOK_TARGETS
+
+# By the name of what they hook, as the contract has it: "Class.method" or "function".
+Hooks: TypeAlias = Mapping[str, Callable[..., Any]]
 AROUND, AFTER = HookType.AROUND, HookType.AFTER
 _hooked: set[tuple[str, Callable[..., Any]]] = set()
 
@@ -17,7 +20,8 @@ def hook_now(hooks: Hooks, kind: HookType = AROUND) -> None:
     Raises:
         RuntimeError: The host did not apply one.
     """
-    new = [each for each in hooks.items() if each not in _hooked]
+    targets = ((HOOK_TARGETS[name], hook) for name, hook in hooks.items())
+    new = [each for each in targets if each not in _hooked]
     before = [resolve_name(target) for target, _ in new]
     for target, hook in new:
         HookRegistry.register(target, hook, kind)

@@ -8,21 +8,9 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.runtime_context import get_server_args
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+from sglang_adaptive_spec.contract.table import HOOK_TARGETS
 from sglang_adaptive_spec.host.launch.options import ALGORITHM, options_of
 from sglang_adaptive_spec.host.server_args import Scheduler, ServerArgs
-
-RESOLVE = "sglang.srt.server_args.ServerArgs.resolve_once"
-# A step of resolution, which the host lets plugins wrap by its last name.
-SPECULATIVE = "sglang.srt.arg_groups.speculative_hook.handle_speculative_decoding"
-CREATE_WORKER = "sglang.srt.speculative.spec_info.SpeculativeAlgorithm.create_worker"
-INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
-SET_INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.set_internal_state"
-INIT_INFO = "sglang.srt.managers.scheduler.Scheduler.get_init_info"
-ACCEPT_RATE = (
-    "sglang.srt.managers.tokenizer_manager.TokenizerManager._calculate_spec_decoding_metrics"
-)
-RESERVED_TOKENS = "sglang.srt.managers.utils.compute_num_reserved_tokens"
-LAUNCH = "sglang.srt.entrypoints.engine.Engine._launch_scheduler_processes"
 
 
 def register_sentinel(reason: str) -> None:
@@ -38,16 +26,21 @@ def register_sentinel(reason: str) -> None:
 
 def install_hooks() -> None:
     """Registers every hook that this process may need; the host applies them after all plugins."""
+
+    def register(name: str, hook: Callable[..., Any], kind: HookType) -> None:
+        HookRegistry.register(HOOK_TARGETS[name], hook, kind)
+
     around, after = HookType.AROUND, HookType.AFTER
-    HookRegistry.register(RESOLVE, _resolve_once, around)
-    HookRegistry.register(CREATE_WORKER, _create_worker, around)
-    HookRegistry.register(INTERNAL_STATE, _internal_state, after)
-    HookRegistry.register(SET_INTERNAL_STATE, _set_internal_state, around)
-    HookRegistry.register(INIT_INFO, _init_info, after)
-    HookRegistry.register(ACCEPT_RATE, _accept_rate, after)
-    HookRegistry.register(RESERVED_TOKENS, _reserved_tokens, after)
-    HookRegistry.register(LAUNCH, _launch_schedulers, around)
-    register_resolution_hook(SPECULATIVE.rpartition(".")[2])(_resolve_speculative)
+    register("ServerArgs.resolve_once", _resolve_once, around)
+    register("SpeculativeAlgorithm.create_worker", _create_worker, around)
+    register("Scheduler.get_internal_state", _internal_state, after)
+    register("Scheduler.set_internal_state", _set_internal_state, around)
+    register("Scheduler.get_init_info", _init_info, after)
+    register("TokenizerManager._calculate_spec_decoding_metrics", _accept_rate, after)
+    register("compute_num_reserved_tokens", _reserved_tokens, after)
+    register("Engine._launch_scheduler_processes", _launch_schedulers, around)
+    # A step of resolution, which the host lets plugins wrap by its last name.
+    register_resolution_hook("handle_speculative_decoding")(_resolve_speculative)
 
 
 # The hooks import what they need when first called: a process that never asks for ADAPTIVE_EAGLE

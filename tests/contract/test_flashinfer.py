@@ -9,10 +9,9 @@ import pytest
 
 from sglang_adaptive_spec import cli
 from sglang_adaptive_spec.contract.flashinfer import (
-    COMPILED,
+    PARTS,
     PLAN,
     WIDTH,
-    WRAPPERS,
     host_plans_reason,
 )
 from sglang_adaptive_spec.contract.symbols import Kind
@@ -123,10 +122,9 @@ def test_a_changed_private_part_is_named_with_the_versions_that_are_known(
 
 
 def test_every_row_says_what_it_is_for_and_functions_have_signatures() -> None:
-    for symbol in WRAPPERS:
+    for symbol in PARTS:
         assert symbol.why
         assert bool(symbol.signatures) == (symbol.kind is Kind.CALL), symbol.path
-    assert all(function.why and function.parameters for function in COMPILED)
 
 
 def test_the_version_found_is_that_of_the_source_that_an_import_would_load(
@@ -166,7 +164,7 @@ def test_every_version_that_a_tested_host_pins_has_every_part(version: str) -> N
 @pytest.mark.parametrize("version", FLASHINFER_TESTED)
 def test_the_fake_declares_a_plan_as_the_released_ones_do(version: str, tmp_path: Path) -> None:
     def plan(root: Path) -> str:
-        text = (root / "flashinfer" / PLAN.file).read_text()
+        text = (root / PLAN.module).read_text()
         return " ".join(text[text.index(PLAN.name) :].partition("{")[0].split())
 
     assert plan(fake_flashinfer(tmp_path).root) == plan(flashinfer_source(version))
@@ -193,9 +191,10 @@ def test_a_change_planted_in_a_released_one_is_found(version: str, tmp_path: Pat
     for entry in released.iterdir():
         if entry.name != "data":
             (package / entry.name).symlink_to(entry)
-    for function in COMPILED:
-        shutil.copy(released / function.file, package / function.file)
+    for file in {symbol.module for symbol in PARTS if "/" in symbol.module}:
+        shutil.copy(flashinfer_source(version) / file, tmp_path / file)
     flashinfer = HostInfo(version, tmp_path)
     assert host_plans_reason(flashinfer) is None
-    change(flashinfer, PLAN.file, "int64_t uniform_q_len = 0)", ONE_MORE)
-    assert f"{WIDTH}, is_packed)" in str(host_plans_reason(flashinfer))
+    file, old, new, named = CHANGES["a plan takes one argument more"]
+    change(flashinfer, file, old, new)
+    assert named in str(host_plans_reason(flashinfer))

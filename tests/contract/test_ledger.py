@@ -1,67 +1,56 @@
-"""The ledger in patches/README.md: every change to the host once, in its table, where it lies.
+"""The ledger in patches/README.md: every change to the host stands in its table, with its reasons.
 
 Its rows say why, which pull request would help, and when a change can go: prose that the package
-does not ship. What the contract knows of them is checked here instead of written twice.
+does not ship. Which symbols they are about is written from the contract (test_generated.py).
 """
 
+import ast
 import re
-from collections import Counter
 
-import pytest
-
+from sglang_adaptive_spec.contract.source import HostSource
 from sglang_adaptive_spec.contract.table import CONTRACT, Kind
-from tests.hosts import REPO
+from sglang_adaptive_spec.contract.versions import TESTED
+from tests.contract.code import HOST_CODE, parsed
+from tests.hosts import host_source
+from tools.write_contract import LEDGER, LEDGER_NAME, LEDGER_TABLE, ledger
 
-LEDGER = (REPO / "patches" / "README.md").read_text()
-# What our own attributes on the host's objects are called: the host has none of that name.
-ADDED = "(added)"
-TABLES = {
-    "Hooks": Kind.HOOK,
-    "Steps of resolution": Kind.HOOK,
-    "Overrides": Kind.OVERRIDE,
-    "Writes": Kind.WRITE,
-}
-COLUMNS = {"Hooks": 5, "Steps of resolution": 4, "Overrides": 4, "Writes": 5}
+TEXT = LEDGER.read_text()
+TABLES = {Kind(kind): rows.splitlines() for kind, _, rows in LEDGER_TABLE.findall(TEXT)}
+ROW = "| `Scheduler.get_init_info` (`srt/managers/scheduler.py`) |"
 
 
-def rows(table: str) -> list[list[str]]:
-    """The cells of every row of the table under a heading."""
-    (section,) = (part for part in re.split(r"^## ", LEDGER, flags=re.M) if part.startswith(table))
-    lines = [line for line in section.splitlines() if line.startswith("|")]
-    return [line[1:-1].split(" | ") for line in lines[2:]]
+def test_every_change_stands_in_one_row_of_its_table() -> None:
+    assert TABLES.keys() == {Kind.HOOK, Kind.OVERRIDE, Kind.WRITE}
+    for kind, rows in TABLES.items():
+        shown = [name for row in rows for name in LEDGER_NAME.findall(row.partition(" | ")[0])]
+        assert sorted(shown) == sorted(symbol.name for symbol in CONTRACT if symbol.kind is kind)
 
 
-def names(cell: str) -> list[str]:
-    """The symbols that a row is about; paths of files, and entries of what it names, are none."""
-    return re.findall(r"`([A-Za-z_]\w*(?:\.\w+)?)`", re.sub(r"\(entries [^)]*\)", "", cell))
+def test_every_row_is_filled() -> None:
+    for kind, rows in TABLES.items():
+        for row in rows:
+            cells = [cell.strip() for cell in row[1:-1].split(" | ")]
+            assert len(cells) == (4 if kind is Kind.OVERRIDE else 5), row
+            assert all(cells), row
 
 
-@pytest.mark.parametrize("table", TABLES)
-def test_a_row_is_whole(table: str) -> None:
-    assert rows(table)
-    for cells in rows(table):
-        assert len(cells) == COLUMNS[table], cells[0]
-        assert all(cell.strip() for cell in cells), cells[0]
-        assert names(cells[0]), cells[0]
+def test_a_change_without_a_row_gets_an_empty_one_and_a_row_without_a_change_goes() -> None:
+    assert ROW in TEXT
+    empty = ROW + "  |  |  |  |\n"
+    renamed = ledger(TEXT.replace("`Scheduler.get_init_info`", "`Scheduler.get_init`"))
+    assert renamed == ledger(re.sub(rf"^{re.escape(ROW)}.*\n", "", TEXT, flags=re.MULTILINE))
+    assert empty in renamed
+    twice = TEXT.replace(ROW, "| `Scheduler.get_init_info`, `Scheduler.get_init_info` |")
+    assert ledger(twice) == ledger(TEXT) == TEXT
 
 
-def test_every_change_stands_in_one_row_of_its_own_table_and_nothing_else_does() -> None:
-    shown = Counter(
-        (TABLES[table], name)
-        for table in TABLES
-        for cells in rows(table)
-        if ADDED not in cells[0]
-        for name in names(cells[0])
-    )
-    changes = {(symbol.kind, symbol.name) for symbol in CONTRACT if symbol.kind in TABLES.values()}
-    assert shown.keys() == changes
-    assert [each for each, num in shown.items() if num > 1] == []
-
-
-@pytest.mark.parametrize("table", TABLES)
-def test_a_file_that_a_row_names_is_one_of_its_symbols(table: str) -> None:
-    modules = {symbol.name: symbol.module for symbol in CONTRACT}
-    for cells in rows(table):
-        of_row = {modules.get(name, "").replace(".", "/") + ".py" for name in names(cells[0])}
-        for path in re.findall(r"`(srt/[\w/]+\.py)`", cells[0]):
-            assert f"sglang/{path}" in of_row, cells[0]
+def test_what_is_added_to_objects_of_the_host_is_listed_and_is_not_the_hosts() -> None:
+    listed = dict(re.findall(r"^\| `((\w+)\._adaptive_spec\w*)` \|", TEXT, re.MULTILINE))
+    nodes = (node for path in HOST_CODE for node in ast.walk(parsed(path)))
+    texts = (node.value for node in nodes if isinstance(node, ast.Constant))
+    added = sorted(text for text in texts if re.match("_adaptive_spec", str(text)))
+    assert sorted(name.partition(".")[2] for name in listed) == added
+    modules = {symbol.name.partition(".")[0]: symbol.module for symbol in CONTRACT}
+    for version in TESTED:
+        host = HostSource(host_source(version))
+        assert [name for name, owner in listed.items() if host.find(modules[owner], name)] == []

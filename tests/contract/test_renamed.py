@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive_spec.contract.check import MISSING, check
-from sglang_adaptive_spec.contract.symbols import Kind, Symbol, of
+from sglang_adaptive_spec.contract.symbols import Symbol, read_rows
 from sglang_adaptive_spec.contract.table import CONTRACT
 from sglang_adaptive_spec.contract.versions import TESTED
 from tests.contract.mutant import mutate, renamed
@@ -23,8 +23,8 @@ def next_release(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def row(name: str) -> tuple[Symbol, ...]:
-    return of(OWNER, (Kind.CALL, name, "show a rename", "self"))
+def row(name: str, parameters: str = "self") -> tuple[Symbol, ...]:
+    return tuple(read_rows(f"{OWNER}\n  call {name}({parameters}): show a rename\n"))
 
 
 def test_one_name_is_right_for_one_release_alone(next_release: Path) -> None:
@@ -41,7 +41,7 @@ def test_both_names_are_right_for_both_releases(next_release: Path) -> None:
 
 
 def test_the_signature_counts_under_either_name(next_release: Path) -> None:
-    wrong = of(OWNER, (Kind.CALL, f"{NEW}|{MEMBER}", "show a rename", "self, *, absent"))
+    wrong = row(f"{NEW}|{MEMBER}", "self, *, absent")
     assert len(check(host_source(TESTED[-1]), wrong)) == len(check(next_release, wrong)) == 1
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from sglang_adaptive_spec.contract.table import HOOK_TARGETS
 from sglang_adaptive_spec.host.host_round import open_round
 from tests.host.test_shared_index import CONTEXT, THREE, fa3, triton
 
@@ -127,7 +128,7 @@ def test_the_hosts_backends_look_up_whole_contexts_unless_bounded(
         encoder_lens=None,
     )
     target, hook = next(iter(eager.HOOKS[kind].items()))
-    init = resolve_name(target)
+    init = resolve_name(HOOK_TARGETS[target])
     assert width(init, forward) == CONTEXT
     assert width(lambda *args: hook(init, *args), forward) == LONGEST
 
@@ -148,7 +149,7 @@ def test_a_graph_of_a_draft_extend_finds_the_pages_of_the_longest(
 def applied(eager: Any, is_bounded: bool) -> Callable[..., int]:
     """Returns how many pages of a row FA3 writes before a graph, by mode and lengths given."""
     _, (target, hook) = eager.HOOKS["fa3"].items()
-    apply = resolve_name(target)
+    apply = resolve_name(HOOK_TARGETS[target])
 
     def width(forward_mode: Any, seq_lens_cpu: Any) -> int:
         rows = torch.arange(1, SIZE * 2 * CONTEXT + 1, dtype=torch.int32).view(SIZE, -1)
@@ -192,4 +193,4 @@ def test_backends_without_lengths_on_the_cpu_are_hooked_and_no_others(
     monkeypatch.setattr(eager, "hook_now", asked.extend)
     eager.install_eager_hooks(backends)
     assert [target.split(".")[-2] for target in asked] == owners
-    assert all(callable(resolve_name(target)) for target in asked)
+    assert all(callable(resolve_name(HOOK_TARGETS[target])) for target in asked)

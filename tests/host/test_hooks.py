@@ -30,6 +30,7 @@ def host(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(HookRegistry, "_hooks", defaultdict(list))
     monkeypatch.setattr(HookRegistry, "_patched", set())
     monkeypatch.setattr(hooks, "_hooked", set())
+    monkeypatch.setattr(hooks, "HOOK_TARGETS", {STEP: STEP, KIND: KIND})
     made = ModuleType("made_up_host")
     vars(made).update(step=lambda value: value, Kind=type("Kind", (), {}))
     monkeypatch.setitem(sys.modules, "made_up_host", made)

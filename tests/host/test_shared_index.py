@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+from sglang_adaptive_spec.contract.table import HOOK_TARGETS
 from sglang_adaptive_spec.host.attention.indices import Extent, IndexShape, triton_row_bytes
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier, chain_tier
 
@@ -57,8 +58,8 @@ def index(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(verify_mask, "default_tree_mask_mode", lambda: TreeMaskMode.FULL_MASK)
     tables = ((made.around_hooks(), True), (made.after_hooks(), False))
     for of_backends, is_around in tables:
-        for owner, hook in (each for hooks in of_backends.values() for each in hooks.items()):
-            host_class = resolve_name(f"{ATTENTION}.{owner}")
+        for name, hook in (each for hooks in of_backends.values() for each in hooks.items()):
+            host_class = resolve_name(HOOK_TARGETS[name].rpartition(".")[0])
             init = vars(host_class)[INIT]
             monkeypatch.setattr(host_class, INIT, hooked(hook, init, is_around))
     with CudaOnCpu():
@@ -580,4 +581,4 @@ def test_the_backends_of_a_server_are_hooked_and_no_others(
     index.install(backends, is_mla)
     assert sorted(target.split(".")[-2] for target in asked) == sorted(owners)
     assert all(target.endswith(f".{INIT}") for target in asked)
-    assert all(callable(resolve_name(target)) for target in asked)
+    assert all(callable(resolve_name(HOOK_TARGETS[target])) for target in asked)

@@ -73,15 +73,10 @@ def bound_extend_table(
 
 HOOKS: dict[str, Hooks] = {
     "fa3": {
-        "sglang.srt.layers.attention.flashattention_backend.FlashAttentionBackend"
-        ".init_forward_metadata": bound_page_table,
-        "sglang.srt.layers.attention.flashattention_backend.FlashAttentionBackend"
-        "._apply_cuda_graph_metadata": bound_extend_table,
+        "FlashAttentionBackend.init_forward_metadata": bound_page_table,
+        "FlashAttentionBackend._apply_cuda_graph_metadata": bound_extend_table,
     },
-    "triton": {
-        "sglang.srt.layers.attention.triton_backend.TritonAttnBackend"
-        ".init_forward_metadata": bound_slots,
-    },
+    "triton": {"TritonAttnBackend.init_forward_metadata": bound_slots},
 }
 
 

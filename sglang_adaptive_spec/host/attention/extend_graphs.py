@@ -53,11 +53,7 @@ def capture_with_own_width(
 
 def install_extend_hook() -> None:
     """Hooks the captures of draft-extends; before the first."""
-    target = (
-        "sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner"
-        ".EAGLEDraftExtendCudaGraphRunner.capture_one_shape"
-    )
-    hook_now({target: capture_with_own_width})
+    hook_now({"EAGLEDraftExtendCudaGraphRunner.capture_one_shape": capture_with_own_width})
 
 
 def capture_missing_extends(draft_worker: DraftWorker) -> None:

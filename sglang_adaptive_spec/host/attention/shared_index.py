@@ -35,8 +35,6 @@ WINDOW_TABLES = ("swa_page_table",)
 TRITON_PARTS = ("cuda_graph_attn_logits", "cuda_graph_swa_attn_logits", "cuda_graph_attn_lse")
 # FlashInfer's plan is given up to this many entries more than there are tokens.
 SPARE_ENTRIES = 256
-_ATTENTION = "sglang.srt.layers.attention"
-_INIT = "init_cuda_graph_state"
 
 
 Device: TypeAlias = torch.device | str
@@ -229,28 +227,27 @@ class SharedIndex:
         return result
 
     def around_hooks(self) -> dict[str, Hooks]:
-        """Returns what runs around the host's ``init_cuda_graph_state``, by backend and class."""
-        mla = "flashinfer_mla_backend.FlashInferMLAAttnBackend"
+        """Returns what runs around the host's ``init_cuda_graph_state``, by backend."""
+        flashinfer, mla = self.share_flashinfer, self.share_flashinfer_mla
         return {
-            "flashinfer": {"flashinfer_backend.FlashInferAttnBackend": self.share_flashinfer},
-            "flashinfer-mla": {mla: self.share_flashinfer_mla},
-            "triton": {"triton_backend.TritonAttnBackend": self.share_triton},
+            "flashinfer": {"FlashInferAttnBackend.init_cuda_graph_state": flashinfer},
+            "flashinfer-mla": {"FlashInferMLAAttnBackend.init_cuda_graph_state": mla},
+            "triton": {"TritonAttnBackend.init_cuda_graph_state": self.share_triton},
         }
 
     def after_hooks(self) -> dict[str, Hooks]:
         """Returns what runs after it, likewise."""
-        draft = self.share_draft_slots
+        tables, draft = self.share_page_tables, self.share_draft_slots
         return {
-            "fa3": {"flashattention_backend.FlashAttentionBackend": self.share_page_tables},
-            "flashinfer": {"flashinfer_backend.FlashInferMultiStepDraftBackend": draft},
-            "flashinfer-mla": {"flashinfer_mla_backend.FlashInferMLAMultiStepDraftBackend": draft},
-            "triton": {"triton_backend.TritonMultiStepDraftBackend": draft},
+            "fa3": {"FlashAttentionBackend.init_cuda_graph_state": tables},
+            "flashinfer": {"FlashInferMultiStepDraftBackend.init_cuda_graph_state": draft},
+            "flashinfer-mla": {"FlashInferMLAMultiStepDraftBackend.init_cuda_graph_state": draft},
+            "triton": {"TritonMultiStepDraftBackend.init_cuda_graph_state": draft},
         }
 
     def install(self, backends: Collection[str], is_mla: bool) -> None:
         """Hooks the buffers of those of ``backends`` that are known; before any is made."""
         names = {"flashinfer-mla" if name == "flashinfer" and is_mla else name for name in backends}
-        for tables, kind in ((self.around_hooks(), AROUND), (self.after_hooks(), AFTER)):
-            for name in sorted(tables.keys() & names):
-                hooks = {f"{_ATTENTION}.{of}.{_INIT}": hook for of, hook in tables[name].items()}
-                hook_now(hooks, kind)
+        for hooks, kind in ((self.around_hooks(), AROUND), (self.after_hooks(), AFTER)):
+            for name in sorted(hooks.keys() & names):
+                hook_now(hooks[name], kind)

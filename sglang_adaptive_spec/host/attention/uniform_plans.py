@@ -36,21 +36,7 @@ from sglang_adaptive_spec.host.hooks import hook_now
 logger = logging.getLogger(__name__)
 
 WIDTH_PLACE = PLAN.parameters.index(WIDTH)
-PREPARE = (
-    "sglang.srt.layers.attention.flashinfer_backend"
-    ".FlashInferAttnBackend._prepare_cuda_graph_metadata"
-)
-BEGIN = (
-    "sglang.srt.layers.attention.flashinfer_backend"
-    ".FlashInferAttnBackend.init_forward_metadata_out_graph"
-)
-PLAN_CALL = (
-    "sglang.srt.layers.attention.flashinfer_backend"
-    ".FlashInferIndicesUpdaterPrefill.call_begin_forward"
-)
-DRAFT = (
-    "sglang.srt.layers.attention.flashinfer_backend.FlashInferMultiStepDraftBackend.common_template"
-)
+BEGIN = "FlashInferAttnBackend.init_forward_metadata_out_graph"
 # Of 0.5.23, off unless asked for: it plans for the mask that a chain does without here.
 HOST_PLANS = "SGLANG_OPT_FLASHINFER_VERIFY_HOST_PLAN"
 PLAN_COPIED = "_adaptive_spec_plan_copied"  # on the backend: of the newest plan of a decode
@@ -293,10 +279,10 @@ def install_plan_hooks(is_in_use: bool) -> None:
         return
     hook_now(
         {
-            PREPARE: prepare_wrappers,
+            "FlashInferAttnBackend._prepare_cuda_graph_metadata": prepare_wrappers,
             BEGIN: begin_graph,
-            PLAN_CALL: tell_lengths,
-            DRAFT: know_bounds,
+            "FlashInferIndicesUpdaterPrefill.call_begin_forward": tell_lengths,
+            "FlashInferMultiStepDraftBackend.common_template": know_bounds,
         }
     )
     host_plans = getattr(envs, HOST_PLANS, None)

@@ -18,24 +18,6 @@ from sglang_adaptive_spec.host.batch import Batch
 from sglang_adaptive_spec.host.hooks import AFTER, hook_now
 from sglang_adaptive_spec.tiers import Tier
 
-RESOLVE = (
-    "sglang.srt.managers.scheduler_components.batch_result_processor"
-    ".SchedulerBatchResultProcessor._resolve_spec_v2_tokens"
-)
-UPDATE = (
-    "sglang.srt.managers.scheduler_components.metrics_reporter"
-    ".SchedulerMetricsReporter.update_spec_metrics"
-)
-REPORT = (
-    "sglang.srt.managers.scheduler_components.metrics_reporter"
-    ".SchedulerMetricsReporter.report_decode_stats"
-)
-RETRACT = "sglang.srt.managers.schedule_batch.ScheduleBatch.retract_decode"
-SNAPSHOT = (
-    "sglang.srt.managers.scheduler_components.metrics_reporter"
-    ".SchedulerMetricsReporter._active_spec_config_snapshot"
-)
-
 
 class HostFigures:
     """Counts for the process of a scheduler."""
@@ -48,8 +30,20 @@ class HostFigures:
 
     def install(self) -> None:
         """Hooks the host's methods."""
-        hook_now({RESOLVE: self.resolve, UPDATE: self.update, REPORT: report})
-        hook_now({SNAPSHOT: self.snapshot, RETRACT: self.count_retracted}, AFTER)
+        hook_now(
+            {
+                "SchedulerBatchResultProcessor._resolve_spec_v2_tokens": self.resolve,
+                "SchedulerMetricsReporter.update_spec_metrics": self.update,
+                "SchedulerMetricsReporter.report_decode_stats": report,
+            }
+        )
+        hook_now(
+            {
+                "SchedulerMetricsReporter._active_spec_config_snapshot": self.snapshot,
+                "ScheduleBatch.retract_decode": self.count_retracted,
+            },
+            AFTER,
+        )
 
     def resolve(
         self,

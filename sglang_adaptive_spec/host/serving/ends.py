@@ -12,15 +12,15 @@ from typing import Any
 from sglang_adaptive_spec.host.batch import Request
 from sglang_adaptive_spec.host.hooks import hook_now
 
-STREAM_OUTPUT = (
-    "sglang.srt.managers.scheduler_components.output_streamer.SchedulerOutputStreamer.stream_output"
-)
-KEEP_TURN = "sglang.srt.session.streaming_session.StreamingSession.try_cache_finished_req"
-
 
 def install_end_hooks() -> None:
     """Hooks the host's methods; for the process of a scheduler."""
-    hook_now({STREAM_OUTPUT: cut_answers, KEEP_TURN: keep_turn})
+    hook_now(
+        {
+            "SchedulerOutputStreamer.stream_output": cut_answers,
+            "StreamingSession.try_cache_finished_req": keep_turn,
+        }
+    )
 
 
 # -- the host's methods, hooked --

@@ -23,8 +23,6 @@ from sglang_adaptive_spec.tiers import PLAIN_TIER
 
 logger = logging.getLogger(__name__)
 
-ADD_REQUEST = "sglang.srt.managers.scheduler.Scheduler._add_request_to_queue"
-
 
 def batch_reason(batch: Batch, exact: Exact) -> str | None:
     """Returns why a decode batch must run zero steps, or None; once a round."""
@@ -98,7 +96,7 @@ class ExactRequests:
         """Hooks the host's queue where requests must be refused, and says so once."""
         if self.is_possible or self._asked == "none":
             return
-        hook_now({ADD_REQUEST: self.refuse_inexact})
+        hook_now({"Scheduler._add_request_to_queue": self.refuse_inexact})
         if self._asked == "all" or get_exec().features.enable_custom_logit_processor:
             logger.warning("ADAPTIVE_EAGLE refuses requests with %s.", self._refused())
 

@@ -11,8 +11,8 @@ from sglang_adaptive_spec.host.batch import Request, RequestPool, row_key
 from sglang_adaptive_spec.host.hooks import AFTER, hook_now
 from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
 
-OWNED = "sglang.srt.managers.schedule_batch.Req.owned_kv_len"
-OWNED_BEFORE = "sglang.srt.managers.schedule_batch.Req.effective_kv_committed_len"  # up to 0.5.20
+OWNED = "Req.owned_kv_len"
+OWNED_BEFORE = "Req.effective_kv_committed_len"  # up to 0.5.20
 
 
 class CachedPrefixes:

@@ -36,8 +36,8 @@ class Repeats:
         """Hooks both steps."""
         hook_now(
             {
-                "sglang.srt.speculative.eagle_utils.eagle_prepare_for_decode": self.reserve,
-                "sglang.srt.managers.overlap_utils.FutureMap.stash": relay_changes,
+                "eagle_prepare_for_decode": self.reserve,
+                "FutureMap.stash": relay_changes,
             }
         )
 

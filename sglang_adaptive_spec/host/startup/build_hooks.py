@@ -16,20 +16,15 @@ from sglang_adaptive_spec.host.server_args import ServerArgs
 from sglang_adaptive_spec.host.sizes import attention_backends
 from sglang_adaptive_spec.host.startup.capture import GarbageHold, StartupCapture
 
-GET_BACKEND = "sglang.srt.model_executor.model_runner.ModelRunner._get_attention_backend"
-FREEZE_GC = "sglang.srt.model_executor.runner.base_cuda_graph_runner.freeze_gc"
-CAPTURE = "sglang.srt.model_executor.model_runner_components.cuda_graph_setup.capture_decode_graph"
-HEADROOM = "sglang.srt.mem_cache.allocation_sizing.get_req_to_token_extra_context_len"
-
 
 def install_build_hooks(startup: StartupCapture, hold: GarbageHold) -> None:
     """Hooks what the host does while tiers are built, on any device."""
     hook_now(
         {
-            CAPTURE: startup.around_capture,
-            GET_BACKEND: startup.around_get_backend,
-            FREEZE_GC: hold.around_freeze_gc,
-            HEADROOM: get_row_headroom,
+            "capture_decode_graph": startup.around_capture,
+            "ModelRunner._get_attention_backend": startup.around_get_backend,
+            "freeze_gc": hold.around_freeze_gc,
+            "get_req_to_token_extra_context_len": get_row_headroom,
         }
     )
 
