@@ -23,6 +23,7 @@ FLOORS = (
     "asking",
     "policy.decision",
     "policy.protocol",
+    "policy.settings",
     "policy.acceptance",
     "policy.costs",
     "policy",

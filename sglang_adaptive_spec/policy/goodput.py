@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from sglang_adaptive_spec.ladder import Ladder, clip
-from sglang_adaptive_spec.policy.acceptance.hazards import SLOW_MEMORY
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.choice import choose
 from sglang_adaptive_spec.policy.costs.table import CostTable
@@ -25,6 +24,7 @@ from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.probe_choice import ProbeChoice
 from sglang_adaptive_spec.policy.probing import Prober
 from sglang_adaptive_spec.policy.run_length import RunLengths
+from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
 from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
@@ -33,37 +33,8 @@ from sglang_adaptive_spec.tiers import (
     Tier,
 )
 
-# Rounds from one decision to the next while the batch stays the same. A change of the acceptance
-# needs that long to show anyhow; benchmarks/studies/overhead.py has what it costs.
-DECISION_ROUNDS = 4
-SMALL_BATCH = 4  # up to here 8 rounds: a round is cheap, and one of them tells little
-SMALL_BATCH_DECISION_ROUNDS = 8
-# A decision costs up to a tenth of a round: while they change nothing, each waits twice as long as
-# the last, up to this.
-MAX_DECISION_ROUNDS = 32
 RESULTS_AT_ONCE = 4  # learned from together: no decision comes sooner anyhow
 OVERDUE_ROUNDS = RESULTS_AT_ONCE + 1  # a decision waits for a result no longer
-# Standard errors. 0.5 and 1.0 serve within 0.0005 of each other on the golden traces, 1.5 and 2.0
-# up to 0.0013 less (geometric mean; simulate/): waiting for certainty costs more than a tie.
-SWITCH_Z = 1.0
-# Cost noise counts up to this share: less than what a cell may lose (0.03), so that a
-# tier not yet observed in service (noise 0.05, policy/costs/table.py) is still tried.
-MAX_COST_NOISE = 0.01
-# Round times of a tier before an unseeded table is believed about it.
-TIMED_ROUNDS = 3
-# Results of a probe whose round times are unknown: the first rounds after a switch are not timed.
-# Its time is booked as that of the tier in force.
-UNTIMED_PROBE_ROUNDS = SETTLING_ROUNDS + TIMED_ROUNDS
-# A batch of up to so many requests is decided anew whenever one joins or leaves; in a larger one
-# a request is a smaller share of the sum, and a decision a larger share of a round.
-REDECIDE_BATCH = 8
-# A batch of none but new requests may be of another kind. At zero steps a larger one shows it (one
-# free look per request and catch-up); up to here that takes seconds, and drafting costs little.
-FRESH_LOOK_BATCH = 8
-# Before the first decision about such a batch: as many rounds as so many request-rounds take.
-FRESH_ROUNDS, FRESH_EVIDENCE = 4, 32
-# The back-off starts anew once this share of the batch may have changed.
-RESET_SHARE = 1 / 8
 
 
 class GoodputPolicy:
@@ -78,6 +49,7 @@ class GoodputPolicy:
         acceptance: AcceptanceModel,
         initial: Tier,
         learns_own_times: bool = True,
+        settings: Settings = DEFAULTS,
     ) -> None:
         """Takes what a batch may choose, what rounds cost and what is accepted.
 
@@ -89,8 +61,10 @@ class GoodputPolicy:
         self.costs = costs
         self.acceptance = acceptance
         self.initial = initial
-        self.prober = Prober()
-        self.runs = RunLengths()
+        self._settings = settings
+        self._cadence = settings.cadence
+        self.prober = Prober(settings.probing)
+        self.runs = RunLengths(settings.run_length)
         self._learns_own_times = learns_own_times  # else `learn_time` is told what all ranks learn
         self.home = initial  # the tier in force, probes aside
         self.decision: Decision | None = None
@@ -206,10 +180,10 @@ class GoodputPolicy:
 
     def _note_change(self, requests: tuple[Hashable, ...]) -> None:
         """Brings the next decision forward, the more so the more of the batch may be new."""
-        size = len(requests)
+        settings, size = self._cadence, len(requests)
         self.runs.saw_change(self._requests, requests)
-        self._due -= DECISION_ROUNDS * REDECIDE_BATCH / size
-        if abs(size - len(self._requests)) > size / REDECIDE_BATCH:
+        self._due -= settings.decision_rounds * settings.redecide_batch / size
+        if abs(size - len(self._requests)) > size / settings.redecide_batch:
             self._due = 0.0
         if self.ladder.bound(size) != self.ladder.bound(len(self._requests)):
             self._due = 0.0
@@ -218,7 +192,7 @@ class GoodputPolicy:
         self._requests, self._known_requests = requests, frozenset(requests)
         self._interval = 0
         self._num_batch_changes += 1
-        if self._num_batch_changes >= RESET_SHARE * size:
+        if self._num_batch_changes >= self._settings.probing.reset_share * size:
             self._num_batch_changes = 0
             self.prober.reset()
 
@@ -228,11 +202,11 @@ class GoodputPolicy:
         self.results_at_once = 1
         allowed = self.ladder.of(size)
         start = self._start(allowed)
-        if self.home not in allowed:  # no decision comes before FRESH_ROUNDS
+        if self.home not in allowed:  # no decision comes before fresh_rounds
             self._move(clip(self.home, allowed), "slot")
-        if size <= FRESH_LOOK_BATCH and self.home.num_steps < start.num_steps:
+        if size <= self._cadence.fresh_look_batch and self.home.num_steps < start.num_steps:
             self._move(start, "fresh")
-        self._due = min(FRESH_ROUNDS, math.ceil(FRESH_EVIDENCE / size))
+        self._due = min(self._cadence.fresh_rounds, math.ceil(self._cadence.fresh_evidence / size))
 
     def _start(self, tiers: Sequence[Tier]) -> Tier:
         return clip(self.initial, tiers)
@@ -256,11 +230,14 @@ class GoodputPolicy:
 
     def _next_interval(self, batch_size: int) -> int:
         """Returns the rounds until the next decision, if batch and acceptance stay as they are."""
-        shortest = SMALL_BATCH_DECISION_ROUNDS if batch_size <= SMALL_BATCH else DECISION_ROUNDS
+        settings = self._cadence
+        shortest = settings.decision_rounds
+        if batch_size <= settings.small_batch:
+            shortest = settings.small_batch_decision_rounds
         is_best = self.decision is not None and self.decision.best == self.home
         if not is_best or self.prober.probe is not None:
             return shortest
-        return min(max(2 * self._interval, shortest), MAX_DECISION_ROUNDS)
+        return min(max(2 * self._interval, shortest), settings.max_decision_rounds)
 
     def _has_acceptance_changed(self) -> bool:
         return self.acceptance.num_changes != self._num_changes
@@ -272,7 +249,8 @@ class GoodputPolicy:
         known = tuple(
             tier
             for tier in allowed
-            if self.costs.is_measured(tier) or self._num_timed.get(tier, 0) >= TIMED_ROUNDS
+            if self.costs.is_measured(tier)
+            or self._num_timed.get(tier, 0) >= self._settings.probing.timed_rounds
         )
         return known if self.home in known else ()
 
@@ -302,15 +280,18 @@ class GoodputPolicy:
 
     def _noise(self, best: Tier, other: Tier, tokens: float) -> float:
         """Returns how uncertain the best tier's lead over another is, as a share of ``tokens``."""
-        costs = self.costs
-        noise = SWITCH_Z * math.hypot(costs.relative_noise(best), costs.relative_noise(other))
-        noise = min(noise, MAX_COST_NOISE)
+        costs, switch_z = self.costs, self._settings.choice.switch_z
+        noise = switch_z * math.hypot(costs.relative_noise(best), costs.relative_noise(other))
+        noise = min(noise, self._settings.choice.max_cost_noise)
         # What the shallower one does not observe. A deeper tier finds out by itself, so does one
         # of another kind: for the deeper the acceptance counts once it is well known.
         shallow, deep = sorted((best, other))
-        if best == shallow or self.acceptance.age(deep.num_steps) >= SLOW_MEMORY / 2:
+        if (
+            best == shallow
+            or self.acceptance.age(deep.num_steps) >= self._settings.acceptance.slow_memory / 2
+        ):
             drafts = self.acceptance.noise_beyond(self._requests, deep, shallow.num_steps)
-            noise = math.hypot(noise, SWITCH_Z * drafts / tokens)
+            noise = math.hypot(noise, switch_z * drafts / tokens)
         return noise
 
     def _move(self, tier: Tier, reason: str) -> None:
@@ -360,13 +341,13 @@ class GoodputPolicy:
             decision.tiers, decision.batch_size, self.prober.is_rich
         )
         idx = int((rates * in_doubt).argmax())
-        if in_doubt[idx] and rates[idx] > to_beat * (1 + MAX_COST_NOISE):
+        if in_doubt[idx] and rates[idx] > to_beat * (1 + self._settings.choice.max_cost_noise):
             round_ms = float(decision.round_ms[idx])
             self.prober.look(decision.tiers[idx], round_ms, self._num_catch_up())
 
     def _probe_choice(self, decision: Decision) -> ProbeChoice:
         depth = self.home.num_steps or int(self._has_first)  # that rounds at home observe
-        return ProbeChoice(self.acceptance, self._requests, decision, depth)
+        return ProbeChoice(self.acceptance, self._requests, decision, depth, self._settings.probing)
 
     def _num_catch_up(self) -> int:
         """Returns the rounds that pass before the first one at another tier."""
@@ -383,7 +364,9 @@ class GoodputPolicy:
             home = self.home.num_steps
             unknown = [tier for tier in allowed if tier not in known]
             nearest = min(unknown, key=lambda tier: (abs(tier.num_steps - home), tier))
-            prober.start(nearest, UNTIMED_PROBE_ROUNDS, self._home_ms, self._num_catch_up())
+            # The first rounds after a switch are not timed; they are booked as the home tier's.
+            num_rounds = SETTLING_ROUNDS + self._settings.probing.timed_rounds
+            prober.start(nearest, num_rounds, self._home_ms, self._num_catch_up())
 
 
 def _check(ladder: Ladder, acceptance: AcceptanceModel) -> None:

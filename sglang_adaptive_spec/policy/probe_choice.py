@@ -9,6 +9,7 @@ from collections.abc import Hashable, Sequence
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.probing import probe_rounds
+from sglang_adaptive_spec.policy.settings import ProbingSettings
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 
 
@@ -21,9 +22,10 @@ class ProbeChoice:
         requests: Sequence[Hashable],
         decision: Decision,
         depth: int,
+        settings: ProbingSettings,
     ) -> None:
         """Takes the decision and the deepest position that rounds at its tier observe."""
-        self._acceptance, self._requests = acceptance, requests
+        self._acceptance, self._requests, self._settings = acceptance, requests, settings
         self._tiers, self._home, self._depth = decision.tiers, decision.home, depth
         self._ms = decision.round_ms
         self._rates = decision.rates()
@@ -48,10 +50,11 @@ class ProbeChoice:
     def num_rounds(self, tier: Tier) -> int:
         """Returns how many rounds at ``tier`` show what those at the tier in force do not."""
         if self.needs_lift(tier):
-            return probe_rounds(len(self._requests))
+            return probe_rounds(len(self._requests), self._settings)
         # Deeper tiers show something new where the drafts seen so far all hold.
         seen = self._home if self._home.num_steps else chain_tier(self._depth)
-        return probe_rounds(self._acceptance.reaching(self._requests, seen, self._depth))
+        reaching = self._acceptance.reaching(self._requests, seen, self._depth)
+        return probe_rounds(reaching, self._settings)
 
     def may_win(self, tier: Tier) -> bool:
         """Returns whether it is not ruled out that ``tier`` beats the tier in force."""

@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 
-from sglang_adaptive_spec.policy.probing import LOOK_RESULTS, LOOK_ROUNDS, Prober
+from sglang_adaptive_spec.policy.costs.visits import SETTLING_ROUNDS
+from sglang_adaptive_spec.policy.probing import Prober
+from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import Tier, chain_tier
 from tests.policy.rounds import KnownCosts, Server, constant, goodput
 
+LOOK_RESULTS = DEFAULTS.probing.look_results
+LOOK_ROUNDS = SETTLING_ROUNDS + LOOK_RESULTS
 HOME, OTHER = chain_tier(3), chain_tier(1)
 
 

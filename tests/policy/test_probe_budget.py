@@ -2,14 +2,11 @@
 
 import pytest
 
-from sglang_adaptive_spec.policy.probing import (
-    CREDIT_LIMIT_MS,
-    LATE_ROUNDS,
-    MIN_PROBE_ROUNDS,
-    Prober,
-)
+from sglang_adaptive_spec.policy.probing import MIN_PROBE_ROUNDS, Prober
+from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import chain_tier
 
+CREDIT_LIMIT_MS = DEFAULTS.probing.credit_limit_ms
 HOME, DEEPER = chain_tier(3), chain_tier(7)
 HOME_MS = 100.0  # a round earns one
 
@@ -111,7 +108,7 @@ def test_a_tier_that_stays_dear_is_paid_at_that_every_time() -> None:
 
 def test_a_time_that_comes_long_after_a_probe_is_not_its_own() -> None:
     prober = probed()
-    for _ in range(LATE_ROUNDS):
+    for _ in range(DEFAULTS.probing.late_rounds):
         prober.pick(HOME, HOME_MS)
     before = credit_ms(prober)
     prober.saw_time(DEEPER, 45.0)

@@ -19,13 +19,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from sglang_adaptive_spec.policy.costs.curves import Floats, Point
+from sglang_adaptive_spec.policy.settings import CostSettings
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
-
-# How far a log time lies off the line between its neighbours, one octave or step to either side:
-# the root mean square by size and the largest by steps over simulate/h200-llama-8b.json.
-BEND_PER_OCTAVE2, BEND_PER_STEP2 = 0.1, 0.03
-# Beyond this and two standard errors of both, two seeds are out of order.
-ORDER_MARGIN = 0.03
 
 Place: TypeAlias = tuple[int, int]  # index of a tier, batch size
 # By place: log of the ms and its standard error, of the points of one rank of context lengths.
@@ -41,7 +36,10 @@ class Smoothed(NamedTuple):
 
 
 def smooth(
-    tiers: Sequence[Tier], seeds: Sequence[Sequence[Point]], spreads: Sequence[Sequence[float]]
+    tiers: Sequence[Tier],
+    seeds: Sequence[Sequence[Point]],
+    spreads: Sequence[Sequence[float]],
+    settings: CostSettings,
 ) -> Smoothed:
     """Returns the seeds of all tiers, repeated points combined, with their covariance.
 
@@ -49,13 +47,14 @@ def smooth(
         tiers: One for each entry of the others.
         seeds: The points of every tier.
         spreads: The relative standard error of every point; 0 if it is not known.
+        settings: How far logs bend.
     """
     surfaces, raw = _surfaces(seeds, _pooled(spreads))
     points: list[list[Point]] = [[] for _ in tiers]
     covariances = []
     for surface, at in zip(surfaces, raw, strict=True):
         places = sorted(surface)
-        mean, covariance = _smoothed(tiers, surface, places)
+        mean, covariance = _smoothed(tiers, surface, places, settings)
         covariances.append((covariance, places))
         for (idx, size), log in zip(places, mean.tolist(), strict=True):
             factor = math.exp(log - surface[idx, size][0])  # exactly 1 where nothing was smoothed
@@ -81,7 +80,10 @@ def covariance_at(smoothed: Smoothed, num_tiers: int, buckets: Sequence[int]) ->
 
 
 def out_of_order(
-    tiers: Sequence[Tier], seeds: Sequence[Sequence[Point]], spreads: Sequence[Sequence[float]]
+    tiers: Sequence[Tier],
+    seeds: Sequence[Sequence[Point]],
+    spreads: Sequence[Sequence[float]],
+    settings: CostSettings,
 ) -> list[tuple[Tier, int]]:
     """Returns tiers and batch sizes whose seeds contradict a neighbour's; measure them again.
 
@@ -90,10 +92,10 @@ def out_of_order(
     found: set[Place] = set()
     surfaces, _ = _surfaces(seeds, spreads)
     for surface in surfaces:
-        for lower, upper in _neighbours(tiers, surface):
+        for lower, upper in _neighbours(tiers, surface, settings):
             (below, below_spread), (above, above_spread) = surface[lower], surface[upper]
             noise = 2 * math.hypot(below_spread, above_spread)
-            if below - above > max(noise, ORDER_MARGIN):
+            if below - above > max(noise, settings.order_margin):
                 found.update((lower, upper))
     return [(tiers[idx], size) for idx, size in sorted(found)]
 
@@ -130,13 +132,13 @@ def _surfaces(
 
 
 def _smoothed(
-    tiers: Sequence[Tier], surface: Surface, places: Sequence[Place]
+    tiers: Sequence[Tier], surface: Surface, places: Sequence[Place], settings: CostSettings
 ) -> tuple[Floats, Floats]:
     """Returns the smoothed logs and their covariance, in the order of ``places``."""
     logs = np.array([surface[place][0] for place in places])
     covariance = np.diag([surface[place][1] ** 2 for place in places])
     row = {place: idx for idx, place in enumerate(places)}
-    for around, (before, after), unit in _triples(tiers, surface):
+    for around, (before, after), unit in _triples(tiers, surface, settings):
         rows, share = [row[place] for place in around], before / (before + after)
         cross = _bend(covariance, rows, share)  # [places]
         gain = cross / (_bend(cross, rows, share) + (unit * before * after) ** 2)
@@ -153,13 +155,15 @@ def _bend(of: Floats, rows: Sequence[int], share: float) -> Floats:
 
 
 def _lines(
-    tiers: Sequence[Tier], places: Mapping[Place, object]
+    tiers: Sequence[Tier], places: Mapping[Place, object], settings: CostSettings
 ) -> list[tuple[list[tuple[Place, float]], float]]:
     """Returns rows of neighbouring places with their positions, and how much they bend."""
     lines = []
     for idx in sorted({idx for idx, _ in places}):
         sizes = sorted(size for of, size in places if of == idx)
-        lines.append(([((idx, size), math.log2(size)) for size in sizes], BEND_PER_OCTAVE2))
+        lines.append(
+            ([((idx, size), math.log2(size)) for size in sizes], settings.bend_per_octave2)
+        )
     for size in sorted({size for _, size in places}):
         chains = [
             (tiers[idx].num_steps, idx)
@@ -167,22 +171,27 @@ def _lines(
             if at == size and tiers[idx].topk == 1 and tiers[idx] != PLAIN_TIER
         ]
         lines.append(
-            ([((idx, size), float(steps)) for steps, idx in sorted(chains)], BEND_PER_STEP2)
+            (
+                [((idx, size), float(steps)) for steps, idx in sorted(chains)],
+                settings.bend_per_step2,
+            )
         )
     return lines
 
 
-def _neighbours(tiers: Sequence[Tier], surface: Surface) -> list[tuple[Place, Place]]:
-    pairs = [pairwise(line) for line, _ in _lines(tiers, surface)]
+def _neighbours(
+    tiers: Sequence[Tier], surface: Surface, settings: CostSettings
+) -> list[tuple[Place, Place]]:
+    pairs = [pairwise(line) for line, _ in _lines(tiers, surface, settings)]
     return [(lower, upper) for line in pairs for (lower, _), (upper, _) in line]
 
 
 def _triples(
-    tiers: Sequence[Tier], surface: Surface
+    tiers: Sequence[Tier], surface: Surface, settings: CostSettings
 ) -> list[tuple[tuple[Place, Place, Place], tuple[float, float], float]]:
     """Returns three neighbours each, their two distances, and how much the line bends."""
     found = []
-    for line, unit in _lines(tiers, surface):
+    for line, unit in _lines(tiers, surface, settings):
         for (left, at_left), (middle, at), (right, at_right) in zip(
             line, line[1:], line[2:], strict=False
         ):

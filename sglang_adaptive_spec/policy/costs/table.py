@@ -24,13 +24,11 @@ import msgspec
 import numpy as np
 
 from sglang_adaptive_spec.policy.costs.belief import (
-    FIRM_ROUNDS,
-    ROUND_SPREAD,
-    SETTLE_ROUNDS,
     believe,
     prior,
 )
 from sglang_adaptive_spec.policy.costs.curves import (
+    MIN_MS,
     Floats,
     corrected,
     difference,
@@ -51,7 +49,6 @@ from sglang_adaptive_spec.policy.costs.state import (
     state_to_dict,
 )
 from sglang_adaptive_spec.policy.costs.visits import (
-    VISIT_CHANGE,
     VISIT_ROUNDS,
     confirm_drift,
     learn_anew,
@@ -61,48 +58,25 @@ from sglang_adaptive_spec.policy.costs.visits import (
     showed_drift,
     shown_drift,
 )
+from sglang_adaptive_spec.policy.settings import DEFAULTS, CostSettings
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, RoundTime, Tier
 
 # The host's own capture list with speculation (sglang 0.5.23 arg_groups/cuda_graph_hook.py).
 DEFAULT_BUCKETS = (*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8))
 
-# The constants below are choices, not measurements: each states what it trades.
-DRIFT_WINDOW = 64  # rounds; its median turns after 33, 0.3 s at 10 ms a round
-MIN_DRIFT_ROUNDS = 8  # ratios before drift leaves 1
-DRIFT_LIMITS = (0.8, 5.0)  # seeding ran alone, so little can be faster; neighbours slow down
-UNSEEDED_DRIFT_LIMITS = (0.2, 5.0)  # the first rounds may have met the neighbour
-SMALL_DRIFT = 1.15  # less either way is 1: clocks and the host's pace, not alike for all rounds
-LEARNED_AT = frozenset(
-    (1, 2, 3, FIRM_ROUNDS, 8, 16, SETTLE_ROUNDS)
-)  # rounds of a tier at a bucket: a rebuild is too long for every one
-# A factor of 2.5: zero steps of a model as small as SmolLM2-135M, seeded at 1.0 ms, take 2.3 ms.
-MAX_CORRECTION_LOG = 0.92
-SLOW_RATE = 1 / 32  # share of a settled residual learned per round
-MAX_EVIDENCE = 256  # rounds a tier at a bucket is remembered for
-MIN_CATCH_UPS = 8  # served, before they outweigh the seed
 # A settled correction rebuilds the tables when it has moved by so much, or weighs twice as much
 # where order must be restored.
-REFRESH_MOVE, REFRESH_ROUNDS = 0.01, frozenset((64, 128, MAX_EVIDENCE))
-RESIDUAL_WINDOW = 64  # rounds of a tier
-MIN_NOISE_ROUNDS = 8
-UNSEEN_NOISE = 0.05  # relative, before any round was observed: wide on purpose
-# Standard errors that a tier may be faster than believed. At cost noise 0.3 five golden traces
-# serve alike with 1.5 and 2, and up to 0.012 less with 1 (simulate/, mean of eight noise seeds).
-LEAST_Z = 1.5
-WRONG_SEED_LOG = math.log(2.0)  # as wrong as the costs of another machine may be
-MIN_MS = 1e-6  # keeps ratios finite
-
-
-def is_small(ratio: float) -> bool:
-    """Returns whether a ratio of times is too near to 1 for a neighbour."""
-    return 1 / SMALL_DRIFT < ratio < SMALL_DRIFT
+REFRESH_MOVE = 0.01
 
 
 class CostTable:
     """Round times of every tier; the module has the model."""
 
-    def __init__(self, state: CostState) -> None:
-        self._state = state
+    def __init__(self, state: CostState, settings: CostSettings = DEFAULTS.costs) -> None:
+        self._state, self._settings = state, settings
+        # Rounds of a tier at a bucket: a rebuild is too long for every one.
+        self._learned_at = frozenset((1, 2, 3, settings.firm_rounds, 8, 16, settings.settle_rounds))
+        self._refresh_at = frozenset((64, 128, settings.max_evidence))
         self.catch_up_rounds = CATCH_UP_ROUNDS  # the server's own, where that differs
         self.tiers = tuple(Tier(*fields) for fields in state.tiers)
         self._idx = {tier: idx for idx, tier in enumerate(self.tiers)}
@@ -111,9 +85,14 @@ class CostTable:
         self.fit()
 
     @classmethod
-    def empty(cls, tiers: Sequence[Tier], buckets: Sequence[int] = DEFAULT_BUCKETS) -> "CostTable":
+    def empty(
+        cls,
+        tiers: Sequence[Tier],
+        buckets: Sequence[int] = DEFAULT_BUCKETS,
+        settings: CostSettings = DEFAULTS.costs,
+    ) -> "CostTable":
         """Returns a table of ``tiers`` that knows nothing; ``buckets`` are captured batch sizes."""
-        return cls(new_state(tuple(dict.fromkeys(tiers)), sorted(set(buckets))))
+        return cls(new_state(tuple(dict.fromkeys(tiers)), sorted(set(buckets))), settings)
 
     def seed(
         self,
@@ -185,7 +164,7 @@ class CostTable:
 
     def out_of_order(self) -> list[tuple[Tier, int]]:
         """Returns tiers and batch sizes whose seeds contradict a neighbour's, to measure again."""
-        return out_of_order(self.tiers, self._state.seeds, self._state.seed_spreads)
+        return out_of_order(self.tiers, self._state.seeds, self._state.seed_spreads, self._settings)
 
     def describe(self, batch_size: int, context_tokens: int) -> dict[str, Any]:
         """Returns what a batch's rounds are expected to take, and how sure that is."""
@@ -245,15 +224,15 @@ class CostTable:
         believe half of a tier never served: its seed may be another machine's.
         """
         bucket = self._bucket(batch_size)
-        less = LEAST_Z * self._belief.spread[:, bucket]
+        less = self._settings.least_z * self._belief.spread[:, bucket]
         rounds = np.array([by_bucket[bucket] for by_bucket in self._state.num_corrected])
-        is_in_doubt = (rounds > 0) & (rounds < SETTLE_ROUNDS)
+        is_in_doubt = (rounds > 0) & (rounds < self._settings.settle_rounds)
         less = np.where(is_in_doubt, np.maximum(less, self._belief.mean[:, bucket]), less)
         if self.drift > 1.0:
             drift_log = math.log(self.drift)
             less += [drift_log - shown_drift(self._state, idx, bucket) for idx in range(len(less))]
         if is_curious:
-            less = np.maximum(less, np.where(rounds == 0, WRONG_SEED_LOG, 0.0))
+            less = np.maximum(less, np.where(rounds == 0, math.log(self._settings.wrong_seed), 0.0))
         share: Floats = np.exp(-np.maximum(less, 0.0))
         return share if tiers == self.tiers else share[self._selection(tiers)]
 
@@ -263,11 +242,12 @@ class CostTable:
         It is the robust spread of the tier's recent residuals over the root of their number; a
         tier hardly observed takes the spread of all tiers, undivided.
         """
-        own = self._state.residuals[self._idx[tier]]
-        if len(own) >= MIN_NOISE_ROUNDS:
+        own, settings = self._state.residuals[self._idx[tier]], self._settings
+        if len(own) >= settings.min_noise_rounds:
             return spread(own) / math.sqrt(len(own))
         pooled = [residual for window in self._state.residuals for residual in window]
-        return spread(pooled) if len(pooled) >= MIN_NOISE_ROUNDS else UNSEEN_NOISE
+        is_told = len(pooled) >= settings.min_noise_rounds
+        return spread(pooled) if is_told else settings.unseen_noise
 
     def observe(self, round_time: RoundTime) -> None:
         """Learns from one uninterrupted served round; a tier it does not hold is left alone."""
@@ -284,11 +264,11 @@ class CostTable:
             self._visit(idx, round_time)
             alone_ms = max(self._alone_ms(idx, batch_size, context_tokens), MIN_MS)
             expected = self.drift * alone_ms
-        push(self._state.residuals[idx], ms / expected - 1, RESIDUAL_WINDOW)
+        push(self._state.residuals[idx], ms / expected - 1, self._settings.residual_window)
         self._state.rounds_since_drift += 1
         if self._settle(idx, round_time, ms / expected):
             self._state.rounds_since_drift = 0
-        elif self._state.rounds_since_drift <= DRIFT_WINDOW:
+        elif self._state.rounds_since_drift <= self._settings.drift_window:
             return  # what a new tier shows first is its own; drift stands for the settled ones
         self._follow_drift(ms / alone_ms)
 
@@ -313,30 +293,33 @@ class CostTable:
         return state_to_dict(self._state)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "CostTable":
+    def from_dict(
+        cls, data: Mapping[str, Any], settings: CostSettings = DEFAULTS.costs
+    ) -> "CostTable":
         """Returns the table that `to_dict` gave ``data`` for.
 
         Raises:
             ValueError: ``data`` is no such state.
         """
-        return cls(state_from_dict(data))
+        return cls(state_from_dict(data), settings)
 
     def _visit(self, idx: int, round_time: RoundTime) -> None:
         """Finds out from a tier's first rounds after another one what has changed meanwhile."""
-        state, bucket = self._state, self._bucket(round_time.batch_size)
+        state, settings = self._state, self._settings
+        bucket = self._bucket(round_time.batch_size)
         if state.visited != (idx, bucket):
             state.visited, state.visit = (idx, bucket), []
         if len(state.visit) >= VISIT_ROUNDS:
             return
         state.visit.append(self._observed_log(idx, bucket, round_time))
-        moved = moved_since(state.visit, self._belief.mean.item(idx, bucket))
+        moved = moved_since(state.visit, self._belief.mean.item(idx, bucket), settings.visit_change)
         if len(state.visit) > 1 or moved:
             moved += self._weigh_drift(idx, bucket, moved)
         num_rounds = state.num_corrected[idx][bucket]
-        if num_rounds >= SETTLE_ROUNDS and moved > math.log(SMALL_DRIFT):
+        if num_rounds >= settings.settle_rounds and moved > math.log(settings.small_drift):
             return  # as if it were drift, until another tier shows that it is not
-        beyond = moved - recent_log(state.drift_ratios, self.drift)
-        if moved and abs(beyond) > VISIT_CHANGE and num_rounds:
+        beyond = moved - recent_log(state.drift_ratios, self.drift, settings.recent_rounds)
+        if moved and abs(beyond) > settings.visit_change and num_rounds:
             learn_anew(state, idx, bucket)
 
     def _weigh_drift(self, idx: int, bucket: int, moved: float) -> float:
@@ -364,15 +347,16 @@ class CostTable:
         """Learns what is the tier's own; returns whether the tier was settled at this bucket."""
         bucket = self._bucket(round_time.batch_size)
         num_rounds = self._state.num_corrected[idx][bucket]
-        if not self._has_seeds and num_rounds < SETTLE_ROUNDS:
+        settled = self._settings.settle_rounds
+        if not self._has_seeds and num_rounds < settled:
             self._learn_point(idx, bucket, round_time)
             return False
         log = self._observed_log(idx, bucket, round_time)
-        if num_rounds < SETTLE_ROUNDS:
+        if num_rounds < settled:
             self._learn_correction(idx, bucket, log)
             return False
-        self._follow_correction(idx, bucket, log, is_own=is_small(ratio))
-        if self.drift != 1.0 and is_small(ratio) and len(self._state.visit) >= VISIT_ROUNDS:
+        self._follow_correction(idx, bucket, log, is_own=self._is_small(ratio))
+        if self.drift != 1.0 and self._is_small(ratio) and len(self._state.visit) >= VISIT_ROUNDS:
             show_drift(self._state, idx, bucket, math.log(self.drift))
         return True
 
@@ -380,8 +364,8 @@ class CostTable:
         """Takes the log of observed over seeded of a tier new to a bucket."""
         window = self._state.unsettled_pairs[idx].setdefault(bucket, [])
         window.append(log)
-        if len(window) in LEARNED_AT:
-            self._set_correction(idx, bucket, location(window))
+        if len(window) in self._learned_at:
+            self._set_correction(idx, bucket, location(window, self._settings.num_smaller))
             self._disagreement[idx, bucket] = standard_error(window)
         self._count_unsettled(idx, bucket, len(window))
 
@@ -389,13 +373,13 @@ class CostTable:
         state = self._state
         if is_own:  # else it is a stall or a neighbour: nothing of the tier's
             before = state.correction_log[idx][bucket]
-            self._set_correction(idx, bucket, before + SLOW_RATE * (log - before))
+            self._set_correction(idx, bucket, before + self._settings.slow_rate * (log - before))
         moved = abs(state.correction_log[idx][bucket] - self._shown_log.item(idx, bucket))
-        has_grown = state.num_corrected[idx][bucket] < MAX_EVIDENCE
+        has_grown = state.num_corrected[idx][bucket] < self._settings.max_evidence
         if has_grown:
             state.num_corrected[idx][bucket] += 1
         num_rounds = state.num_corrected[idx][bucket]
-        if moved > REFRESH_MOVE or (has_grown and num_rounds in REFRESH_ROUNDS):
+        if moved > REFRESH_MOVE or (has_grown and num_rounds in self._refresh_at):
             self._refresh()
 
     def _learn_point(self, idx: int, bucket: int, round_time: RoundTime) -> None:
@@ -403,48 +387,54 @@ class CostTable:
         state = self._state
         window = state.unsettled_pairs[idx].setdefault(bucket, [])
         window.append(round_time.ms / self.drift)
-        if len(window) in LEARNED_AT:
+        if len(window) in self._learned_at:
             size = max(round_time.batch_size, self._buckets[bucket])
-            state.learned[idx][bucket] = (size, location(window))
+            state.learned[idx][bucket] = (size, location(window, self._settings.num_smaller))
             self._fit_curves()
         self._count_unsettled(idx, bucket, len(window))
 
     def _count_unsettled(self, idx: int, bucket: int, num_rounds: int) -> None:
         self._state.num_corrected[idx][bucket] = num_rounds
-        if num_rounds == SETTLE_ROUNDS:
+        if num_rounds == self._settings.settle_rounds:
             del self._state.unsettled_pairs[idx][bucket]
             self._disagreement[idx, bucket] = 0.0
-        if num_rounds in LEARNED_AT:
+        if num_rounds in self._learned_at:
             self._refresh()
 
     def _set_correction(self, idx: int, bucket: int, value: float) -> None:
-        value = clamp(value, -MAX_CORRECTION_LOG, MAX_CORRECTION_LOG)
-        self._state.correction_log[idx][bucket] = value
+        limit = self._settings.max_correction_log
+        self._state.correction_log[idx][bucket] = clamp(value, -limit, limit)
 
     def _learn_catch_up(self, extra_ms: float, unit_ms: float) -> None:
         if unit_ms > 0:
             window = self._state.catch_up_ratios
-            push(window, max(extra_ms, 0.0) / (self.drift * unit_ms), DRIFT_WINDOW)
+            ratio = max(extra_ms, 0.0) / (self.drift * unit_ms)
+            push(window, ratio, self._settings.drift_window)
             self._catch_up_scale = self._catch_up_scale_of_window()
 
     def _follow_drift(self, ratio: float) -> None:
-        window = self._state.drift_ratios
+        window, num_rounds = self._state.drift_ratios, self._settings.drift_window
         window.append(ratio)
         insort(self._sorted_ratios, ratio)
-        if len(window) > DRIFT_WINDOW:
+        if len(window) > num_rounds:
             del self._sorted_ratios[bisect_left(self._sorted_ratios, window.pop(0))]
         self.drift = self._drift_of_window()
         # Faster than alone: what was booked on the tiers was a neighbour that has left since.
-        if self._has_seeds and len(window) == DRIFT_WINDOW and self.drift < 1.0:
+        if self._has_seeds and len(window) == num_rounds and self.drift < 1.0:
             self._forget_corrections()
 
     def _drift_of_window(self) -> float:
-        ratios = self._sorted_ratios
-        if len(ratios) < MIN_DRIFT_ROUNDS:
+        ratios, settings = self._sorted_ratios, self._settings
+        if len(ratios) < settings.min_drift_rounds:
             return 1.0
-        limits = DRIFT_LIMITS if self._has_seeds else UNSEEDED_DRIFT_LIMITS
-        drift = clamp(ratios[len(ratios) // 2], *limits)
-        return 1.0 if is_small(drift) else drift
+        least = settings.least_drift if self._has_seeds else settings.least_unseeded_drift
+        drift = clamp(ratios[len(ratios) // 2], least, settings.most_drift)
+        return 1.0 if self._is_small(drift) else drift
+
+    def _is_small(self, ratio: float) -> bool:
+        """Returns whether a ratio of times is too near to 1 for a neighbour."""
+        most = self._settings.small_drift
+        return 1 / most < ratio < most
 
     def _forget_corrections(self) -> None:
         fresh = new_state(self.tiers, self._state.buckets)
@@ -486,10 +476,10 @@ class CostTable:
         return self._extra.ms(self._bucket(batch_size), context_tokens, above)
 
     def _fit_curves(self) -> None:
-        state = self._state
+        state, settings = self._state, self._settings
         self._has_seeds = any(state.seeds)
         if self._has_seeds:
-            smoothed = smooth(self.tiers, state.seeds, state.seed_spreads)
+            smoothed = smooth(self.tiers, state.seeds, state.seed_spreads, settings)
             unknown = covariance_at(smoothed, len(self.tiers), state.buckets)
             own = {
                 tier: fit_curve(points, state.buckets)
@@ -499,10 +489,12 @@ class CostTable:
         else:
             points_by_tier = zip(self.tiers, state.learned, strict=True)
             learned = {tier: list(points.values()) for tier, points in points_by_tier if points}
-            own = fit_learned(learned, state.buckets)
+            own = fit_learned(learned, state.buckets, settings.step_share)
             unknown = np.zeros((len(state.buckets), len(self.tiers), len(self.tiers)))
-        self._covariance = prior(unknown, self._plain_idx)
-        self._curves = [own.get(tier) or extrapolate(tier, own) for tier in self.tiers]
+        self._covariance = prior(unknown, self._plain_idx, settings)
+        self._curves = [
+            own.get(tier) or extrapolate(tier, own, settings.step_share) for tier in self.tiers
+        ]
         self._slope = np.array([curve.slope for curve in self._curves]).T.copy()  # [K, T]
         self._rise = np.array([curve.rise for curve in self._curves])
         # A catch-up that was not seeded is counted in zero-step rounds.
@@ -513,7 +505,7 @@ class CostTable:
 
     def _catch_up_scale_of_window(self) -> float:
         ratios = self._state.catch_up_ratios
-        if self._state.catch_up_seeds and len(ratios) < MIN_CATCH_UPS:
+        if self._state.catch_up_seeds and len(ratios) < self._settings.min_catch_ups:
             return 1.0
         return median(ratios) if ratios else 0.0
 
@@ -521,10 +513,10 @@ class CostTable:
         """Rebuilds the tables that predictions read."""
         rounds = np.array(self._state.num_corrected)
         self._shown_log = np.array(self._state.correction_log)
-        error = np.maximum(ROUND_SPREAD / np.maximum(rounds, 1), self._disagreement)
-        self._belief = believe(rounds, self._shown_log, error, self._covariance)
+        error = np.maximum(self._settings.round_spread / np.maximum(rounds, 1), self._disagreement)
+        self._belief = believe(rounds, self._shown_log, error, self._covariance, self._settings)
         factor = np.exp(self._belief.mean)
-        self._base = corrected(self._curves, rounds, factor, SETTLE_ROUNDS)  # [K, T]
+        self._base = corrected(self._curves, rounds, factor, self._settings)  # [K, T]
 
     def _selection(self, tiers: tuple[Tier, ...]) -> list[int]:
         selection = self._selections.get(tiers)

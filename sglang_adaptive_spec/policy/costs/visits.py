@@ -16,24 +16,22 @@ from sglang_adaptive_spec.policy.costs.state import CostState
 # server's round.
 SETTLING_ROUNDS = 2
 VISIT_ROUNDS = 3  # of a tier then: their median leaves a stall out
-VISIT_CHANGE = 0.06  # of a log: no noise of two rounds, which is 0.02 on an H200
-RECENT_ROUNDS = 3  # that say what all tiers do before drift has followed
 
 
-def moved_since(visit: list[float], known: float) -> float:
+def moved_since(visit: list[float], known: float, change: float) -> float:
     """Returns by how much a visit's logs differ from what was known, 0 if they cannot tell yet.
 
     Nothing but its tier makes a round faster; the slower one of two may be a stall.
     """
     moves = [log - known for log in visit]
-    if len(moves) == 1 and moves[0] > -VISIT_CHANGE:
+    if len(moves) == 1 and moves[0] > -change:
         return 0.0
     return median(moves) if len(moves) > 2 else min(moves, key=abs)
 
 
-def recent_log(drift_ratios: list[float], drift: float) -> float:
+def recent_log(drift_ratios: list[float], drift: float, num_rounds: int) -> float:
     """Returns the log of what the last rounds took beyond their prediction."""
-    recent = drift_ratios[-RECENT_ROUNDS:]
+    recent = drift_ratios[-num_rounds:]
     return math.log(median(recent) / drift) if recent else 0.0
 
 
