@@ -20,7 +20,7 @@ import time
 from typing import Protocol
 
 from sglang_adaptive_spec.loop.round import Round
-from sglang_adaptive_spec.policy.costs.visits import SETTLING_ROUNDS, VISIT_ROUNDS
+from sglang_adaptive_spec.policy.costs.corrections import SETTLING_ROUNDS, VISIT_ROUNDS
 from sglang_adaptive_spec.tiers import RoundTime, Tier
 
 # Rounds marked and not yet read: the overlap schedule has two in flight, and a few results wait

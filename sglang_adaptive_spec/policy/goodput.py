@@ -18,8 +18,8 @@ import numpy as np
 from sglang_adaptive_spec.ladder import Ladder, clip
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.choice import choose
+from sglang_adaptive_spec.policy.costs.corrections import SETTLING_ROUNDS
 from sglang_adaptive_spec.policy.costs.table import CostTable
-from sglang_adaptive_spec.policy.costs.visits import SETTLING_ROUNDS
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.probe_choice import ProbeChoice
 from sglang_adaptive_spec.policy.probing import Prober

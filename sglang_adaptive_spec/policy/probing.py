@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_adaptive_spec.policy.costs.visits import SETTLING_ROUNDS
+from sglang_adaptive_spec.policy.costs.corrections import SETTLING_ROUNDS
 from sglang_adaptive_spec.policy.settings import DEFAULTS, ProbingSettings
 from sglang_adaptive_spec.tiers import Tier
 

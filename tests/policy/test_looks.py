@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sglang_adaptive_spec.policy.costs.visits import SETTLING_ROUNDS
+from sglang_adaptive_spec.policy.costs.corrections import SETTLING_ROUNDS
 from sglang_adaptive_spec.policy.probing import Prober
 from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import Tier, chain_tier

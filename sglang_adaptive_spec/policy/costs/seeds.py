@@ -1,4 +1,4 @@
-"""Seeds made smooth, each as far as it is uncertain, and which of them to measure again.
+"""What start-up measured, as curves: seeds made smooth, each as far as it is uncertain.
 
 The log of a round's time bends little from one step count or batch size to the next. For the points
 of one context length, y with standard error s, the smoothed x minimises
@@ -11,6 +11,7 @@ are taken one after the other, element by element: BLAS rounds differently on an
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import median
@@ -18,9 +19,19 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from sglang_adaptive_spec.policy.costs.curves import Floats, Point
+from sglang_adaptive_spec.policy.costs.belief import prior
+from sglang_adaptive_spec.policy.costs.curves import (
+    MIN_MS,
+    Floats,
+    Point,
+    difference,
+    extrapolate,
+    fit_curve,
+    fit_learned,
+)
+from sglang_adaptive_spec.policy.costs.state import CostState
 from sglang_adaptive_spec.policy.settings import CostSettings
-from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, RoundTime, Tier
 
 Place: TypeAlias = tuple[int, int]  # index of a tier, batch size
 # By place: log of the ms and its standard error, of the points of one rank of context lengths.
@@ -33,6 +44,60 @@ class Smoothed(NamedTuple):
     points: list[list[Point]]  # by tier
     covariance: Floats  # of the log errors at the shortest context, [places, places]
     places: list[Place]  # in the covariance's order
+
+
+class Seeds:
+    """The curves of all tiers at the buckets; they do not change.
+
+    Where nothing was measured, points that served rounds left stand in for seeds.
+    """
+
+    def __init__(self, state: CostState, settings: CostSettings) -> None:
+        self.tiers = tiers = tuple(Tier(*fields) for fields in state.tiers)
+        self.buckets = buckets = state.buckets
+        self.plain_idx = tiers.index(PLAIN_TIER) if PLAIN_TIER in tiers else None
+        self.has_any = any(state.seeds)
+        if self.has_any:
+            smoothed = smooth(tiers, state.seeds, state.seed_spreads, settings)
+            unknown = covariance_at(smoothed, len(tiers), buckets)
+            by_tier = zip(tiers, smoothed.points, strict=True)
+            own = {tier: fit_curve(points, buckets) for tier, points in by_tier if points}
+        else:
+            by_tier_learned = zip(tiers, state.learned, strict=True)
+            learned = {tier: list(points.values()) for tier, points in by_tier_learned if points}
+            own = fit_learned(learned, buckets, settings.step_share)
+            unknown = np.zeros((len(buckets), len(tiers), len(tiers)))
+        self.covariance = prior(unknown, self.plain_idx, settings)  # of corrections not yet served
+        self.curves = [
+            own.get(tier) or extrapolate(tier, own, settings.step_share) for tier in tiers
+        ]
+        self.slope: Floats = np.array([curve.slope for curve in self.curves]).T.copy()  # [K, T]
+        self.rise = np.array([curve.rise for curve in self.curves])
+        # A catch-up that was not seeded is counted in zero-step rounds.
+        self._extra = self.curves[self.plain_idx or 0]
+        if state.catch_up_seeds:
+            self._extra = difference(fit_curve(state.catch_up_seeds, buckets), self._extra)
+
+    def bucket(self, batch_size: int) -> int:
+        """Returns the index of the bucket a batch pads to; the last one if it exceeds all."""
+        return min(bisect_left(self.buckets, batch_size), len(self.buckets) - 1)
+
+    def num_above(self, batch_size: int) -> int:
+        """Returns by how many requests a batch exceeds the last bucket."""
+        return max(batch_size - self.buckets[-1], 0)
+
+    def extra_ms(self, batch_size: int, context_tokens: int) -> float:
+        """Returns what a catch-up takes beyond a zero-step round."""
+        bucket, num_above = self.bucket(batch_size), self.num_above(batch_size)
+        return self._extra.ms(bucket, context_tokens, num_above)
+
+    def correction_log(self, idx: int, bucket: int, round_time: RoundTime, drift: float) -> float:
+        """Returns the log of the correction that explains a round."""
+        curve = self.curves[idx]
+        base = curve.base.item(bucket)
+        num_above = self.num_above(round_time.batch_size)
+        rest = curve.ms(bucket, round_time.context_tokens, num_above) - base
+        return math.log(max(round_time.ms / drift - rest, MIN_MS) / max(base, MIN_MS))
 
 
 def smooth(
