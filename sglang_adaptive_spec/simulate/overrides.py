@@ -11,6 +11,10 @@ import msgspec
 from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
 
 NUM_NEAREST = 3
+NOT_REPLAYED = {
+    "trees": "traces know chains only",
+    "run_length": "its zero-step rounds run one decode each",
+}
 HINTS = {
     f"{group.name}.{name}": hint
     for group in fields(DEFAULTS)
@@ -43,9 +47,9 @@ def settings_from(assignments: Iterable[str]) -> Settings:
                 f"are {', '.join(nearest)}; fix: name one of them."
             )
         group, _, field = name.partition(".")
-        if group == "trees":
+        if group in NOT_REPLAYED:
             raise SettingError(
-                f"{name} has no part in a replay: traces know chains only; allowed: the other "
+                f"{name} has no part in a replay: {NOT_REPLAYED[group]}; allowed: the other "
                 "groups; fix: leave it out."
             )
         changed = replace(getattr(settings, group), **{field: _value(name, value)})

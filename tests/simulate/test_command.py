@@ -1,25 +1,28 @@
 """`sglang-adaptive-spec simulate`: what it prints, what it refuses."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from sglang_adaptive_spec.cli import main
-from sglang_adaptive_spec.policy import settings
+from sglang_adaptive_spec.config.schema import load_config
+from sglang_adaptive_spec.policy import settings as settings_module
 from sglang_adaptive_spec.policy.costs.cache import CostKey, cost_file, save
 from sglang_adaptive_spec.policy.costs.table import CostTable
-from sglang_adaptive_spec.policy.settings import DEFAULTS
-from sglang_adaptive_spec.simulate.command import STEPS
-from sglang_adaptive_spec.simulate.overrides import HINTS, differing, settings_from
+from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
+from sglang_adaptive_spec.simulate.command import STEPS, goodput
+from sglang_adaptive_spec.simulate.overrides import HINTS, NOT_REPLAYED, differing, settings_from
 from sglang_adaptive_spec.simulate.regret import StaticPolicy
 from sglang_adaptive_spec.simulate.replay import Replay
-from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
+from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload, golden_workloads
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, NoSpeculation, seed_table
-from sglang_adaptive_spec.tiers import chain_tier
+from sglang_adaptive_spec.tiers import DecodeBatch, chain_tier
 from sglang_adaptive_spec.trace.record import TraceRecorder
 
-POLICY = Path(settings.__file__).parent
+POLICY = Path(settings_module.__file__).parent
+REPLAYED = [name for name in HINTS if name.partition(".")[0] not in NOT_REPLAYED]
 POLICY_SOURCE = "".join(
     path.read_text() for path in POLICY.rglob("*.py") if path.name != "settings.py"
 )
@@ -139,6 +142,7 @@ def test_the_table_has_a_row_per_arm(capsys: pytest.CaptureFixture[str], trace: 
         (["--set", "choice.switch_y=1"], "no setting 'choice.switch_y'; allowed: those of policy"),
         (["--set", "switch_z=1"], "the nearest are choice.switch_z, "),
         (["--set", "trees.lift_prior=1"], "trees.lift_prior has no part in a replay"),
+        (["--set", "run_length.window=9"], "its zero-step rounds run one decode each; allowed"),
         (["--set", "choice.switch_z="], "choice.switch_z is ''; allowed: a finite number from 0"),
         (["--set", "choice.switch_z=inf"], "choice.switch_z is 'inf'; allowed: a finite number"),
         (["--set", "costs.own_spread=nan"], "allowed: a finite number above 0, by default 0.05"),
@@ -188,7 +192,28 @@ def test_the_text_names_settings_with_their_default(
     assert lines[1:3] == ["setting: costs.least_z is 2, by default 1.5", ""]
 
 
-@pytest.mark.parametrize("name", [name for name in HINTS if not name.startswith("trees.")])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "acceptance.prior_hazard=0.3",
+        "costs.slow_rate=0.5",
+        "choice.max_cost_noise=0.5",
+        "cadence.decision_rounds=32",
+        "probing.min_distance_rounds=1",
+    ],
+)
+def test_every_group_reaches_what_uses_it(text: str) -> None:
+    assert state_after_a_replay(settings_from([text])) != state_after_a_replay(DEFAULTS)
+
+
+@cache
+def state_after_a_replay(settings: Settings) -> dict:
+    policy = goodput(ExampleCosts(), load_config(None), 0.02, settings=settings)
+    Replay(policy, golden_workloads()["phases-2s-16"], ExampleCosts()).run()
+    return policy.state(DecodeBatch(16, tuple(range(16)), 16_000))
+
+
+@pytest.mark.parametrize("name", REPLAYED)
 def test_every_setting_can_be_set_and_the_policy_reads_it(name: str) -> None:
     group, _, field = name.partition(".")
     default = getattr(getattr(DEFAULTS, group), field)
