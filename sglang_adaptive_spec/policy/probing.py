@@ -11,15 +11,16 @@ distance to the next one, less far if they left open who wins; a changed batch o
 acceptance resets it.
 """
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_adaptive_spec.policy.choice import Model
 from sglang_adaptive_spec.policy.costs.corrections import SETTLING_ROUNDS
-from sglang_adaptive_spec.policy.settings import DEFAULTS, ProbingSettings
-from sglang_adaptive_spec.tiers import Tier
-
-MIN_PROBE_ROUNDS = SETTLING_ROUNDS + 1  # the last one's time tells own from drift
+from sglang_adaptive_spec.policy.decision import Decision
+from sglang_adaptive_spec.policy.probe_choice import MIN_PROBE_ROUNDS, ProbeChoice
+from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
 
 @dataclass(slots=True)
@@ -43,17 +44,15 @@ class Probe:
         return self.results_left <= 0 or self.patience <= 0
 
 
-def probe_rounds(reaching: float, settings: ProbingSettings) -> int:
-    """Returns how many rounds a probe needs if ``reaching`` requests a round get to its depth."""
-    wanted = math.ceil(settings.evidence / max(reaching, 1e-3))
-    return min(max(wanted, MIN_PROBE_ROUNDS), settings.max_rounds)
-
-
 class Prober:
     """Owns the bucket, the back-off and the probe under way."""
 
-    def __init__(self, settings: ProbingSettings = DEFAULTS.probing) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings = DEFAULTS, initial: Tier = PLAIN_TIER) -> None:
+        """Takes the tier after which the first probe is looked for, in a ladder with trees."""
+        self._all_settings, self._settings = settings, settings.probing
+        self._last_probed = initial
+        self._last_look: Tier | None = None  # that was cut short
+        self._num_batch_changes = 0  # since the back-off was last reset
         self.probe: Probe | None = None
         self._dearer: dict[Tier, float] = {}  # share by which rounds of its last probe were
         self._untimed: Probe | None = None  # the last one, over before any of its times came
@@ -65,9 +64,9 @@ class Prober:
         self._total_ms = 0.0
         self._probing_ms = 0.0
         self._lost_ms = 0.0
-        self._distance = settings.min_distance_rounds
-        self._wait = settings.min_distance_rounds  # rounds until the next probe may start
-        self._look_distance = settings.min_look_distance_rounds
+        self._distance = self._settings.min_distance_rounds
+        self._wait = self._distance  # rounds until the next probe may start
+        self._look_distance = self._settings.min_look_distance_rounds
         self._look_wait = self._look_distance  # rounds until the next look may start
 
     @property
@@ -101,6 +100,57 @@ class Prober:
         self._probing_ms += probe.round_ms
         self._earn(probe.round_ms)
         return probe.tier
+
+    def step(self, decision: Decision, model: Model) -> None:
+        """Ends the probe under way if it is over; starts one if it may pay and is paid for."""
+        choice = ProbeChoice(decision, model, self._all_settings)
+        num_extra = _num_catch_up(decision.home)
+        if self.probe is not None:
+            self._end(self.probe, choice, decision.home)
+        elif self.is_ready and (found := choice.next_tier(self._last_probed)):
+            self._last_probed, ms = found
+            self.start(self._last_probed, choice.num_rounds(self._last_probed), ms, num_extra)
+        if self.may_look and (found := choice.doubtful_time(self._last_look, self.is_rich)):
+            self.look(*found, num_extra)
+
+    def explore(
+        self, home: Tier, home_ms: float, known: Sequence[Tier], allowed: Sequence[Tier]
+    ) -> None:
+        """Gives the nearest tier without round times some rounds, at the price of ``home``'s.
+
+        Args:
+            home: The tier in force.
+            home_ms: Its round time.
+            known: Tiers with round times; none before ``home`` has some.
+            allowed: All that the batch may choose.
+        """
+        probe = self.probe
+        if probe is not None:
+            if probe.tier in known or probe.is_over:
+                self.finish(has_paid=probe.tier in known)
+        elif known and self.is_ready:
+            unknown = [tier for tier in allowed if tier not in known]
+            nearest = min(unknown, key=lambda tier: (abs(tier.num_steps - home.num_steps), tier))
+            num_rounds = SETTLING_ROUNDS + self._settings.timed_rounds
+            self.start(nearest, num_rounds, home_ms, _num_catch_up(home))
+
+    def keep_to(self, allowed: Sequence[Tier]) -> None:
+        """Ends a probe of a tier that the batch may not choose."""
+        if self.probe is not None and self.probe.tier not in allowed:
+            self.finish(has_paid=False)
+
+    def note_batch(self, size: int) -> None:
+        """Counts a change of the batch; the back-off starts anew once enough may be new."""
+        self._num_batch_changes += 1
+        if self._num_batch_changes >= self._settings.reset_share * size:
+            self._num_batch_changes = 0
+            self.reset()
+
+    def note_move(self, is_shallower: bool) -> None:
+        """Puts the next look off, and the next probe if deeper positions were seen just now."""
+        if is_shallower:
+            self._wait = max(self._wait, self._distance)
+        self._look_wait = max(self._look_wait, self._settings.settled_rounds)
 
     def start(self, tier: Tier, num_rounds: int, round_ms: float, num_extra: int = 0) -> None:
         """Starts a probe if the bucket can pay for it; a full one pays for the shortest in advance.
@@ -136,12 +186,12 @@ class Prober:
             tier, num_rounds, num_results, round_ms, round_ms, patience, is_look=True
         )
 
-    def saw(self, tier: Tier) -> None:
+    def observe(self, tier: Tier) -> None:
         """Counts a result towards the probe under way."""
         if self.probe is not None and tier == self.probe.tier and not self.probe.is_look:
             self.probe.results_left -= 1
 
-    def saw_time(self, tier: Tier, ms: float) -> None:
+    def observe_time(self, tier: Tier, ms: float) -> None:
         """Books what a round of the probe took; to a look that is a result."""
         late = self._untimed if self._untimed_left > 0 else None
         probe = self.probe or late
@@ -194,14 +244,6 @@ class Prober:
         self._distance = self._settings.min_distance_rounds
         self._wait = min(self._wait, self._distance)
 
-    def hold_looks(self) -> None:
-        """Puts the next look off: another tier is in force from now on."""
-        self._look_wait = max(self._look_wait, self._settings.settled_rounds)
-
-    def hold_off(self) -> None:
-        """Puts the next probe a full distance away: deeper positions were seen just now."""
-        self._wait = max(self._wait, self._distance)
-
     def describe(self) -> dict[str, Any]:
         """Returns the share of time spent and lost, credit and back-off for /server_info."""
         total_ms = self._total_ms or 1.0
@@ -216,6 +258,22 @@ class Prober:
             "rounds_to_next": max(0, self._wait),
         }
 
+    def _end(self, probe: Probe, choice: ProbeChoice, home: Tier) -> None:
+        """Ends the probe under way if it is over, or led to the tier in force."""
+        tier = probe.tier
+        if probe.is_look:
+            if probe.is_over or home == tier:
+                # One that was cut short lets the next tier go first.
+                self._last_look = tier if probe.results_left > 0 else None
+                self.finish(has_paid=False, lost_share=choice.lost_share(tier))
+            return
+        # A chain as deep as the one probed shows the same; a tree shows its own.
+        is_as_deep = home.num_steps >= tier.num_steps
+        has_paid = home == tier or (tier.topk == home.topk == 1 and is_as_deep)
+        if has_paid or probe.is_over:
+            is_open = choice.needs_lift(tier) and choice.may_win(tier)
+            self.finish(has_paid, choice.lost_share(tier), is_open)
+
     def _book(self, probe: Probe, beyond_ms: float) -> None:
         """Books what each round of a probe took beyond what it was expected to."""
         self._credit_ms -= beyond_ms * probe.num_asked
@@ -226,3 +284,8 @@ class Prober:
         self._total_ms += round_ms
         earned_ms = self._settings.share * round_ms
         self._credit_ms = min(self._credit_ms + earned_ms, self._settings.credit_limit_ms)
+
+
+def _num_catch_up(home: Tier) -> int:
+    """Returns the rounds that pass before the first one at another tier."""
+    return int(home == PLAIN_TIER)

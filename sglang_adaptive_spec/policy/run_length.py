@@ -3,11 +3,11 @@
 Around its decode a round costs the CPU a fixed time, in which a small model leaves the GPU idle. A
 run of k decodes pays it once. It is weighed by what it takes per token, catch-ups included, and by
 what is lost: a request that ends within a run, and in the run launched behind it, decodes for
-nothing. What was told decides, so ranks that are told alike run alike.
+nothing. The choice depends only on what all ranks are told.
 """
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import hypot, sqrt
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
@@ -23,6 +23,20 @@ class Known(NamedTuple):
 
     ms: float
     stderr: float
+
+
+def of_one_decode(round_time: RoundTime, plain_extra_ms: Callable[[int, int], float]) -> RoundTime:
+    """Returns a run's time as that of a round with one decode, its share of catch-ups apart.
+
+    Args:
+        round_time: Of a zero-step round.
+        plain_extra_ms: That share, by batch size and context tokens.
+    """
+    if round_time.num_decodes == 1:
+        return round_time
+    _, size, context_tokens, ms, *_ = round_time
+    ms = ms / round_time.num_decodes - plain_extra_ms(size, context_tokens)
+    return round_time._replace(ms=ms, is_catch_up=False, num_decodes=1)
 
 
 class RunLengths:
@@ -80,13 +94,13 @@ class RunLengths:
                 self._times_ms.pop((octave, each), None)
                 self._known.pop((octave, each), None)
 
-    def saw(self, num_tokens: int) -> None:
+    def count_tokens(self, num_tokens: int) -> None:
         """Counts the tokens of a finished round."""
         self._tokens += num_tokens
         if self._tokens > self._settings.end_memory:
             self._tokens, self._ends = self._tokens / 2, self._ends / 2
 
-    def saw_change(self, before: Sequence[Hashable], after: Sequence[Hashable]) -> None:
+    def count_ends(self, before: Sequence[Hashable], after: Sequence[Hashable]) -> None:
         """Counts the requests that are not in the batch any more."""
         self._ends += len(set(before).difference(after))
 

@@ -91,7 +91,7 @@ def test_a_look_lets_the_tier_settle_and_ends_with_its_second_time() -> None:
     assert picked == [OTHER] * LOOK_ROUNDS + [HOME]
     assert prober.probe is not None
     for is_over in (False, True):
-        prober.saw_time(OTHER, 10.0)
+        prober.observe_time(OTHER, 10.0)
         assert prober.probe.is_over == is_over
 
 
@@ -110,7 +110,7 @@ def test_a_look_is_booked_at_what_its_rounds_took() -> None:
         prober.look(OTHER, 10.0)
         for _ in range(3):
             prober.pick(HOME, 10.0)
-            prober.saw_time(OTHER, ms)
+            prober.observe_time(OTHER, ms)
         prober.finish(has_paid=False)
         described.append(prober.describe())
     assert described[1]["share_of_time"] > 1.9 * described[0]["share_of_time"]

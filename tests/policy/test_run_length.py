@@ -79,11 +79,11 @@ def test_what_ended_requests_lose_is_counted() -> None:
     runs = RunLengths()
     serve(runs, round_ms=0.2, decode_ms=1.0)
     assert runs.choose(batch(), EXPECTED_MS) > 1
-    runs.saw(20)
-    runs.saw_change(("a", "b", "c"), ("c", "d"))  # one in ten tokens is a request's last
+    runs.count_tokens(20)
+    runs.count_ends(("a", "b", "c"), ("c", "d"))  # one in ten tokens is a request's last
     assert runs.choose(batch(), EXPECTED_MS) == 1
-    runs.saw(RUNS.end_memory)
-    runs.saw(RUNS.end_memory)
+    runs.count_tokens(RUNS.end_memory)
+    runs.count_tokens(RUNS.end_memory)
     assert runs.choose(batch(), EXPECTED_MS) > 1
 
 

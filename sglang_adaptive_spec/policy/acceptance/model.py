@@ -61,6 +61,21 @@ class AcceptanceModel:
         self._survival = np.zeros((max_steps, 0))
         self._expected = np.zeros(max_steps + 1)
 
+    def check(self, tiers: Iterable[Tier]) -> None:
+        """Makes sure that every one of ``tiers`` can be asked about.
+
+        Raises:
+            ValueError: One that is deeper than the model, or a tree that it lacks.
+        """
+        for tier in tiers:
+            if tier.num_steps > self.max_steps:
+                raise ValueError(
+                    f"candidate {tier} is deeper than {self.max_steps} steps, "
+                    "which is what the acceptance model predicts"
+                )
+            if tier.topk > 1 and tier not in self.trees:
+                raise ValueError(f"candidate {tier} is a tree that the acceptance model lacks")
+
     @property
     def num_changes(self) -> int:
         """Changes of the pooled hazards found so far."""
