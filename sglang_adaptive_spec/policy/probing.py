@@ -104,7 +104,7 @@ class Prober:
     def step(self, decision: Decision, model: Model) -> None:
         """Ends the probe under way if it is over; starts one if it may pay and is paid for."""
         choice = ProbeChoice(decision, model, self._all_settings)
-        num_extra = _num_catch_up(decision.home)
+        num_extra = int(decision.home == PLAIN_TIER)  # a catch-up comes before the first round
         if self.probe is not None:
             self._end(self.probe, choice, decision.home)
         elif self.is_ready and (found := choice.next_tier(self._last_probed)):
@@ -118,11 +118,7 @@ class Prober:
     ) -> None:
         """Gives the nearest tier without round times some rounds, at the price of ``home``'s.
 
-        Args:
-            home: The tier in force.
-            home_ms: Its round time.
-            known: Tiers with round times; none before ``home`` has some.
-            allowed: All that the batch may choose.
+        ``known`` are those of ``allowed`` with round times; none before ``home`` has some.
         """
         probe = self.probe
         if probe is not None:
@@ -132,7 +128,7 @@ class Prober:
             unknown = [tier for tier in allowed if tier not in known]
             nearest = min(unknown, key=lambda tier: (abs(tier.num_steps - home.num_steps), tier))
             num_rounds = SETTLING_ROUNDS + self._settings.timed_rounds
-            self.start(nearest, num_rounds, home_ms, _num_catch_up(home))
+            self.start(nearest, num_rounds, home_ms, int(home == PLAIN_TIER))
 
     def keep_to(self, allowed: Sequence[Tier]) -> None:
         """Ends a probe of a tier that the batch may not choose."""
@@ -284,8 +280,3 @@ class Prober:
         self._total_ms += round_ms
         earned_ms = self._settings.share * round_ms
         self._credit_ms = min(self._credit_ms + earned_ms, self._settings.credit_limit_ms)
-
-
-def _num_catch_up(home: Tier) -> int:
-    """Returns the rounds that pass before the first one at another tier."""
-    return int(home == PLAIN_TIER)

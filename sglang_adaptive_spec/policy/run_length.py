@@ -26,12 +26,7 @@ class Known(NamedTuple):
 
 
 def of_one_decode(round_time: RoundTime, plain_extra_ms: Callable[[int, int], float]) -> RoundTime:
-    """Returns a run's time as that of a round with one decode, its share of catch-ups apart.
-
-    Args:
-        round_time: Of a zero-step round.
-        plain_extra_ms: That share, by batch size and context tokens.
-    """
+    """Returns a run's time as that of a round with one decode, its share of catch-ups apart."""
     if round_time.num_decodes == 1:
         return round_time
     _, size, context_tokens, ms, *_ = round_time

@@ -3,7 +3,7 @@
 import difflib
 import math
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from typing import Any, get_type_hints
 
 import msgspec
@@ -59,13 +59,15 @@ def settings_from(assignments: Iterable[str]) -> Settings:
 
 def differing(settings: Settings) -> dict[str, tuple[float, float]]:
     """Returns the value and the default of every setting that differs from it, by name."""
-    pairs = {name: (_get(settings, name), _get(DEFAULTS, name)) for name in HINTS}
-    return {name: (value, default) for name, (value, default) in pairs.items() if value != default}
+    values, defaults = _values(settings), _values(DEFAULTS)
+    return {
+        name: (values[name], defaults[name]) for name in HINTS if values[name] != defaults[name]
+    }
 
 
-def _get(settings: Settings, name: str) -> float:
-    group, _, field = name.partition(".")
-    return float(getattr(getattr(settings, group), field))
+def _values(settings: Settings) -> dict[str, float]:
+    values = (value for group in astuple(settings) for value in group)
+    return dict(zip(HINTS, values, strict=True))
 
 
 def _value(name: str, text: str) -> float:
@@ -77,7 +79,7 @@ def _value(name: str, text: str) -> float:
         pass
     raise SettingError(
         f"{name} is {text!r}; allowed: {_allowed(HINTS[name])}, by default "
-        f"{_get(DEFAULTS, name):g}; fix: set such a value."
+        f"{_values(DEFAULTS)[name]:g}; fix: set such a value."
     )
 
 

@@ -60,10 +60,6 @@ class Corrections:
         self.base: Floats  # [num_buckets, num_tiers] ms without context and drift
         self.refresh()
 
-    def num_rounds(self, idx: int, bucket: int) -> int:
-        """Returns the rounds behind a correction."""
-        return self._state.num_corrected[idx][bucket]
-
     def visit(self, idx: int, round_time: RoundTime) -> None:
         """Finds out from a tier's first rounds after another one what has changed meanwhile."""
         state, settings = self._state, self._settings
@@ -88,13 +84,13 @@ class Corrections:
     def learn(self, idx: int, round_time: RoundTime, ratio: float) -> bool:
         """Takes a round and its served over predicted time; returns whether its tier is settled."""
         bucket = self.seeds.bucket(round_time.batch_size)
-        if self.num_rounds(idx, bucket) < self._settings.settle_rounds:
+        log = self.seeds.correction_log(idx, bucket, round_time, self._drift.factor)
+        if self._state.num_corrected[idx][bucket] < self._settings.settle_rounds:
             if self.seeds.has_any:
-                self._learn_first(idx, bucket, round_time)
+                self._learn_first(idx, bucket, log)
             else:
                 self._learn_point(idx, bucket, round_time)
             return False
-        log = self.seeds.correction_log(idx, bucket, round_time, self._drift.factor)
         is_own = self._drift.is_small(ratio)
         self._follow(idx, bucket, log, is_own)
         if self._drift.factor != 1.0 and is_own and len(self._state.visit) >= VISIT_ROUNDS:
@@ -164,9 +160,8 @@ class Corrections:
         self.refresh()
         return drift_log
 
-    def _learn_first(self, idx: int, bucket: int, round_time: RoundTime) -> None:
+    def _learn_first(self, idx: int, bucket: int, log: float) -> None:
         """Takes a round of a tier new to a bucket."""
-        log = self.seeds.correction_log(idx, bucket, round_time, self._drift.factor)
         window = self._state.unsettled_pairs[idx].setdefault(bucket, [])
         window.append(log)
         if len(window) in self._learned_at:
