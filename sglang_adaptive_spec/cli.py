@@ -11,7 +11,7 @@ import importlib.util
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from sglang_adaptive_spec.operate.report.story import story_of_server, story_of_
 from sglang_adaptive_spec.operate.server import pin
 from sglang_adaptive_spec.operate.watch.screen import Watched, lines, tables
 from sglang_adaptive_spec.simulate.command import Question, simulate
+from sglang_adaptive_spec.simulate.overrides import differing, settings_from
 from sglang_adaptive_spec.simulate.regret import WorkloadReport
 
 EXAMPLE_BATCH, EXAMPLE_ACCEPTANCE = 16, 0.7
@@ -70,9 +71,13 @@ def render_check(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def render_simulation(reports: Sequence[WorkloadReport], origin: str) -> str:
-    """Returns what `simulate` found as text, one table per trace."""
+def render_simulation(
+    reports: Sequence[WorkloadReport], origin: str, settings: Mapping[str, tuple[float, float]]
+) -> str:
+    """Returns what `simulate` found as text, one table per trace; settings with their default."""
     lines = [f"costs: {origin}"]
+    for name, (value, default) in settings.items():
+        lines.append(f"setting: {name} is {value:g}, by default {default:g}")
     for report in reports:
         lines += ["", f"{report.workload}: best static tier {report.best_static}", TABLE_HEAD]
         for arm in report.arms:
@@ -190,13 +195,16 @@ def _simulate(arguments: argparse.Namespace) -> int:
         costs=arguments.costs,
         config=arguments.config,
         cost_noise=arguments.cost_noise,
+        settings=settings_from(arguments.set),
     )
     reports, origin = simulate(question)
+    settings = differing(question.settings)
     if arguments.json:
-        rows = {"costs": origin, "traces": [asdict(report) for report in reports]}
-        print(json.dumps(rows, indent=2))
+        values = {name: value for name, (value, _) in settings.items()}
+        traces = [asdict(report) for report in reports]
+        print(json.dumps({"costs": origin, "settings": values, "traces": traces}, indent=2))
     else:
-        print(render_simulation(reports, origin))
+        print(render_simulation(reports, origin, settings))
     return 0
 
 
@@ -377,5 +385,12 @@ def _add_simulate(verbs: Any) -> None:
         "--config",
         metavar="FILE",
         help="an adaptive_spec.json or preset: candidate steps, and what ema needs",
+    )
+    verb.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="GROUP.NAME=VALUE",
+        help="a setting of goodput, such as acceptance.slow_memory=500; repeatable",
     )
     verb.add_argument("--json", action="store_true", help="print JSON")

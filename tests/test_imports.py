@@ -22,6 +22,7 @@ FLOORS = (
     "trace",
     "policy.decision",
     "policy.protocol",
+    "policy.settings",
     "policy.acceptance",
     "policy.costs",
     "policy",

@@ -20,11 +20,11 @@ import time
 from typing import Protocol
 
 from sglang_adaptive_spec.loop.round import Round
-from sglang_adaptive_spec.policy.costs.visits import SETTLING_ROUNDS, VISIT_ROUNDS
+from sglang_adaptive_spec.policy.costs.corrections import SETTLING_ROUNDS, VISIT_ROUNDS
 from sglang_adaptive_spec.tiers import RoundTime, Tier
 
 # Rounds marked and not yet read: the overlap schedule has two in flight, and a few results wait
-# (policy/goodput.py:RESULTS_AT_ONCE). A mark is written over only when it is this many rounds old.
+# (policy/cadence.py:RESULTS_AT_ONCE). A mark is written over only when it is this many rounds old.
 RING_SIZE = 16
 # Of a process: the host's own request has 8 tokens, 30 at most (sglang 0.5.23
 # entrypoints/http_server.py:_execute_server_warmup, warmup.py). Its rounds took twice their time.

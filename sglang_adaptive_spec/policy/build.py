@@ -7,6 +7,7 @@ from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.ema import EmaPolicy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.protocol import Policy
+from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
 
 
 def build_policy(
@@ -15,6 +16,7 @@ def build_policy(
     ladder: Ladder | None = None,
     costs: CostTable | None = None,
     learns_own_times: bool = True,
+    settings: Settings = DEFAULTS,
 ) -> Policy:
     """Returns a fresh policy.
 
@@ -22,14 +24,17 @@ def build_policy(
         config: What the user asked for.
         initial_steps: Where to start.
         ladder: What of the config's tiers a server has; all without one.
-        costs: What rounds take, for a policy that weighs it; without any it knows none yet.
+        costs: What rounds take, for a policy that weighs it; without any it knows none yet. They
+            were made with their own settings.
         learns_own_times: Else it waits to be told what all ranks learn (`Policy.learn_time`).
+        settings: What goodput was tuned with.
     """
     ladder = ladder or config.ladder
     if config.policy == "ema":
         return EmaPolicy(config.on(ladder), initial_steps)
-    costs = costs or CostTable.empty(config.tiers)
+    costs = costs or CostTable.empty(config.tiers, settings=settings.costs)
     trees = [tier for tier in config.tiers if tier.topk > 1]
-    acceptance = AcceptanceModel(max(tier.num_steps for tier in config.tiers), trees)
+    max_steps = max(tier.num_steps for tier in config.tiers)
+    acceptance = AcceptanceModel(max_steps, trees, settings)
     initial = config.initial_tier(initial_steps)
-    return GoodputPolicy(ladder, costs, acceptance, initial, learns_own_times)
+    return GoodputPolicy(ladder, costs, acceptance, initial, learns_own_times, settings)

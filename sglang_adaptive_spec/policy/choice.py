@@ -5,10 +5,14 @@ h is left where g exceeds the noise of that difference. Downwards only past tier
 worse: a shallower one stops observing them.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from sglang_adaptive_spec.policy.acceptance.hazards import Floats
+from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
+from sglang_adaptive_spec.policy.costs.table import CostTable
+from sglang_adaptive_spec.policy.settings import Settings
 from sglang_adaptive_spec.tiers import Tier
 
 
@@ -18,6 +22,30 @@ class Choice(NamedTuple):
     tier: Tier
     best: Tier  # with the most expected tokens per ms
     reason: str
+
+
+class Model(NamedTuple):
+    """What a decision is made from."""
+
+    acceptance: AcceptanceModel
+    costs: CostTable
+    requests: Sequence[Hashable]
+    has_first: bool  # zero-step rounds tell about position 1
+
+
+def lead_noise(model: Model, settings: Settings, best: Tier, other: Tier, tokens: float) -> float:
+    """Returns how uncertain the best tier's lead over another is, as a share of its ``tokens``."""
+    acceptance, costs, switch_z = model.acceptance, model.costs, settings.choice.switch_z
+    noise = switch_z * math.hypot(costs.relative_noise(best), costs.relative_noise(other))
+    noise = min(noise, settings.choice.max_cost_noise)
+    # What the shallower one does not observe. A deeper tier finds out by itself, so does one of
+    # another kind: for the deeper the acceptance counts once it is well known.
+    shallow, deep = sorted((best, other))
+    well_known = settings.acceptance.slow_memory / 2
+    if best == shallow or acceptance.age(deep.num_steps) >= well_known:
+        drafts = acceptance.noise_beyond(model.requests, deep, shallow.num_steps)
+        noise = math.hypot(noise, switch_z * drafts / tokens)
+    return noise
 
 
 def choose(

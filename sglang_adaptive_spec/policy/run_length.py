@@ -3,30 +3,19 @@
 Around its decode a round costs the CPU a fixed time, in which a small model leaves the GPU idle. A
 run of k decodes pays it once. It is weighed by what it takes per token, catch-ups included, and by
 what is lost: a request that ends within a run, and in the run launched behind it, decodes for
-nothing. What was told decides, so ranks that are told alike run alike.
+nothing. The choice depends only on what all ranks are told.
 """
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import hypot, sqrt
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
+from sglang_adaptive_spec.policy.settings import DEFAULTS, RunLengthSettings
 from sglang_adaptive_spec.tiers import DecodeBatch, RoundTime
 
 LENGTHS = (1, 2, 4, 8)
-MIN_GAIN = 0.02  # that a longer run must bring, beyond a standard error
-MAX_RUN_MS = 20.0  # tokens of a stream come no further apart, and a new request waits no longer
-KNOWN_ROUNDS = 4  # timed, before a length is believed; a choice
-WINDOW = 16  # rounds of a length
-# Timed rounds of an octave until all its lengths are tried anew.
-RETRY_ROUNDS = 1024
-# Tokens of requests after which what is known of their ends counts half.
-END_MEMORY = 8192
-# Decodes lost by a request that ends in a run of k, beyond those in runs of one: half a run, and
-# the whole one launched behind it under the overlap schedule.
-LOST_PER_DECODE = 1.5
-OUTLIER = 2.0  # times the median: counts as that
 
 
 class Known(NamedTuple):
@@ -36,10 +25,20 @@ class Known(NamedTuple):
     stderr: float
 
 
+def of_one_decode(round_time: RoundTime, plain_extra_ms: Callable[[int, int], float]) -> RoundTime:
+    """Returns a run's time as that of a round with one decode, its share of catch-ups apart."""
+    if round_time.num_decodes == 1:
+        return round_time
+    _, size, context_tokens, ms, *_ = round_time
+    ms = ms / round_time.num_decodes - plain_extra_ms(size, context_tokens)
+    return round_time._replace(ms=ms, is_catch_up=False, num_decodes=1)
+
+
 class RunLengths:
     """Knows what runs take and chooses their length, by batch size in octaves."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: RunLengthSettings = DEFAULTS.run_length) -> None:
+        self._settings = settings
         self._times_ms: dict[tuple[int, int], deque[float]] = {}  # per decode, by octave and length
         self._known: dict[tuple[int, int], Known] = {}  # of those timed often enough
         self._num_timed: dict[int, int] = {}  # by octave, since the last retry
@@ -58,7 +57,10 @@ class RunLengths:
             length
             for length in LENGTHS
             if length <= batch.most_decodes
-            and (length == 1 or length * self._bound_ms(octave, length, expected_ms) <= MAX_RUN_MS)
+            and (
+                length == 1
+                or length * self._bound_ms(octave, length, expected_ms) <= self._settings.max_run_ms
+            )
         ]
         # The longest first: a look at zero steps sees at once what they can give.
         for length in reversed(fitting):
@@ -66,34 +68,34 @@ class RunLengths:
                 return length
         best = fitting[0]
         for length in fitting[1:]:
-            if self._gain(octave, length, best) >= MIN_GAIN:
+            if self._gain(octave, length, best) >= self._settings.min_gain:
                 best = length
         return best
 
     def learn(self, round_time: RoundTime) -> None:
         """Takes what a zero-step round took."""
         octave, length = round_time.batch_size.bit_length(), round_time.num_decodes
-        times = self._times_ms.setdefault((octave, length), deque(maxlen=WINDOW))
+        times = self._times_ms.setdefault((octave, length), deque(maxlen=self._settings.window))
         times.append(round_time.ms / length)
-        if len(times) >= KNOWN_ROUNDS:
-            most = OUTLIER * median(times)
+        if len(times) >= self._settings.known_rounds:
+            most = self._settings.outlier * median(times)
             usual = [ms for ms in times if ms <= most]  # half of them at least
             ms = fmean(min(ms, most) for ms in times)
             self._known[octave, length] = Known(ms, stdev(usual) / sqrt(len(usual)))
         num_timed = self._num_timed[octave] = self._num_timed.get(octave, 0) + 1
-        if num_timed >= RETRY_ROUNDS:
+        if num_timed >= self._settings.retry_rounds:
             self._num_timed[octave] = 0
             for each in LENGTHS:
                 self._times_ms.pop((octave, each), None)
                 self._known.pop((octave, each), None)
 
-    def saw(self, num_tokens: int) -> None:
+    def count_tokens(self, num_tokens: int) -> None:
         """Counts the tokens of a finished round."""
         self._tokens += num_tokens
-        if self._tokens > END_MEMORY:
+        if self._tokens > self._settings.end_memory:
             self._tokens, self._ends = self._tokens / 2, self._ends / 2
 
-    def saw_change(self, before: Sequence[Hashable], after: Sequence[Hashable]) -> None:
+    def count_ends(self, before: Sequence[Hashable], after: Sequence[Hashable]) -> None:
         """Counts the requests that are not in the batch any more."""
         self._ends += len(set(before).difference(after))
 
@@ -128,4 +130,4 @@ class RunLengths:
 
     def _kept(self, length: int) -> float:
         """Returns the share of decodes that are not lost to ends of requests."""
-        return 1 - min(LOST_PER_DECODE * (length - 1) * self._end_share, 0.9)
+        return 1 - min(self._settings.lost_per_decode * (length - 1) * self._end_share, 0.9)

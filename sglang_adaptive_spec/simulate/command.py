@@ -11,6 +11,7 @@ from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.ema import EmaPolicy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.protocol import Choices
+from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
 from sglang_adaptive_spec.simulate.recorded import RecordedWorkload
 from sglang_adaptive_spec.simulate.regret import WorkloadReport, compare
 from sglang_adaptive_spec.simulate.replay import RoundCosts
@@ -41,6 +42,7 @@ class Question:
     costs: Path | None = None
     config: str | None = None
     cost_noise: float = 0.0  # relative error of the goodput policy's own cost table
+    settings: Settings = DEFAULTS  # of goodput
 
 
 def simulate(question: Question) -> tuple[list[WorkloadReport], str]:
@@ -51,6 +53,11 @@ def simulate(question: Question) -> tuple[list[WorkloadReport], str]:
     """
     costs, steps, origin = _costs(question)
     names = tuple(dict.fromkeys(question.policies or DEFAULT_POLICIES))
+    if question.settings != DEFAULTS and "goodput" not in names:
+        raise SimulateError(
+            f"settings are those of goodput, and the policies are {', '.join(names)}; allowed: no "
+            "settings there; fix: add --policy goodput."
+        )
     statics = [int(found[1]) for name in names if (found := STATIC.fullmatch(name))]
     config = None if question.config is None else _chains_of(question.config)
     policies: dict[str, Callable[[], Choices]] = {}
@@ -59,7 +66,9 @@ def simulate(question: Question) -> tuple[list[WorkloadReport], str]:
         if name == "goodput":
             own = config or _shipped(steps)
             wanted.update(own.candidate_steps)
-            policies[name] = partial(goodput, costs, own, question.cost_noise)
+            policies[name] = partial(
+                goodput, costs, own, question.cost_noise, settings=question.settings
+            )
         elif name == "ema":
             ema = config or load_config(EMA_PRESET)
             wanted.update(ema.candidate_steps)
@@ -82,7 +91,11 @@ def simulate(question: Question) -> tuple[list[WorkloadReport], str]:
 
 
 def goodput(
-    costs: RoundCosts, config: AdaptiveConfig, cost_noise: float = 0.0, seed: int = 1
+    costs: RoundCosts,
+    config: AdaptiveConfig,
+    cost_noise: float = 0.0,
+    seed: int = 1,
+    settings: Settings = DEFAULTS,
 ) -> GoodputPolicy:
     """Returns the goodput policy as a server starts it, with a cost table seeded from ``costs``.
 
@@ -91,8 +104,11 @@ def goodput(
         config: Its candidate steps count, whatever policy it names.
         cost_noise: Relative error of every period that start-up measured.
         seed: Of these errors.
+        settings: What it is tuned with.
     """
-    policy = build_policy(replace(config, policy="goodput"), config.initial_steps(None))
+    policy = build_policy(
+        replace(config, policy="goodput"), config.initial_steps(None), settings=settings
+    )
     assert isinstance(policy, GoodputPolicy)
     seed_table(policy.costs, costs, noise=cost_noise, seed=seed)
     return policy

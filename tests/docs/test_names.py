@@ -15,7 +15,7 @@ from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.loop.meter import RoundMeter, policy_state
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.run_length import KNOWN_ROUNDS
+from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, RoundTime
 from tests.docs.pages import (
     INLINE_CODE,
@@ -164,7 +164,7 @@ def keys_of_policy(preset: str) -> set[str]:
         for tier in tiers:
             policy.costs.seed(tier, 1, 0, 10.0 + tier.num_steps)
         policy.costs.fit()
-        for _ in range(KNOWN_ROUNDS):
+        for _ in range(DEFAULTS.run_length.known_rounds):
             policy.learn_time(RoundTime(PLAIN_TIER, 1, 0, 10.0))
     batch = DecodeBatch(1, ("a",))
     policy.choose(batch)

@@ -20,7 +20,7 @@ from sglang_adaptive_spec.loop.timing import (
     RoundTimer,
     Sampling,
 )
-from sglang_adaptive_spec.policy.costs.visits import SETTLING_ROUNDS, VISIT_ROUNDS
+from sglang_adaptive_spec.policy.costs.corrections import SETTLING_ROUNDS, VISIT_ROUNDS
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, RoundTime, Tier, chain_tier
 
 DEEP = chain_tier(3)

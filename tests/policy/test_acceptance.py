@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.policy.acceptance.hazards import FAST_MEMORY, PRIOR_HAZARD
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.acceptance.request_offsets import INITIAL_ROWS, RequestOffsets
+from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import PLAIN_TIER, chain_tier
 from tests.policy.rounds import MAX_STEPS, constant, draw, half_and_half, true_tokens
+
+ACCEPTANCE = DEFAULTS.acceptance
 
 
 def names(batch_size: int) -> tuple[str, ...]:
@@ -46,7 +48,9 @@ def taught(
 
 def test_before_any_evidence_every_position_is_expected_to_hold_at_the_optimistic_prior() -> None:
     expected = by_depth(AcceptanceModel(3), ["a", "b"])
-    survival = np.cumprod([1.0, PRIOR_HAZARD, PRIOR_HAZARD, PRIOR_HAZARD])
+    survival = np.cumprod(
+        [1.0, ACCEPTANCE.prior_hazard, ACCEPTANCE.prior_hazard, ACCEPTANCE.prior_hazard]
+    )
     assert expected == pytest.approx(2 * np.cumsum(survival))
 
 
@@ -223,12 +227,12 @@ def test_a_change_is_followed_within_rounds(
 def test_steady_rounds_hardly_ever_raise_the_alarm(batch_size: int, num_rounds: int) -> None:
     model = taught(constant(0.7, batch_size), num_rounds, num_steps=3)
     assert model.num_changes <= 2
-    assert model.age(1) > 4 * FAST_MEMORY
+    assert model.age(1) > 4 * ACCEPTANCE.fast_memory
 
 
 def test_evidence_is_cut_to_the_rounds_since_a_change() -> None:
     model = taught(constant(0.9, 8), 500)
-    assert model.age(1) > 10 * FAST_MEMORY  # the slow memory
+    assert model.age(1) > 10 * ACCEPTANCE.fast_memory  # the slow memory
     taught(constant(0.3, 8), 8, model=model, seed=1)
     assert model.age(1) <= 8 * 8
 
@@ -238,7 +242,7 @@ def test_zero_step_rounds_teach_the_first_position_and_skip_the_unknown() -> Non
     for _ in range(40):
         model.observe_first(["a", "b", "c"], [True, None, False])
     assert model.survival()[0] == pytest.approx(0.5, abs=0.1)
-    assert FAST_MEMORY < model.age(1) < 2 * 40
+    assert ACCEPTANCE.fast_memory < model.age(1) < 2 * 40
     assert by_depth(model, ["a"])[1] > 1.6 > 1.4 > by_depth(model, ["c"])[1]
     assert by_depth(model, ["b"])[1] == pytest.approx(1.0 + model.survival()[0])
 

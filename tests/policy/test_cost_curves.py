@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_adaptive_spec.policy.costs.curves import isotonic
-from sglang_adaptive_spec.policy.costs.table import DEFAULT_BUCKETS, SETTLE_ROUNDS, CostTable
+from sglang_adaptive_spec.policy.costs.table import DEFAULT_BUCKETS, CostTable
+from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import PLAIN_TIER, RoundTime, chain_tier
 from tests.policy.cost_server import (
     FIVE,
@@ -79,9 +80,12 @@ def test_the_order_of_measuring_is_irrelevant() -> None:
 def test_more_requests_never_take_less_time(seeds, rounds, context) -> None:
     """Sizes apart where a tier has few rounds: those count for no other size."""
     table = table_of(seeds, rounds)
+    curves = table._corrections.seeds
     for tier, told in zip(table.tiers, table._state.num_corrected, strict=True):
         sizes = [
-            size for size in range(1, 220) if not 0 < told[table._bucket(size)] < SETTLE_ROUNDS
+            size
+            for size in range(1, 220)
+            if not 0 < told[curves.bucket(size)] < DEFAULTS.costs.settle_rounds
         ]
         row = [table.round_ms(tier, size, context) for size in sizes]
         assert all(later >= before * (1 - 1e-12) for before, later in pairwise(row))

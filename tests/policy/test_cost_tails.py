@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.policy.costs.belief import FIRM_ROUNDS, SETTLE_ROUNDS
 from sglang_adaptive_spec.policy.costs.table import CostTable
+from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import RoundTime, Tier, chain_tier
 from tests.policy.cost_server import CONTEXT, FIVE, SEEDED_SIZES, THREE, TIERS, graph_ms, seeded
 
+COSTS = DEFAULTS.costs
 MOST_DEARER = 1.03
 factors = st.floats(1.03, 25.0)
 
@@ -53,7 +54,7 @@ def test_one_outlier_never_makes_a_tier_look_dearer_by_three_percent(
             tell(one, FIVE, 16, 1.0)
 
 
-@pytest.mark.parametrize("num_rounds", range(1, FIRM_ROUNDS))
+@pytest.mark.parametrize("num_rounds", range(1, COSTS.firm_rounds))
 @pytest.mark.parametrize("num_tiers", range(1, len(TIERS) + 1))
 def test_a_spell_that_meets_several_tiers_does_not_either(num_tiers: int, num_rounds: int) -> None:
     table = noisy(0.05)
@@ -70,17 +71,17 @@ def test_an_outlier_among_rounds_of_another_tier_does_not_either(
 ) -> None:
     table = seeded()
     tell(table, FIVE, 16, *[1.0] * num_before)
-    tell(table, THREE, 16, *[1.0] * SETTLE_ROUNDS)
+    tell(table, THREE, 16, *[1.0] * COSTS.settle_rounds)
     tell(table, FIVE, 16, factor)
     assert max(dearer(table, tier, 16) for tier in TIERS) <= MOST_DEARER
 
 
 @pytest.mark.parametrize("factor", [1.06, 1.2, 1.5, 2.0])
-@pytest.mark.parametrize("num_settled", [0, SETTLE_ROUNDS])
+@pytest.mark.parametrize("num_settled", [0, COSTS.settle_rounds])
 def test_rounds_that_agree_do(factor: float, num_settled: int) -> None:
     table = seeded()
     tell(table, THREE, 16, *[1.0] * num_settled)
-    tell(table, FIVE, 16, *[factor] * (FIRM_ROUNDS - 1))
+    tell(table, FIVE, 16, *[factor] * (COSTS.firm_rounds - 1))
     assert dearer(table, FIVE, 16) <= MOST_DEARER
     tell(table, FIVE, 16, factor)
     assert dearer(table, FIVE, 16) == pytest.approx(factor, rel=0.08)
@@ -100,7 +101,7 @@ def test_a_faster_round_is_believed_at_once() -> None:
     assert dearer(table, FIVE, 16) < 0.9
 
 
-@pytest.mark.parametrize("times", [[1.8], [2.0, 7.3], [2.0] * 6, [1.5] * (SETTLE_ROUNDS - 1)])
+@pytest.mark.parametrize("times", [[1.8], [2.0, 7.3], [2.0] * 6, [1.5] * (COSTS.settle_rounds - 1)])
 def test_a_tier_in_doubt_may_be_as_fast_as_its_seed(times: list[float]) -> None:
     table = seeded()
     tell(table, FIVE, 16, *times)
@@ -110,7 +111,7 @@ def test_a_tier_in_doubt_may_be_as_fast_as_its_seed(times: list[float]) -> None:
 
 def test_a_settled_tier_is_in_doubt_no_more() -> None:
     table = seeded()
-    tell(table, FIVE, 16, *[1.1] * SETTLE_ROUNDS)
+    tell(table, FIVE, 16, *[1.1] * COSTS.settle_rounds)
     assert dearer(table, FIVE, 16) * table.least_share_all((FIVE,), 16)[0] > 1.08
 
 
@@ -118,7 +119,7 @@ def test_what_one_size_shows_about_another_counts_only_when_it_is_settled() -> N
     """A dear small batch: no larger one takes less time."""
     table = seeded()
     before = [table.round_ms(FIVE, size, 0) for size in (2, 3, 4)]
-    tell(table, FIVE, 1, *[2.0] * (SETTLE_ROUNDS - 1))
+    tell(table, FIVE, 1, *[2.0] * (COSTS.settle_rounds - 1))
     assert [table.round_ms(FIVE, size, 0) for size in (2, 3, 4)] == before
     tell(table, FIVE, 1, 2.0)
     assert min(table.round_ms(FIVE, size, 0) for size in (2, 3, 4)) >= 1.5 * before[0]

@@ -7,8 +7,9 @@ import statistics
 import pytest
 from hypothesis import given, settings
 
-from sglang_adaptive_spec.policy.costs.table import CATCH_UP_ROUNDS, SETTLE_ROUNDS, CostTable
-from sglang_adaptive_spec.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
+from sglang_adaptive_spec.policy.costs.table import CostTable
+from sglang_adaptive_spec.policy.settings import DEFAULTS
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, RoundTime, Tier, chain_tier
 from tests.policy.cost_server import (
     CONTEXT,
     FIVE,
@@ -296,7 +297,8 @@ def test_a_table_goes_through_json_exactly_and_goes_on_alike(
 
 def test_a_table_not_rebuilt_since_its_last_round_goes_over_as_it_predicts_next() -> None:
     table = CostTable.empty(TIERS)
-    for ms in [1.0] * SETTLE_ROUNDS + [1.01] * 20:  # the 20 count at the next rebuild only
+    settled = [1.0] * DEFAULTS.costs.settle_rounds
+    for ms in settled + [1.01] * 20:  # the 20 count at the next rebuild only
         table.observe(RoundTime(THREE, 1, 0, ms))
     table.forget_drift()
     before_ms = table.round_ms(THREE, 1, 0)

@@ -1,6 +1,7 @@
 """A batch of none but new requests may be of another kind: it is not judged by those before."""
 
-from sglang_adaptive_spec.policy.goodput import RESULTS_AT_ONCE, GoodputPolicy
+from sglang_adaptive_spec.policy.cadence import RESULTS_AT_ONCE
+from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.tiers import DecodeBatch, Observation
 from tests.policy.rounds import goodput
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.policy.probing import MAX_PROBE_ROUNDS, PROBE_SHARE
+from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import (
     DecodeBatch,
     Observation,
@@ -126,7 +126,7 @@ def test_probing_takes_at_most_one_percent_of_the_time(batch_size: int, hazard: 
     server = Server(goodput(initial=0))
     for wave in range(40):  # the batch changes all the time, which resets the back-off
         server.run(100, hazards, name=f"wave{wave}-")
-    assert 0.0 < server.probing_ms <= PROBE_SHARE * server.total_ms
+    assert 0.0 < server.probing_ms <= DEFAULTS.probing.share * server.total_ms
     described = server.policy.prober.describe()
     assert described["share_of_time"] == pytest.approx(server.probing_ms / server.total_ms, rel=0.2)
 
@@ -184,7 +184,7 @@ def test_a_probe_ends_although_its_results_never_come() -> None:
     requests = tuple(f"r{idx}" for idx in range(8))
     steps = [policy.choose(DecodeBatch(8, requests)).num_steps for _ in range(2000)]
     runs = "".join("p" if step != 1 else "." for step in steps).split(".")
-    assert 0 < max(map(len, runs)) <= MAX_PROBE_ROUNDS
+    assert 0 < max(map(len, runs)) <= DEFAULTS.probing.max_rounds
     assert sum(map(bool, runs)) >= 3  # the next one is not held up
 
 
@@ -302,7 +302,7 @@ def test_without_seeds_the_tiers_are_timed_one_by_one_and_the_best_one_is_found(
     server = Server(goodput(initial=2, is_seeded=False))
     server.run(4000, hazards)
     assert share_of(server, best_steps(hazards), 500) > 0.95
-    assert server.policy.prober.describe()["share_of_time"] <= PROBE_SHARE
+    assert server.policy.prober.describe()["share_of_time"] <= DEFAULTS.probing.share
 
 
 def test_a_tier_that_was_never_timed_is_never_weighed() -> None:

@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 
-from sglang_adaptive_spec.policy.probing import LOOK_RESULTS, LOOK_ROUNDS, Prober
+from sglang_adaptive_spec.policy.costs.corrections import SETTLING_ROUNDS
+from sglang_adaptive_spec.policy.probing import Prober
+from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import Tier, chain_tier
 from tests.policy.rounds import KnownCosts, Server, constant, goodput
 
+LOOK_RESULTS = DEFAULTS.probing.look_results
+LOOK_ROUNDS = SETTLING_ROUNDS + LOOK_RESULTS
 HOME, OTHER = chain_tier(3), chain_tier(1)
 
 
@@ -87,7 +91,7 @@ def test_a_look_lets_the_tier_settle_and_ends_with_its_second_time() -> None:
     assert picked == [OTHER] * LOOK_ROUNDS + [HOME]
     assert prober.probe is not None
     for is_over in (False, True):
-        prober.saw_time(OTHER, 10.0)
+        prober.observe_time(OTHER, 10.0)
         assert prober.probe.is_over == is_over
 
 
@@ -106,7 +110,7 @@ def test_a_look_is_booked_at_what_its_rounds_took() -> None:
         prober.look(OTHER, 10.0)
         for _ in range(3):
             prober.pick(HOME, 10.0)
-            prober.saw_time(OTHER, ms)
+            prober.observe_time(OTHER, ms)
         prober.finish(has_paid=False)
         described.append(prober.describe())
     assert described[1]["share_of_time"] > 1.9 * described[0]["share_of_time"]

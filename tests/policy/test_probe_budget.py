@@ -2,14 +2,12 @@
 
 import pytest
 
-from sglang_adaptive_spec.policy.probing import (
-    CREDIT_LIMIT_MS,
-    LATE_ROUNDS,
-    MIN_PROBE_ROUNDS,
-    Prober,
-)
+from sglang_adaptive_spec.policy.probe_choice import MIN_PROBE_ROUNDS
+from sglang_adaptive_spec.policy.probing import Prober
+from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import chain_tier
 
+CREDIT_LIMIT_MS = DEFAULTS.probing.credit_limit_ms
 HOME, DEEPER = chain_tier(3), chain_tier(7)
 HOME_MS = 100.0  # a round earns one
 
@@ -44,7 +42,7 @@ def test_what_a_probe_owes_is_earned_before_the_next() -> None:
     prober.start(DEEPER, MIN_PROBE_ROUNDS, 200.0)
     for _ in range(MIN_PROBE_ROUNDS):
         prober.pick(HOME, HOME_MS)
-        prober.saw_time(DEEPER, 200.0)
+        prober.observe_time(DEEPER, 200.0)
     prober.finish(has_paid=True)
     num_waited = 0
     while not prober.is_ready:
@@ -60,12 +58,12 @@ def probed(*times_ms: float, late_ms: float | None = None) -> Prober:
     prober.start(DEEPER, MIN_PROBE_ROUNDS, 10.0)
     for _ in range(MIN_PROBE_ROUNDS):
         prober.pick(HOME, HOME_MS)
-        prober.saw(DEEPER)
+        prober.observe(DEEPER)
     for ms in times_ms:
-        prober.saw_time(DEEPER, ms)
+        prober.observe_time(DEEPER, ms)
     prober.finish(has_paid=False)
     if late_ms is not None:
-        prober.saw_time(DEEPER, late_ms)
+        prober.observe_time(DEEPER, late_ms)
     return prober
 
 
@@ -80,7 +78,7 @@ def test_a_stalled_round_of_a_probe_counts_as_twice_its_time() -> None:
 def test_a_time_that_comes_after_the_last_result_is_booked_once() -> None:
     late = probed(late_ms=15.0)
     assert credit_ms(late) == pytest.approx(credit_ms(probed(15.0)))
-    late.saw_time(DEEPER, 15.0)
+    late.observe_time(DEEPER, 15.0)
     assert credit_ms(late) == pytest.approx(credit_ms(probed(15.0)))
 
 
@@ -103,16 +101,16 @@ def test_a_tier_that_stays_dear_is_paid_at_that_every_time() -> None:
         costs.append(before - credit_ms(prober))
         for _ in range(MIN_PROBE_ROUNDS):
             prober.pick(HOME, HOME_MS)
-            prober.saw(DEEPER)
-        prober.saw_time(DEEPER, 15.0)
+            prober.observe(DEEPER)
+        prober.observe_time(DEEPER, 15.0)
         prober.finish(has_paid=False)
     assert costs == pytest.approx([30.0, 45.0, 45.0])
 
 
 def test_a_time_that_comes_long_after_a_probe_is_not_its_own() -> None:
     prober = probed()
-    for _ in range(LATE_ROUNDS):
+    for _ in range(DEFAULTS.probing.late_rounds):
         prober.pick(HOME, HOME_MS)
     before = credit_ms(prober)
-    prober.saw_time(DEEPER, 45.0)
+    prober.observe_time(DEEPER, 45.0)
     assert credit_ms(prober) == before

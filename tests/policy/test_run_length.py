@@ -6,17 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.policy.run_length import (
-    END_MEMORY,
-    KNOWN_ROUNDS,
-    LENGTHS,
-    MAX_RUN_MS,
-    MIN_GAIN,
-    RETRY_ROUNDS,
-    RunLengths,
-)
+from sglang_adaptive_spec.policy.run_length import LENGTHS, RunLengths
+from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, RoundTime
 
+RUNS = DEFAULTS.run_length
 EXPECTED_MS = 1.0
 
 
@@ -42,9 +36,9 @@ def serve(
 
 def test_the_longest_is_looked_at_first_and_stays_where_the_cpu_bounds_rounds() -> None:
     lengths = serve(RunLengths(), round_ms=1.3, decode_ms=1.0)
-    assert lengths[:KNOWN_ROUNDS] == [8] * KNOWN_ROUNDS
-    assert set(lengths[: len(LENGTHS) * KNOWN_ROUNDS]) == set(LENGTHS)  # each was tried
-    assert set(lengths[len(LENGTHS) * KNOWN_ROUNDS :]) == {8}
+    assert lengths[: RUNS.known_rounds] == [8] * RUNS.known_rounds
+    assert set(lengths[: len(LENGTHS) * RUNS.known_rounds]) == set(LENGTHS)  # each was tried
+    assert set(lengths[len(LENGTHS) * RUNS.known_rounds :]) == {8}
 
 
 def test_rounds_are_single_where_a_run_brings_nothing() -> None:
@@ -68,35 +62,35 @@ def test_each_step_up_must_pay() -> None:
     """Half a ms on 8: two decodes gain 3 %, more of them too little each."""
     assert serve(RunLengths(), round_ms=0.5, decode_ms=2.0, most=2)[-1] == 2
     gains = 1 - (2.0 + 0.1 / 8) / 2.1
-    assert gains > MIN_GAIN  # all of it together does
+    assert gains > RUNS.min_gain  # all of it together does
     assert serve(RunLengths(), round_ms=0.1, decode_ms=2.0)[-1] in (2, 4, 8)
     assert serve(RunLengths(), round_ms=0.03, decode_ms=2.0)[-1] == 1
 
 
 def test_a_run_takes_no_longer_than_a_stream_may_wait() -> None:
-    slow = MAX_RUN_MS / 3
+    slow = RUNS.max_run_ms / 3
     lengths = serve(RunLengths(), round_ms=0.5, decode_ms=slow)
     assert lengths[-1] == 2
-    assert max(lengths[KNOWN_ROUNDS:]) <= 2  # as soon as anything is known
-    assert RunLengths().choose(batch(), expected_ms=MAX_RUN_MS) == 1
+    assert max(lengths[RUNS.known_rounds :]) <= 2  # as soon as anything is known
+    assert RunLengths().choose(batch(), expected_ms=RUNS.max_run_ms) == 1
 
 
 def test_what_ended_requests_lose_is_counted() -> None:
     runs = RunLengths()
     serve(runs, round_ms=0.2, decode_ms=1.0)
     assert runs.choose(batch(), EXPECTED_MS) > 1
-    runs.saw(20)
-    runs.saw_change(("a", "b", "c"), ("c", "d"))  # one in ten tokens is a request's last
+    runs.count_tokens(20)
+    runs.count_ends(("a", "b", "c"), ("c", "d"))  # one in ten tokens is a request's last
     assert runs.choose(batch(), EXPECTED_MS) == 1
-    runs.saw(END_MEMORY)
-    runs.saw(END_MEMORY)
+    runs.count_tokens(RUNS.end_memory)
+    runs.count_tokens(RUNS.end_memory)
     assert runs.choose(batch(), EXPECTED_MS) > 1
 
 
 def test_lengths_are_tried_anew_now_and_then() -> None:
     runs = RunLengths()
     assert serve(runs, round_ms=0.0, decode_ms=2.0)[-1] == 1
-    lengths = serve(runs, round_ms=1.3, decode_ms=1.0, num_rounds=2 * RETRY_ROUNDS)
+    lengths = serve(runs, round_ms=1.3, decode_ms=1.0, num_rounds=2 * RUNS.retry_rounds)
     assert lengths[-1] == 8
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
-from sglang_adaptive_spec.policy.acceptance.tree_hazards import LIFT_PER_DOUBLING, guessed_lift
+from sglang_adaptive_spec.policy.acceptance.tree_hazards import guessed_lift
+from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import Tier, chain_tier
 from tests.policy.rounds import MAX_STEPS, constant, draw, true_tokens
 
@@ -46,8 +47,8 @@ def truth(hazard: float, num_steps: int = 3) -> float:
 
 def test_a_tree_is_guessed_to_hold_more_the_more_nodes_a_depth_has() -> None:
     assert guessed_lift(CHAIN) == 0.0
-    assert guessed_lift(WIDER) == pytest.approx(2 * LIFT_PER_DOUBLING)
-    assert guessed_lift(Tier(3, 2, 7)) == pytest.approx(LIFT_PER_DOUBLING)
+    assert guessed_lift(WIDER) == pytest.approx(2 * DEFAULTS.trees.lift_per_doubling)
+    assert guessed_lift(Tier(3, 2, 7)) == pytest.approx(DEFAULTS.trees.lift_per_doubling)
     assert 0.0 < guessed_lift(TREE) < guessed_lift(WIDER)  # 7 nodes for three depths
     assert guessed_lift(Tier(5, 4, 4)) == 0.0  # fewer nodes than depths
     model = model_of_trees()

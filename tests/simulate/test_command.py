@@ -1,21 +1,31 @@
 """`sglang-adaptive-spec simulate`: what it prints, what it refuses."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from sglang_adaptive_spec.cli import main
+from sglang_adaptive_spec.config.schema import load_config
+from sglang_adaptive_spec.policy import settings as settings_module
 from sglang_adaptive_spec.policy.costs.cache import CostKey, cost_file, save
 from sglang_adaptive_spec.policy.costs.table import CostTable
-from sglang_adaptive_spec.simulate.command import STEPS
+from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
+from sglang_adaptive_spec.simulate.command import STEPS, goodput
+from sglang_adaptive_spec.simulate.overrides import HINTS, NOT_REPLAYED, differing, settings_from
 from sglang_adaptive_spec.simulate.regret import StaticPolicy
 from sglang_adaptive_spec.simulate.replay import Replay
-from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
+from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload, golden_workloads
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, NoSpeculation, seed_table
-from sglang_adaptive_spec.tiers import chain_tier
+from sglang_adaptive_spec.tiers import DecodeBatch, chain_tier
 from sglang_adaptive_spec.trace.record import TraceRecorder
 
+POLICY = Path(settings_module.__file__).parent
+REPLAYED = [name for name in HINTS if name.partition(".")[0] not in NOT_REPLAYED]
+POLICY_SOURCE = "".join(
+    path.read_text() for path in POLICY.rglob("*.py") if path.name != "settings.py"
+)
 SHORT = SyntheticWorkload("short", 1.5, ((0, 4),), (Phase(0, (0.8,)),), mean_tokens=80)
 
 
@@ -51,6 +61,11 @@ def test_it_reports_every_arm_beside_the_oracle(
     assert arms["static-4"]["num_switches"] == 0
     assert list(arms["static-4"]["rounds_by_steps"]) == ["4"]
     assert tokens_per_s(arms["none"]) > tokens_per_s(arms["static-0"])
+
+
+def arm_of(result: dict, name: str) -> dict:
+    (report,) = result["traces"]
+    return next(arm for arm in report["arms"] if arm["name"] == name)
 
 
 def tokens_per_s(arm: dict) -> float:
@@ -123,6 +138,18 @@ def test_the_table_has_a_row_per_arm(capsys: pytest.CaptureFixture[str], trace: 
         (["--trace", "gone.jsonl"], "gone.jsonl, line 1: cannot be read"),
         (["--costs", "gone.json"], "gone.json holds no costs"),
         (["--config", "gone.json"], "gone.json"),
+        (["--set", "switch_z"], "--set got 'switch_z'; allowed: GROUP.NAME=VALUE"),
+        (["--set", "choice.switch_y=1"], "no setting 'choice.switch_y'; allowed: those of policy"),
+        (["--set", "switch_z=1"], "the nearest are choice.switch_z, "),
+        (["--set", "trees.lift_prior=1"], "trees.lift_prior has no part in a replay"),
+        (["--set", "run_length.window=9"], "its zero-step rounds run one decode each; allowed"),
+        (["--set", "choice.switch_z="], "choice.switch_z is ''; allowed: a finite number from 0"),
+        (["--set", "choice.switch_z=inf"], "choice.switch_z is 'inf'; allowed: a finite number"),
+        (["--set", "costs.own_spread=nan"], "allowed: a finite number above 0, by default 0.05"),
+        (["--set", "probing.share=1"], "allowed: a finite number above 0 below 1, by default 0.01"),
+        (["--set", "cadence.fresh_rounds=0"], "allowed: a whole number from 1, by default 4"),
+        (["--set", "cadence.fresh_rounds=2.5"], "cadence.fresh_rounds is '2.5'"),
+        (["--set", "choice.switch_z=2", "--policy", "ema"], "the policies are ema"),
     ],
 )
 def test_a_wrong_name_is_one_sentence(
@@ -132,6 +159,69 @@ def test_a_wrong_name_is_one_sentence(
     printed = capsys.readouterr()
     assert says in printed.err
     assert printed.out == ""
+
+
+def test_settings_change_what_goodput_does_and_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    question = ("--golden", "steady-low-64", "--policy", "goodput")
+    as_tuned = simulated(capsys, *question)
+    assert as_tuned["settings"] == {}
+    changed = simulated(
+        capsys, *question, "--set", "probing.share=0.1", "--set", "probing.share=0.05"
+    )
+    assert changed["settings"] == {"probing.share": 0.05}
+    shares = [arm_of(result, "goodput")["probing"]["time_share"] for result in (as_tuned, changed)]
+    assert shares[0] <= 0.01 < shares[1] <= 0.05
+
+
+def test_a_setting_at_its_default_changes_nothing(
+    capsys: pytest.CaptureFixture[str], trace: str
+) -> None:
+    question = ("--trace", trace, "--policy", "goodput")
+    assert simulated(capsys, *question) == simulated(
+        capsys, *question, "--set", "choice.switch_z=1"
+    )
+
+
+def test_the_text_names_settings_with_their_default(
+    capsys: pytest.CaptureFixture[str], trace: str
+) -> None:
+    assert main(["simulate", "--trace", trace, "--set", "costs.least_z=2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:3] == ["setting: costs.least_z is 2, by default 1.5", ""]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "acceptance.prior_hazard=0.3",
+        "costs.slow_rate=0.5",
+        "choice.max_cost_noise=0.5",
+        "cadence.decision_rounds=32",
+        "probing.min_distance_rounds=1",
+    ],
+)
+def test_every_group_reaches_what_uses_it(text: str) -> None:
+    assert state_after_a_replay(settings_from([text])) != state_after_a_replay(DEFAULTS)
+
+
+@cache
+def state_after_a_replay(settings: Settings) -> dict:
+    policy = goodput(ExampleCosts(), load_config(None), 0.02, settings=settings)
+    Replay(policy, golden_workloads()["phases-2s-16"], ExampleCosts()).run()
+    return policy.state(DecodeBatch(16, tuple(range(16)), 16_000))
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_every_setting_can_be_set_and_the_policy_reads_it(name: str) -> None:
+    group, _, field = name.partition(".")
+    default = getattr(getattr(DEFAULTS, group), field)
+    value = default + 1 if isinstance(default, int) else 1.5 if default == 1 else (default + 1) / 2
+    changed = settings_from([f"{name}={value}"])
+    assert differing(changed) == {name: (value, default)}
+    assert type(getattr(getattr(changed, group), field)) is type(default)
+    assert f".{field}" in POLICY_SOURCE
 
 
 def test_a_config_with_trees_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ TIERS = tuple(map(chain_tier, STEPS))
 GOLDEN = golden_workloads()
 LEAST = 0.97  # of the oracle: a choice
 LEAST_AT = {"phases-2s-16": 0.93, "phases-0.5s-16": 0.90}
-MOST_PROBING = 0.01  # of the time (policy/probing.py: PROBE_SHARE)
+MOST_PROBING = 0.01  # of the time (policy/settings.py: probing.share)
 # Where a single tier beats the clairvoyant policy, which looks one round ahead: see docs.
 BEST_STATIC = {"mixed-32": 3}
 

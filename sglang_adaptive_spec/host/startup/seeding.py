@@ -28,7 +28,8 @@ from sglang_adaptive_spec.host.startup.borrowed_batch import BorrowedBatch, fres
 from sglang_adaptive_spec.host.startup.cost_key import cost_key
 from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 from sglang_adaptive_spec.policy.costs.cache import CostKey, default_folder, load, save
-from sglang_adaptive_spec.policy.costs.table import DEFAULT_BUCKETS, MIN_MS, CostTable
+from sglang_adaptive_spec.policy.costs.curves import MIN_MS
+from sglang_adaptive_spec.policy.costs.table import DEFAULT_BUCKETS, CostTable
 from sglang_adaptive_spec.runtime.pool import TierState
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 

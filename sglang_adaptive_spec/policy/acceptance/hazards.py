@@ -10,8 +10,8 @@ the request-rounds n that a guess counts as:
 
 Deep positions are reached mostly by good requests; s is how good they were, so theta is that of
 an average request. A position without evidence follows the one before (gap 0), after a change at
-its old distance in logits. Memory: the request-rounds since the last change, within FAST_MEMORY
-and SLOW_MEMORY. Change test: two-sided CUSUM (Page 1954) of the log-likelihood ratio of a shift
+its old distance in logits. Memory: the request-rounds since the last change, within fast_memory
+and slow_memory. Change test: two-sided CUSUM (Page 1954) of the log-likelihood ratio of a shift
 of all logits; an alarm restarts every sum from the rounds since the shift began.
 """
 
@@ -22,31 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sglang_adaptive_spec.policy.settings import AcceptanceSettings
 from sglang_adaptive_spec.tiers import Tier
 
 Floats = NDArray[np.float64]
 
-# Request-rounds, from the design: how little is remembered right after a change, and how much at
-# most. 1,000 leave a standard error of 0.01 to 0.016 on a hazard between 0.3 and 0.9.
-FAST_MEMORY = 32.0
-SLOW_MEMORY = 1000.0
-# Hazard before any evidence; optimistic, so that the first rounds speculate and find out. It is
-# the per-position acceptance of a good EAGLE-3 draft on code (the benchmark matrix: 0.3 to 0.95).
-PRIOR_HAZARD = 0.8
-# Request-rounds that the guess for a position counts as: that for the first one is only a prior, a
-# deeper one's is its neighbour's hazard, which it usually resembles.
-FIRST_PRIOR_ROUNDS, NEXT_PRIOR_ROUNDS = 4.0, 8.0
-# Shifts of the logits (both signs) that the change test looks for: 0.5 is 0.7 -> 0.79, a drift
-# worth another depth; 1.5 is 0.7 -> 0.91, another kind of text, found in a third of the rounds.
-CHANGE_SHIFTS = (0.5, 1.5, -0.5, -1.5)
-# Log-likelihood ratio of an alarm: false ones come once in about e^8 = 3,000 independent
-# stretches; tests/policy/test_acceptance.py bounds them on simulated steady rounds.
-CHANGE_THRESHOLD = 8.0
-# Logits by which neighbouring positions usually differ (0.5: 0.7 against 0.59): differences that
-# little evidence shows are shrunk by it before censored positions rely on them.
-GAP_SPREAD = 0.5
 LOGIT_LIMIT = 6.0  # hazards stay within 0.0025 .. 0.9975
-_SHIFTS = np.array(CHANGE_SHIFTS)
+NUM_SHIFTS = 4
 
 
 def sigmoid(logits: Floats) -> Floats:
@@ -63,8 +45,11 @@ def logit(probability: float) -> float:
 class ChangeTest:
     """Owns the scores of a shift of all logits: log-likelihood ratios since it may have begun."""
 
-    def __init__(self) -> None:
-        self.scores = np.zeros(len(CHANGE_SHIFTS))
+    def __init__(self, settings: AcceptanceSettings) -> None:
+        shifts = (settings.small_shift, settings.large_shift)
+        self._shifts = np.array([*shifts, *(-shift for shift in shifts)])
+        self._threshold = settings.change_threshold
+        self.scores = np.zeros(NUM_SHIFTS)
 
     def add(self, residual: float, info: float) -> int | None:
         """Books a block of rounds; returns the index of the shift that it proves, if any.
@@ -73,10 +58,10 @@ class ChangeTest:
             residual: accepted drafts beyond those predicted.
             info: sum of p * (1 - p) over the predicted hazards p.
         """
-        self.scores += _SHIFTS * residual - (0.5 * info) * _SHIFTS * _SHIFTS
+        self.scores += self._shifts * residual - (0.5 * info) * self._shifts * self._shifts
         np.maximum(self.scores, 0.0, out=self.scores)
         first = int(self.scores.argmax())
-        return first if self.scores[first] >= CHANGE_THRESHOLD else None
+        return first if self.scores[first] >= self._threshold else None
 
     def reset(self) -> None:
         """Forgets every suspicion."""
@@ -87,25 +72,27 @@ class ChangeTest:
         return {
             "num_changes": num_changes,
             "change_score": round(float(self.scores.max()), 2),
-            "change_threshold": CHANGE_THRESHOLD,
+            "change_threshold": self._threshold,
         }
 
 
 class PooledHazards:
     """Owns the pooled logit of every position of chains; a change of all of them starts it anew."""
 
-    def __init__(self, max_steps: int) -> None:
+    def __init__(self, max_steps: int, settings: AcceptanceSettings) -> None:
         self.max_steps = max_steps
+        self._settings = settings
         self.num_changes = 0
-        self.memory = FAST_MEMORY  # request-rounds
+        self.memory = settings.fast_memory  # request-rounds
         self.evidence = np.zeros(max_steps)  # N per position
         self._sums = np.zeros((3, max_steps))  # A, N, E: discounted
         self._totals = np.zeros((3, max_steps))  # the same since the last change, undiscounted
-        self._marks = np.zeros((len(CHANGE_SHIFTS), 3, max_steps))  # totals where a shift may begin
-        self._test = ChangeTest()
+        self._marks = np.zeros((NUM_SHIFTS, 3, max_steps))  # totals where a shift may begin
+        self._test = ChangeTest(settings)
         self._gaps = [0.0] * max_steps
         self.theta = np.zeros(max_steps)
-        self._prior_rounds = [FIRST_PRIOR_ROUNDS, *[NEXT_PRIOR_ROUNDS] * (max_steps - 1)]
+        deeper = [settings.next_prior_rounds] * (max_steps - 1)
+        self._prior_rounds = [settings.first_prior_rounds, *deeper]
         self._refresh()
 
     def observe(
@@ -134,7 +121,7 @@ class PooledHazards:
         sums *= np.exp(reached * (-1.0 / self.memory))
         sums += block
         self._totals[:, :num_steps] += block
-        self.memory = min(SLOW_MEMORY, self.memory + float(reached[0]))
+        self.memory = min(self._settings.slow_memory, self.memory + float(reached[0]))
         residual = float(np.add.reduce(accepted) - np.add.reduce(predicted))
         changed = self._test.add(residual, float(np.add.reduce(info)))
         if changed is None:
@@ -153,14 +140,14 @@ class PooledHazards:
         self._refresh()
 
     def shorten_memory(self) -> None:
-        """Remembers no more than FAST_MEMORY request-rounds: what comes may be of another kind."""
-        reached = float(self._sums[1, 0])
-        if reached > FAST_MEMORY:
-            self._sums *= FAST_MEMORY / reached
+        """Remembers no more than fast_memory request-rounds: what comes may be of another kind."""
+        fast_memory, reached = self._settings.fast_memory, float(self._sums[1, 0])
+        if reached > fast_memory:
+            self._sums *= fast_memory / reached
         self._totals[:] = 0.0
         self._marks[:] = 0.0
         self._test.reset()
-        self.memory = FAST_MEMORY
+        self.memory = fast_memory
         self._refresh()
 
     def lift(self, tier: Tier) -> Floats | None:
@@ -202,24 +189,25 @@ class PooledHazards:
     def _restart(self, since: Floats) -> None:
         """Keeps only the rounds since the shift began, and the old profile as the guess."""
         self.num_changes += 1
-        variance = self.variance().tolist()
+        settings, variance = self._settings, self.variance().tolist()
+        usual = settings.gap_spread**2
         pairs = pairwise(zip(self.theta.tolist(), variance, strict=True))
         self._gaps[1:] = [
-            (deep - shallow) * GAP_SPREAD**2 / (GAP_SPREAD**2 + noise + other_noise)
+            (deep - shallow) * usual / (usual + noise + other_noise)
             for (shallow, noise), (deep, other_noise) in pairs
         ]
         since[2] = 0.0  # the offsets start anew, too: all requests are average ones
         accepted, reached, _ = since[:, 0].tolist()
         # Position 1 is its own guess: the data of the new regime, not the old regime's.
-        self._gaps[0] = logit((accepted + 0.5) / (reached + 1.0)) - logit(PRIOR_HAZARD)
+        self._gaps[0] = logit((accepted + 0.5) / (reached + 1.0)) - logit(settings.prior_hazard)
         self._sums[:] = since
         self._totals[:] = 0.0
         self._marks[:] = 0.0
         self._test.reset()
-        self.memory = max(FAST_MEMORY, min(reached, SLOW_MEMORY))
+        self.memory = max(settings.fast_memory, min(reached, settings.slow_memory))
 
     def _refresh(self) -> None:
-        previous = logit(PRIOR_HAZARD)
+        previous = logit(self._settings.prior_hazard)
         rows = zip(*self._sums.tolist(), self._gaps, self._prior_rounds, strict=True)
         theta = []
         for accepted, reached, effect, gap, prior in rows:

@@ -18,23 +18,21 @@ from numpy.typing import NDArray
 from sglang_adaptive_spec.policy.acceptance.hazards import Floats, PooledHazards, sigmoid
 from sglang_adaptive_spec.policy.acceptance.request_offsets import RequestOffsets, Rows
 from sglang_adaptive_spec.policy.acceptance.tree_hazards import TreeHazards
+from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 
 # Rounds collected before they are worked through, unless a prediction is asked for earlier: the
 # fixed cost of numpy calls, not the batch, is what a round would pay (studies/overhead.py).
 BLOCK_ROUNDS = 16
 FIRST = chain_tier(1)  # what a zero-step round tells is what one step would have been
-# Hazard of censored positions in the most favourable case worth a probe: the highest acceptance
-# of the benchmark matrix. Between chain and tree: so many standard errors of their
-# difference beyond its estimate.
-OPTIMISTIC_HAZARD = 0.95
-OPTIMISTIC_Z = 2.0
 
 
 class AcceptanceModel:
     """Learns from accepted drafts per request; predicts tokens per tier for any batch."""
 
-    def __init__(self, max_steps: int, trees: Iterable[Tier] = ()) -> None:
+    def __init__(
+        self, max_steps: int, trees: Iterable[Tier] = (), settings: Settings = DEFAULTS
+    ) -> None:
         """Takes the deepest tier's steps and every tree that will be observed or asked about."""
         if max_steps < 1:
             raise ValueError(f"max_steps is {max_steps}; a model needs at least one draft position")
@@ -42,8 +40,13 @@ class AcceptanceModel:
         self.trees = frozenset(trees)
         if any(tier.num_steps > max_steps for tier in self.trees):
             raise ValueError(f"max_steps is {max_steps}; a tree of {sorted(self.trees)} is deeper")
-        self.pool = TreeHazards(max_steps, self.trees) if self.trees else PooledHazards(max_steps)
-        self.offsets = RequestOffsets()
+        self._settings = settings.acceptance
+        self.pool = (
+            TreeHazards(max_steps, self.trees, settings)
+            if self.trees
+            else PooledHazards(max_steps, self._settings)
+        )
+        self.offsets = RequestOffsets(self._settings)
         self._depths = np.arange(max_steps + 1)
         # A block: rounds at one tier that wait to be worked through, by batch.
         self._block: list[tuple[Rows, list[Sequence[int]]]] = []
@@ -57,6 +60,21 @@ class AcceptanceModel:
         self._hazards = np.zeros((max_steps, 0))
         self._survival = np.zeros((max_steps, 0))
         self._expected = np.zeros(max_steps + 1)
+
+    def check(self, tiers: Iterable[Tier]) -> None:
+        """Makes sure that every one of ``tiers`` can be asked about.
+
+        Raises:
+            ValueError: One that is deeper than the model, or a tree that it lacks.
+        """
+        for tier in tiers:
+            if tier.num_steps > self.max_steps:
+                raise ValueError(
+                    f"candidate {tier} is deeper than {self.max_steps} steps, "
+                    "which is what the acceptance model predicts"
+                )
+            if tier.topk > 1 and tier not in self.trees:
+                raise ValueError(f"candidate {tier} is a tree that the acceptance model lacks")
 
     @property
     def num_changes(self) -> int:
@@ -103,21 +121,21 @@ class AcceptanceModel:
         Args:
             requests: the batch.
             tier: a tier of the kind in force.
-            depth: positions that are observed; beyond, OPTIMISTIC_HAZARD is taken.
+            depth: positions that are observed; beyond, the optimistic hazard is taken.
         """
         self._predict(requests)
         hazards = self._hazards_at(tier)
-        hazards[depth:] = OPTIMISTIC_HAZARD
+        hazards[depth:] = self._settings.optimistic_hazard
         return float(len(requests) + np.multiply.accumulate(hazards, 0).sum())
 
     def upper_tokens(self, requests: Sequence[Hashable], tier: Tier, home: Tier) -> float:
         """Returns the tokens of a round so far above the estimate that more is ruled out."""
         tokens = float(self.expected_tokens(requests, [tier])[0])
-        return tokens + OPTIMISTIC_Z * self.gain_noise(requests, tier, home)
+        return tokens + self._settings.optimistic_z * self.gain_noise(requests, tier, home)
 
     def ceiling(self, requests: Sequence[Hashable], tier: Tier) -> float:
-        """Returns the tokens of a round whose every draft holds with OPTIMISTIC_HAZARD."""
-        hazard = OPTIMISTIC_HAZARD
+        """Returns the tokens of a round whose every draft holds with the optimistic hazard."""
+        hazard = self._settings.optimistic_hazard
         return len(requests) * (1.0 - hazard ** (tier.num_steps + 1)) / (1.0 - hazard)
 
     def reaching(self, requests: Sequence[Hashable], tier: Tier, depth: int) -> float:

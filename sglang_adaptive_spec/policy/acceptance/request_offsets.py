@@ -18,18 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sglang_adaptive_spec.policy.acceptance.hazards import Floats
+from sglang_adaptive_spec.policy.settings import DEFAULTS, AcceptanceSettings
 
 Rows = NDArray[np.intp]
 
-# Rounds a request's own evidence lasts: the text of one request changes, too. 64 leave a standard
-# error of about 0.2 logits on an offset (h 0.7, two positions reached a round).
-REQUEST_MEMORY_ROUNDS = 64.0
-# Spread of the offsets before it is known, and its bounds. 1.5: half the requests at 0.3 and half
-# at 0.9 lie 1.5 logits from their mean. The lower bound keeps k finite.
-PRIOR_SPREAD = 1.0
-PRIOR_SPREAD_WEIGHT = 8.0  # in sums of v^2: what eight requests tell in about five rounds
-MIN_SPREAD, MAX_SPREAD = 0.05, 2.0
-RECENTRE_AT = 0.05  # logits; smaller mean offsets are left where they are
 OFFSET_LIMIT = 4.0  # logits
 MEAN_FLOOR = 1e-4  # keeps a mean hazard off 0 and 1 after rounding
 INITIAL_ROWS = 256
@@ -40,10 +32,11 @@ POOL_ROW = 0  # offset 0: requests without a row of their own
 class RequestOffsets:
     """Owns one row of evidence and one offset per request; rows are recycled lazily."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: AcceptanceSettings = DEFAULTS.acceptance) -> None:
+        self._settings = settings
+        self.spread2 = settings.prior_spread**2  # tau^2
         self.offset = np.zeros(INITIAL_ROWS)  # b
-        self.variance = np.full(INITIAL_ROWS, PRIOR_SPREAD**2)  # squared standard error of b
-        self.spread2 = PRIOR_SPREAD**2  # tau^2
+        self.variance = np.full(INITIAL_ROWS, self.spread2)  # squared standard error of b
         self._stats = np.zeros((5, INITIAL_ROWS))  # n, q, v, v at squared discount, a
         self._last_block = np.zeros(INITIAL_ROWS, np.int64)
         self._row_of: dict[Hashable, int] = {}
@@ -80,7 +73,7 @@ class RequestOffsets:
         start = 0
         for rows, num_rounds in groups:
             self._last_block[rows] = self._block
-            keep = math.exp(-num_rounds / REQUEST_MEMORY_ROUNDS)
+            keep = math.exp(-num_rounds / self._settings.request_memory_rounds)
             stats = self._stats.take(rows, axis=1)
             stats *= keep
             stats[3] *= keep
@@ -102,7 +95,7 @@ class RequestOffsets:
         # last fitted may have a variance beyond it: it has no weight, not a negative one.
         weight = np.maximum(1.0 - self.variance.take(rows) / self.spread2, 0.0)
         shift = float(self.offset.take(rows) @ weight) / max(float(np.add.reduce(weight)), 1.0)
-        if abs(shift) < RECENTRE_AT:
+        if abs(shift) < self._settings.recentre_at:
             return 0.0
         used = np.flatnonzero(self._stats[0] > 0.0)
         reached, expected, info, info2, accepted = self._stats[:, used]
@@ -114,14 +107,15 @@ class RequestOffsets:
         return shift
 
     def _fit_spread(self, stats: Floats, keep: float) -> None:
-        score = stats[4] - stats[1]
+        settings, score = self._settings, stats[4] - stats[1]
         info = stats[2]
         excess, weight = self._spread_sums
         excess = excess * keep + float(score @ score) - float(np.add.reduce(stats[3]))
         weight = weight * keep + float(info @ info)
         self._spread_sums = (excess, weight)
-        moment = (excess + PRIOR_SPREAD**2 * PRIOR_SPREAD_WEIGHT) / (weight + PRIOR_SPREAD_WEIGHT)
-        self.spread2 = min(max(moment, MIN_SPREAD**2), MAX_SPREAD**2)
+        prior = settings.prior_spread_weight
+        moment = (excess + settings.prior_spread**2 * prior) / (weight + prior)
+        self.spread2 = min(max(moment, settings.min_spread**2), settings.max_spread**2)
         self.variance[POOL_ROW] = self.spread2
 
     def _fit(self, rows: Rows, stats: Floats) -> None:

@@ -23,54 +23,36 @@ from typing import Any
 import numpy as np
 
 from sglang_adaptive_spec.policy.acceptance.hazards import (
-    FAST_MEMORY,
     LOGIT_LIMIT,
-    PRIOR_HAZARD,
-    SLOW_MEMORY,
     ChangeTest,
     Floats,
     logit,
     sigmoid,
 )
+from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
 from sglang_adaptive_spec.tiers import Tier
 
-# Logits that a doubling of the candidates adds, before any evidence. Static trees of the SmolLM2
-# pair on four kinds of text: 0.3 to 0.5 (docs/policy.md).
-LIFT_PER_DOUBLING = 0.4
-# Variances in squared logits, so that the memory is that of hazards.py. The text's hold for
-# position 1; position i has 1 + TEXT_GAP * (i - 1) times as much and shares it with those before:
-# one without evidence follows them.
-TEXT_PRIOR = 1.5  # before any evidence: what 4 request-rounds at PRIOR_HAZARD tell
-TEXT_GAP = 0.2
-TEXT_CHANGE = 1.0  # of a shift that the change test found
-TEXT_FRESH = 0.15  # of a batch of new requests: what FAST_MEMORY request-rounds tell at 0.7
-# Per request-round; the filter then remembers about SLOW_MEMORY of them: sqrt(TEXT_DRIFT / info)
-# is 1 / (SLOW_MEMORY * info) at 0.2, the information of a request-round at 0.7.
-TEXT_DRIFT = 5.0 / SLOW_MEMORY**2
-# Of a lift nobody has observed, half of it shared by all depths: a choice, ten times the
-# variance of the guess for SmolLM2's pair: others may lift by nothing or by twice as much.
-LIFT_PRIOR = 0.4
-LIFT_DRIFT = 1e-7  # a lift is 0.1 logits unsure again after 100,000 request-rounds elsewhere
-LIFT_CHANGE = 0.01  # another text lifts by a little more or less: 0.3 to 0.5 of SmolLM2's pair
 # Newton's method from a flat place overshoots: steps are cut to MAX_STEP logits. One or two do in
 # 19 of 20 blocks, four at most.
 MAX_ITERATIONS, MAX_STEP, CONVERGED = 8, 2.0, 0.05
 MEAN_FLOOR = 0.002  # keeps mean hazards off 0 and 1
 
 
-def guessed_lift(tier: Tier) -> float:
+def guessed_lift(tier: Tier, per_doubling: float = DEFAULTS.trees.lift_per_doubling) -> float:
     """Returns the lift of a tree that nobody has observed; a chain has none."""
     if tier.topk == 1:
         return 0.0
     nodes = min(tier.topk, tier.num_drafts / tier.num_steps)
-    return LIFT_PER_DOUBLING * math.log2(max(nodes, 1.0))
+    return per_doubling * math.log2(max(nodes, 1.0))
 
 
 class TreeHazards:
     """Owns the belief about every logit of a ladder with trees, and the test for a change."""
 
-    def __init__(self, max_steps: int, trees: Iterable[Tier]) -> None:
+    def __init__(self, max_steps: int, trees: Iterable[Tier], settings: Settings) -> None:
         self.max_steps = max_steps
+        self._settings, self._memory = settings.trees, settings.acceptance
+        own = self._settings
         self.num_changes = 0
         self.evidence = np.zeros(max_steps)  # request-rounds that reached a position, discounted
         trees = sorted(trees)
@@ -80,17 +62,17 @@ class TreeHazards:
         }
         self._mean = np.zeros(ends[-1])
         self.theta = self._mean[:max_steps]
-        self.theta[:] = logit(PRIOR_HAZARD)
+        self.theta[:] = logit(self._memory.prior_hazard)
         self._text, self._lift = np.zeros((2, ends[-1], ends[-1]))
         depths = np.arange(max_steps)
-        self._text[:max_steps, :max_steps] = 1.0 + TEXT_GAP * np.minimum.outer(depths, depths)
+        self._text[:max_steps, :max_steps] = 1.0 + own.text_gap * np.minimum.outer(depths, depths)
         for tier, part in self._lifts.items():
-            self._mean[part] = guessed_lift(tier)
+            self._mean[part] = guessed_lift(tier, own.lift_per_doubling)
             self._lift[part, part] = 0.5 + 0.5 * np.eye(tier.num_steps)
-        self._covariance = TEXT_PRIOR * self._text + LIFT_PRIOR * self._lift
+        self._covariance = own.text_prior * self._text + own.lift_prior * self._lift
         self._prior = self._covariance.diagonal().copy()
-        self._drift = TEXT_DRIFT * self._text + LIFT_DRIFT * self._lift
-        self._test = ChangeTest()
+        self._drift = own.text_drift * self._text + own.lift_drift * self._lift
+        self._test = ChangeTest(self._memory)
 
     def lift(self, tier: Tier) -> Floats | None:
         """Returns what ``tier`` adds to the chain's logits: [num_steps], None for a chain."""
@@ -127,13 +109,14 @@ class TreeHazards:
         if has_changed:
             self.num_changes += 1
             self._test.reset()
-            self._forget(TEXT_CHANGE * self._text + LIFT_CHANGE * self._lift)
+            own = self._settings
+            self._forget(own.text_change * self._text + own.lift_change * self._lift)
             self.evidence[:] = 0.0
             hazards = sigmoid(self.logits(tier))
             predicted, info = reached * hazards, reached * hazards * (1.0 - hazards)
         self._update(tier, reached, accepted, predicted, info)
         evidence = self.evidence[: tier.num_steps]
-        evidence *= np.exp(reached * (-1.0 / SLOW_MEMORY))
+        evidence *= np.exp(reached * (-1.0 / self._memory.slow_memory))
         evidence += reached
         return has_changed
 
@@ -144,8 +127,8 @@ class TreeHazards:
     def shorten_memory(self) -> None:
         """Lets what comes count more: it may be of another kind."""
         self._test.reset()
-        self._forget(TEXT_FRESH * self._text)
-        self.evidence *= min(1.0, FAST_MEMORY / max(self.evidence[0], 1e-9))
+        self._forget(self._settings.text_fresh * self._text)
+        self.evidence *= min(1.0, self._memory.fast_memory / max(self.evidence[0], 1e-9))
 
     def gain_variance(self, one: Tier, slope: Floats, other: Tier, other_slope: Floats) -> float:
         """Returns the variance of the tokens of ``one`` less those of ``other``.

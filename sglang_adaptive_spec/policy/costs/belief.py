@@ -12,7 +12,7 @@ Measurements are taken one after the other, element by element: BLAS rounds diff
 kind of CPU.
 
 Round times have a heavy tail on one side: much makes a round slower, nothing but its tier makes it
-faster. So fewer than `FIRM_ROUNDS` raise their tier's belief by `MOST_RISE` at most. Where they
+faster. So fewer than firm_rounds raise their tier's belief by most_rise at most. Where they
 would have raised it further, they say nothing of other tiers, the belief stays as unsure as it was,
 and its tier is looked at again.
 """
@@ -23,20 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sglang_adaptive_spec.policy.costs.curves import Floats
-
-# On an H200 with 8B shapes the tiers' served over seeded times spread by 0.05 about their mean at a
-# batch size, and the means by 0.05 about 1.05 (docs/decisions/0017). Equal, so that a tier seen
-# alone lends half of its correction.
-OWN_SPREAD = COMMON_SPREAD = 0.05
-# Standard error of the location of one served round; it falls with their number. A stall (2 % of
-# rounds) is one round: 2 or 3 rounds are worth far more than one.
-ROUND_SPREAD = 0.1
-SURPRISE_PAIRS = 2.0  # that no surprise counts as
-# Rounds of a tier at a bucket, before it speaks for drift, for surprise and for other sizes.
-SETTLE_ROUNDS = 32
-# Choices: one outlier makes no tier look dearer by 3 %, five rounds that agree do. On an H200 one
-# round of 1.8 times and two of 1.0 and 7.3 turned a table (tests/policy/test_cost_tails.py).
-FIRM_ROUNDS, MOST_RISE = 5, 0.025  # rounds, a log
+from sglang_adaptive_spec.policy.settings import CostSettings
 
 
 class Belief(NamedTuple):
@@ -46,25 +33,30 @@ class Belief(NamedTuple):
     spread: Floats  # [num_tiers, num_buckets] standard errors
 
 
-def prior(seed_covariance: Floats, plain_idx: int | None) -> Floats:
+def prior(seed_covariance: Floats, plain_idx: int | None, settings: CostSettings) -> Floats:
     """Returns the covariance of the corrections before any round: [num_buckets, T, T].
 
     Args:
         seed_covariance: Of the logs of the seeds' errors, [num_buckets, T, T].
         plain_idx: Zero steps.
+        settings: The spreads.
     """
     num_tiers = seed_covariance.shape[-1]
     is_drafting = np.ones(num_tiers)
     if plain_idx is not None:
         is_drafting[plain_idx] = 0.0
-    shared: Floats = COMMON_SPREAD**2 * np.outer(is_drafting, is_drafting)
-    own = OWN_SPREAD**2 * np.eye(num_tiers)
+    shared: Floats = settings.common_spread**2 * np.outer(is_drafting, is_drafting)
+    own = settings.own_spread**2 * np.eye(num_tiers)
     covariance: Floats = seed_covariance + own + shared
     return covariance
 
 
 def believe(
-    rounds: npt.NDArray[np.int64], log: Floats, spread: Floats, covariance: Floats
+    rounds: npt.NDArray[np.int64],
+    log: Floats,
+    spread: Floats,
+    covariance: Floats,
+    settings: CostSettings,
 ) -> Belief:
     """Returns what is believed of every correction.
 
@@ -73,11 +65,13 @@ def believe(
         log: Logs of the measured corrections, [num_tiers, num_buckets].
         spread: Their standard errors, [num_tiers, num_buckets].
         covariance: The `prior`.
+        settings: What counts as settled, firm and surprising.
     """
     variances = np.diagonal(covariance, axis1=1, axis2=2).T  # [T, K]
     is_seen = rounds > 0
-    surprises = (log**2 / variances)[(rounds >= SETTLE_ROUNDS) | (is_seen & (log < 0))]
-    scale = (SURPRISE_PAIRS + surprises.sum()) / (SURPRISE_PAIRS + len(surprises))
+    is_telling = (rounds >= settings.settle_rounds) | (is_seen & (log < 0))
+    surprises, usual = (log**2 / variances)[is_telling], settings.surprise_pairs
+    scale = (usual + surprises.sum()) / (usual + len(surprises))
     scale = max(float(scale), 1.0)
     mean, variance = np.zeros_like(log), scale * variances
     buckets = np.flatnonzero(is_seen.any(axis=0))
@@ -89,9 +83,9 @@ def believe(
             noise = np.where(counts > 0, spread[idx, buckets] ** 2, np.inf)
             gain = left[:, :, idx] / (left[:, idx, idx] + noise)[:, None]  # [B, T], 0 if not seen
             steps = gain * (log[idx, buckets] - moved[:, idx])[:, None]
-            is_tail = (counts < FIRM_ROUNDS) & (steps[:, idx] > MOST_RISE)
+            is_tail = (counts < settings.firm_rounds) & (steps[:, idx] > settings.most_rise)
             steps[is_tail], gain[is_tail] = 0.0, 0.0
-            steps[is_tail, idx] = MOST_RISE
+            steps[is_tail, idx] = settings.most_rise
             moved += steps
             left -= gain[:, :, None] * left[:, idx, None, :]
         mean[:, buckets] = moved.T

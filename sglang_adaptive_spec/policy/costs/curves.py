@@ -13,18 +13,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from sglang_adaptive_spec.policy.settings import CostSettings
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
 Floats = npt.NDArray[np.float64]
 
-# Extra time of one more step, as a share of the zero-step round, where only one tier is known.
-# 3 steps take 1.42 rounds of none at batch 1 (slice-h200.json, tokens_per_s of
-# none over static-3 times 3.5 accepted tokens); 2.7 at batch 100, so it flatters depth there.
-STEP_SHARE = 0.14
-# A choice: weight of a served round against a bucket nobody served, where order must be restored.
-SEEN_WEIGHT = 4.0
 NO_WEIGHT = 1e-30  # of a size whose rounds say nothing about others yet; not 0, a divisor
-MIN_EXPECTED_MS = 1e-6  # keeps ratios finite
+MIN_MS = 1e-6  # keeps ratios finite
 
 
 Point = tuple[int, int, float]  # one measured round: batch size, context tokens, ms
@@ -101,20 +96,24 @@ def _slopes(sizes: Floats, groups: Sequence[Sequence[Point]]) -> Floats:
     return np.interp(sizes, known, fitted)
 
 
-def step_factor(tier: Tier) -> float:
+def step_factor(tier: Tier, step_share: float) -> float:
     """Returns the default cost of ``tier`` in zero-step rounds."""
-    return 1 + STEP_SHARE * tier.num_steps
+    return 1 + step_share * tier.num_steps
 
 
 def fit_learned(
-    points: Mapping[Tier, Sequence[tuple[int, float]]], buckets: Sequence[int]
+    points: Mapping[Tier, Sequence[tuple[int, float]]], buckets: Sequence[int], step_share: float
 ) -> dict[Tier, Curve]:
     """Returns the curves of tiers known only by (batch size, ms) of served rounds.
 
     All tiers together give one shape, each tier its ratio to it: a tier seen at small batches
     alone must not look cheap at large ones. Without any point, a zero-step round takes 1 ms.
     """
-    pooled = [(size, 0, ms / step_factor(tier)) for tier, own in points.items() for size, ms in own]
+    pooled = [
+        (size, 0, ms / step_factor(tier, step_share))
+        for tier, own in points.items()
+        for size, ms in own
+    ]
     if not pooled:
         return {PLAIN_TIER: Curve(np.ones(len(buckets)), np.zeros(len(buckets)), 0.0)}
     shape = fit_curve(pooled, buckets)
@@ -123,14 +122,14 @@ def fit_learned(
     for tier, own in points.items():
         sizes, ms = np.array(sorted(own)).T
         expected = np.interp(sizes, at, shape.base) + np.maximum(sizes - at[-1], 0) * shape.rise
-        ratios = ms / np.maximum(expected, MIN_EXPECTED_MS)
+        ratios = ms / np.maximum(expected, MIN_MS)
         base = shape.base * np.interp(at, sizes, ratios)
         rise = shape.rise * float(ratios[-1])
         curves[tier] = Curve(isotonic(base, np.ones_like(base)), shape.slope, rise)
     return curves
 
 
-def extrapolate(tier: Tier, known: Mapping[Tier, Curve]) -> Curve:
+def extrapolate(tier: Tier, known: Mapping[Tier, Curve], step_share: float) -> Curve:
     """Returns a curve for ``tier`` from those of others (at least one).
 
     Two or more step counts: a line ``a + b * num_steps`` through them, b >= 0, nothing below
@@ -143,7 +142,8 @@ def extrapolate(tier: Tier, known: Mapping[Tier, Curve]) -> Curve:
         per_step = np.maximum(centred @ table / (centred @ centred), 0.0)
         row = np.maximum(table.mean(axis=0) + per_step * (tier.num_steps - steps.mean()), 0.0)
     else:
-        row = table.mean(axis=0) * step_factor(tier) / step_factor(next(iter(known)))
+        row = table.mean(axis=0) * step_factor(tier, step_share)
+        row /= step_factor(next(iter(known)), step_share)
     base, slope = np.split(row[:-1], 2)
     ones = np.ones_like(base)
     return Curve(isotonic(base, ones), isotonic(slope, ones), float(row[-1]))
@@ -158,7 +158,10 @@ def difference(upper: Curve, lower: Curve) -> Curve:
 
 
 def corrected(
-    curves: Sequence[Curve], rounds: npt.NDArray[np.int64], factor: Floats, settled: int
+    curves: Sequence[Curve],
+    rounds: npt.NDArray[np.int64],
+    factor: Floats,
+    settings: CostSettings,
 ) -> Floats:
     """Returns the base of every curve times its correction, order restored. A size with few
     rounds is left out: it stands for itself.
@@ -167,13 +170,15 @@ def corrected(
         curves: One per tier.
         rounds: Rounds behind every correction, [num_tiers, num_buckets].
         factor: The corrections, [num_tiers, num_buckets].
-        settled: Rounds from which on a correction says something about other sizes.
+        settings: When a correction says something about other sizes, and how much.
 
     Returns:
         [num_buckets, num_tiers].
     """
     # The same weights for all tiers, so that restoring the order moves them alike.
-    weights = 1.0 + SEEN_WEIGHT * np.where(rounds >= settled, rounds, 0).sum(axis=0)
+    settled = settings.settle_rounds
+    num_settled = np.where(rounds >= settled, rounds, 0).sum(axis=0)
+    weights = 1.0 + settings.seen_weight * num_settled
     is_loose = (rounds > 0) & (rounds < settled)  # stands for its own size and no other
     base = []
     for curve, own_factor, loose in zip(curves, factor, is_loose, strict=True):

@@ -1,4 +1,4 @@
-"""Seeds made smooth, each as far as it is uncertain, and which of them to measure again.
+"""What start-up measured, as curves: seeds made smooth, each as far as it is uncertain.
 
 The log of a round's time bends little from one step count or batch size to the next. For the points
 of one context length, y with standard error s, the smoothed x minimises
@@ -11,6 +11,7 @@ are taken one after the other, element by element: BLAS rounds differently on an
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import median
@@ -18,14 +19,19 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from sglang_adaptive_spec.policy.costs.curves import Floats, Point
-from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
-
-# How far a log time lies off the line between its neighbours, one octave or step to either side:
-# the root mean square by size and the largest by steps over simulate/h200-llama-8b.json.
-BEND_PER_OCTAVE2, BEND_PER_STEP2 = 0.1, 0.03
-# Beyond this and two standard errors of both, two seeds are out of order.
-ORDER_MARGIN = 0.03
+from sglang_adaptive_spec.policy.costs.belief import prior
+from sglang_adaptive_spec.policy.costs.curves import (
+    MIN_MS,
+    Floats,
+    Point,
+    difference,
+    extrapolate,
+    fit_curve,
+    fit_learned,
+)
+from sglang_adaptive_spec.policy.costs.state import CostState
+from sglang_adaptive_spec.policy.settings import CostSettings
+from sglang_adaptive_spec.tiers import PLAIN_TIER, RoundTime, Tier
 
 Place: TypeAlias = tuple[int, int]  # index of a tier, batch size
 # By place: log of the ms and its standard error, of the points of one rank of context lengths.
@@ -40,8 +46,65 @@ class Smoothed(NamedTuple):
     places: list[Place]  # in the covariance's order
 
 
+class Seeds:
+    """The curves of all tiers at the buckets; they do not change.
+
+    Where nothing was measured, points that served rounds left stand in for seeds.
+    """
+
+    def __init__(self, state: CostState, settings: CostSettings) -> None:
+        self.tiers = tiers = tuple(Tier(*fields) for fields in state.tiers)
+        self.buckets = buckets = state.buckets
+        self.plain_idx = tiers.index(PLAIN_TIER) if PLAIN_TIER in tiers else None
+        self.has_any = any(state.seeds)
+        if self.has_any:
+            smoothed = smooth(tiers, state.seeds, state.seed_spreads, settings)
+            unknown = covariance_at(smoothed, len(tiers), buckets)
+            by_tier = zip(tiers, smoothed.points, strict=True)
+            own = {tier: fit_curve(points, buckets) for tier, points in by_tier if points}
+        else:
+            by_tier_learned = zip(tiers, state.learned, strict=True)
+            learned = {tier: list(points.values()) for tier, points in by_tier_learned if points}
+            own = fit_learned(learned, buckets, settings.step_share)
+            unknown = np.zeros((len(buckets), len(tiers), len(tiers)))
+        self.covariance = prior(unknown, self.plain_idx, settings)  # of corrections not yet served
+        self.curves = [
+            own.get(tier) or extrapolate(tier, own, settings.step_share) for tier in tiers
+        ]
+        self.slope: Floats = np.array([curve.slope for curve in self.curves]).T.copy()  # [K, T]
+        self.rise = np.array([curve.rise for curve in self.curves])
+        # A catch-up that was not seeded is counted in zero-step rounds.
+        self._extra = self.curves[self.plain_idx or 0]
+        if state.catch_up_seeds:
+            self._extra = difference(fit_curve(state.catch_up_seeds, buckets), self._extra)
+
+    def bucket(self, batch_size: int) -> int:
+        """Returns the index of the bucket a batch pads to; the last one if it exceeds all."""
+        return min(bisect_left(self.buckets, batch_size), len(self.buckets) - 1)
+
+    def num_above(self, batch_size: int) -> int:
+        """Returns by how many requests a batch exceeds the last bucket."""
+        return max(batch_size - self.buckets[-1], 0)
+
+    def extra_ms(self, batch_size: int, context_tokens: int) -> float:
+        """Returns what a catch-up takes beyond a zero-step round."""
+        bucket, num_above = self.bucket(batch_size), self.num_above(batch_size)
+        return self._extra.ms(bucket, context_tokens, num_above)
+
+    def correction_log(self, idx: int, bucket: int, round_time: RoundTime, drift: float) -> float:
+        """Returns the log of the correction that explains a round."""
+        curve = self.curves[idx]
+        base = curve.base.item(bucket)
+        num_above = self.num_above(round_time.batch_size)
+        rest = curve.ms(bucket, round_time.context_tokens, num_above) - base
+        return math.log(max(round_time.ms / drift - rest, MIN_MS) / max(base, MIN_MS))
+
+
 def smooth(
-    tiers: Sequence[Tier], seeds: Sequence[Sequence[Point]], spreads: Sequence[Sequence[float]]
+    tiers: Sequence[Tier],
+    seeds: Sequence[Sequence[Point]],
+    spreads: Sequence[Sequence[float]],
+    settings: CostSettings,
 ) -> Smoothed:
     """Returns the seeds of all tiers, repeated points combined, with their covariance.
 
@@ -49,13 +112,14 @@ def smooth(
         tiers: One for each entry of the others.
         seeds: The points of every tier.
         spreads: The relative standard error of every point; 0 if it is not known.
+        settings: How far logs bend.
     """
     surfaces, raw = _surfaces(seeds, _pooled(spreads))
     points: list[list[Point]] = [[] for _ in tiers]
     covariances = []
     for surface, at in zip(surfaces, raw, strict=True):
         places = sorted(surface)
-        mean, covariance = _smoothed(tiers, surface, places)
+        mean, covariance = _smoothed(tiers, surface, places, settings)
         covariances.append((covariance, places))
         for (idx, size), log in zip(places, mean.tolist(), strict=True):
             factor = math.exp(log - surface[idx, size][0])  # exactly 1 where nothing was smoothed
@@ -81,7 +145,10 @@ def covariance_at(smoothed: Smoothed, num_tiers: int, buckets: Sequence[int]) ->
 
 
 def out_of_order(
-    tiers: Sequence[Tier], seeds: Sequence[Sequence[Point]], spreads: Sequence[Sequence[float]]
+    tiers: Sequence[Tier],
+    seeds: Sequence[Sequence[Point]],
+    spreads: Sequence[Sequence[float]],
+    settings: CostSettings,
 ) -> list[tuple[Tier, int]]:
     """Returns tiers and batch sizes whose seeds contradict a neighbour's; measure them again.
 
@@ -90,10 +157,10 @@ def out_of_order(
     found: set[Place] = set()
     surfaces, _ = _surfaces(seeds, spreads)
     for surface in surfaces:
-        for lower, upper in _neighbours(tiers, surface):
+        for lower, upper in _neighbours(tiers, surface, settings):
             (below, below_spread), (above, above_spread) = surface[lower], surface[upper]
             noise = 2 * math.hypot(below_spread, above_spread)
-            if below - above > max(noise, ORDER_MARGIN):
+            if below - above > max(noise, settings.order_margin):
                 found.update((lower, upper))
     return [(tiers[idx], size) for idx, size in sorted(found)]
 
@@ -130,13 +197,13 @@ def _surfaces(
 
 
 def _smoothed(
-    tiers: Sequence[Tier], surface: Surface, places: Sequence[Place]
+    tiers: Sequence[Tier], surface: Surface, places: Sequence[Place], settings: CostSettings
 ) -> tuple[Floats, Floats]:
     """Returns the smoothed logs and their covariance, in the order of ``places``."""
     logs = np.array([surface[place][0] for place in places])
     covariance = np.diag([surface[place][1] ** 2 for place in places])
     row = {place: idx for idx, place in enumerate(places)}
-    for around, (before, after), unit in _triples(tiers, surface):
+    for around, (before, after), unit in _triples(tiers, surface, settings):
         rows, share = [row[place] for place in around], before / (before + after)
         cross = _bend(covariance, rows, share)  # [places]
         gain = cross / (_bend(cross, rows, share) + (unit * before * after) ** 2)
@@ -153,13 +220,15 @@ def _bend(of: Floats, rows: Sequence[int], share: float) -> Floats:
 
 
 def _lines(
-    tiers: Sequence[Tier], places: Mapping[Place, object]
+    tiers: Sequence[Tier], places: Mapping[Place, object], settings: CostSettings
 ) -> list[tuple[list[tuple[Place, float]], float]]:
     """Returns rows of neighbouring places with their positions, and how much they bend."""
     lines = []
     for idx in sorted({idx for idx, _ in places}):
         sizes = sorted(size for of, size in places if of == idx)
-        lines.append(([((idx, size), math.log2(size)) for size in sizes], BEND_PER_OCTAVE2))
+        lines.append(
+            ([((idx, size), math.log2(size)) for size in sizes], settings.bend_per_octave2)
+        )
     for size in sorted({size for _, size in places}):
         chains = [
             (tiers[idx].num_steps, idx)
@@ -167,22 +236,27 @@ def _lines(
             if at == size and tiers[idx].topk == 1 and tiers[idx] != PLAIN_TIER
         ]
         lines.append(
-            ([((idx, size), float(steps)) for steps, idx in sorted(chains)], BEND_PER_STEP2)
+            (
+                [((idx, size), float(steps)) for steps, idx in sorted(chains)],
+                settings.bend_per_step2,
+            )
         )
     return lines
 
 
-def _neighbours(tiers: Sequence[Tier], surface: Surface) -> list[tuple[Place, Place]]:
-    pairs = [pairwise(line) for line, _ in _lines(tiers, surface)]
+def _neighbours(
+    tiers: Sequence[Tier], surface: Surface, settings: CostSettings
+) -> list[tuple[Place, Place]]:
+    pairs = [pairwise(line) for line, _ in _lines(tiers, surface, settings)]
     return [(lower, upper) for line in pairs for (lower, _), (upper, _) in line]
 
 
 def _triples(
-    tiers: Sequence[Tier], surface: Surface
+    tiers: Sequence[Tier], surface: Surface, settings: CostSettings
 ) -> list[tuple[tuple[Place, Place, Place], tuple[float, float], float]]:
     """Returns three neighbours each, their two distances, and how much the line bends."""
     found = []
-    for line, unit in _lines(tiers, surface):
+    for line, unit in _lines(tiers, surface, settings):
         for (left, at_left), (middle, at), (right, at_right) in zip(
             line, line[1:], line[2:], strict=False
         ):

@@ -14,7 +14,6 @@ import msgspec
 from sglang_adaptive_spec.tiers import Tier
 
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
-NUM_SMALLER = 4  # a choice: a spell of five stalls outweighs no sixth round
 PER_TIER = (  # fields with one entry a tier
     "seeds",
     "seed_spreads",
@@ -103,12 +102,12 @@ def push(window: list[float], value: float, size: int) -> None:
         del window[0]
 
 
-def location(values: Sequence[float]) -> float:
+def location(values: Sequence[float], num_smaller: int) -> float:
     """Returns what values tend to, of which some are far too large and none too small.
 
-    It is their median with `NUM_SMALLER` added below: the smallest of up to six.
+    It is their median with ``num_smaller`` added below: with 4, the smallest of up to six.
     """
-    return sorted(values)[max(len(values) - 1 - NUM_SMALLER, 0) // 2]
+    return sorted(values)[max(len(values) - 1 - num_smaller, 0) // 2]
 
 
 def spread(values: Sequence[float]) -> float:

@@ -4,105 +4,41 @@ For tier t and a batch that pads to bucket k:
 
     round_ms = drift * (correction[t, k] * base[t, k] + slope[t, k] * context_tokens)
 
-base and slope come from the seed (`cost_curves`), the rest from served rounds. correction is a low
-median ratio of the first rounds of a tier at a bucket, then follows: it holds whatever the seed did
-not, such as host work that the GPU does not hide. Until it is settled it says nothing about other
-buckets, and few rounds, or such as disagree, move it little (`cost_belief`). drift, one factor for
-all tiers, is the median ratio of the last rounds of any settled tier, as far as a neighbour
-explains it: a little is booked on the corrections, and so is what another tier does not show
-(`cost_visits`). What some tiers were seen to do at a bucket says something about the rest. ms; no
-clock.
+base and slope come from start-up (`Seeds`), correction and drift from served rounds. A correction
+holds whatever the seed did not, such as host work that the GPU does not hide (`Corrections`). drift
+is one factor for all tiers, as far as a neighbour explains it (`Drift`). What some tiers were seen
+to do at a bucket says something about the rest (`Belief`). ms; no clock.
 """
 
 import math
-from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from sglang_adaptive_spec.policy.costs.belief import (
-    FIRM_ROUNDS,
-    ROUND_SPREAD,
-    SETTLE_ROUNDS,
-    believe,
-    prior,
-)
-from sglang_adaptive_spec.policy.costs.curves import (
-    Floats,
-    corrected,
-    difference,
-    extrapolate,
-    fit_curve,
-    fit_learned,
-)
-from sglang_adaptive_spec.policy.costs.seeds import covariance_at, out_of_order, smooth
+from sglang_adaptive_spec.policy.costs.corrections import Corrections
+from sglang_adaptive_spec.policy.costs.curves import MIN_MS, Floats
+from sglang_adaptive_spec.policy.costs.drift import Drift
+from sglang_adaptive_spec.policy.costs.seeds import Seeds, out_of_order
 from sglang_adaptive_spec.policy.costs.state import (
     CostState,
-    clamp,
-    location,
     new_state,
-    push,
-    spread,
-    standard_error,
     state_from_dict,
     state_to_dict,
 )
-from sglang_adaptive_spec.policy.costs.visits import (
-    VISIT_CHANGE,
-    VISIT_ROUNDS,
-    confirm_drift,
-    learn_anew,
-    moved_since,
-    recent_log,
-    show_drift,
-    showed_drift,
-    shown_drift,
-)
+from sglang_adaptive_spec.policy.settings import DEFAULTS, CostSettings
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, RoundTime, Tier
 
 # The host's own capture list with speculation (sglang 0.5.23 arg_groups/cuda_graph_hook.py).
 DEFAULT_BUCKETS = (*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8))
 
-# The constants below are choices, not measurements: each states what it trades.
-DRIFT_WINDOW = 64  # rounds; its median turns after 33, 0.3 s at 10 ms a round
-MIN_DRIFT_ROUNDS = 8  # ratios before drift leaves 1
-DRIFT_LIMITS = (0.8, 5.0)  # seeding ran alone, so little can be faster; neighbours slow down
-UNSEEDED_DRIFT_LIMITS = (0.2, 5.0)  # the first rounds may have met the neighbour
-SMALL_DRIFT = 1.15  # less either way is 1: clocks and the host's pace, not alike for all rounds
-LEARNED_AT = frozenset(
-    (1, 2, 3, FIRM_ROUNDS, 8, 16, SETTLE_ROUNDS)
-)  # rounds of a tier at a bucket: a rebuild is too long for every one
-# A factor of 2.5: zero steps of a model as small as SmolLM2-135M, seeded at 1.0 ms, take 2.3 ms.
-MAX_CORRECTION_LOG = 0.92
-SLOW_RATE = 1 / 32  # share of a settled residual learned per round
-MAX_EVIDENCE = 256  # rounds a tier at a bucket is remembered for
-MIN_CATCH_UPS = 8  # served, before they outweigh the seed
-# A settled correction rebuilds the tables when it has moved by so much, or weighs twice as much
-# where order must be restored.
-REFRESH_MOVE, REFRESH_ROUNDS = 0.01, frozenset((64, 128, MAX_EVIDENCE))
-RESIDUAL_WINDOW = 64  # rounds of a tier
-MIN_NOISE_ROUNDS = 8
-UNSEEN_NOISE = 0.05  # relative, before any round was observed: wide on purpose
-# Standard errors that a tier may be faster than believed. At cost noise 0.3 five golden traces
-# serve alike with 1.5 and 2, and up to 0.012 less with 1 (simulate/, mean of eight noise seeds).
-LEAST_Z = 1.5
-WRONG_SEED_LOG = math.log(2.0)  # as wrong as the costs of another machine may be
-MIN_MS = 1e-6  # keeps ratios finite
-
-
-def is_small(ratio: float) -> bool:
-    """Returns whether a ratio of times is too near to 1 for a neighbour."""
-    return 1 / SMALL_DRIFT < ratio < SMALL_DRIFT
-
 
 class CostTable:
     """Round times of every tier; the module has the model."""
 
-    def __init__(self, state: CostState) -> None:
-        self._state = state
+    def __init__(self, state: CostState, settings: CostSettings = DEFAULTS.costs) -> None:
+        self._state, self._settings = state, settings
         self.catch_up_rounds = CATCH_UP_ROUNDS  # the server's own, where that differs
         self.tiers = tuple(Tier(*fields) for fields in state.tiers)
         self._idx = {tier: idx for idx, tier in enumerate(self.tiers)}
@@ -111,9 +47,14 @@ class CostTable:
         self.fit()
 
     @classmethod
-    def empty(cls, tiers: Sequence[Tier], buckets: Sequence[int] = DEFAULT_BUCKETS) -> "CostTable":
+    def empty(
+        cls,
+        tiers: Sequence[Tier],
+        buckets: Sequence[int] = DEFAULT_BUCKETS,
+        settings: CostSettings = DEFAULTS.costs,
+    ) -> "CostTable":
         """Returns a table of ``tiers`` that knows nothing; ``buckets`` are captured batch sizes."""
-        return cls(new_state(tuple(dict.fromkeys(tiers)), sorted(set(buckets))))
+        return cls(new_state(tuple(dict.fromkeys(tiers)), sorted(set(buckets))), settings)
 
     def seed(
         self,
@@ -158,16 +99,14 @@ class CostTable:
             for name in ("seeds", "seed_spreads", "catch_up_seeds"):
                 setattr(grown, name, getattr(state, name))
             self._state = state = grown
-        self._buckets = state.buckets
-        self._fit_curves()
-        self._disagreement = np.zeros((len(self.tiers), len(state.buckets)))  # of unsettled rounds
-        if self._has_seeds:
-            for idx, windows in enumerate(state.unsettled_pairs):
-                for bucket, window in windows.items():
-                    self._disagreement[idx, bucket] = standard_error(window)
-        self._sorted_ratios = sorted(state.drift_ratios)
-        self.drift = self._drift_of_window()
-        self._refresh()
+        seeds = Seeds(state, self._settings)
+        self._drift = Drift(state, seeds.has_any, self._settings)
+        self._corrections = Corrections(state, seeds, self._drift, self._settings)
+
+    @property
+    def drift(self) -> float:
+        """The factor of all rounds."""
+        return self._drift.factor
 
     @property
     def is_seeded(self) -> bool:
@@ -185,7 +124,7 @@ class CostTable:
 
     def out_of_order(self) -> list[tuple[Tier, int]]:
         """Returns tiers and batch sizes whose seeds contradict a neighbour's, to measure again."""
-        return out_of_order(self.tiers, self._state.seeds, self._state.seed_spreads)
+        return out_of_order(self.tiers, self._state.seeds, self._state.seed_spreads, self._settings)
 
     def describe(self, batch_size: int, context_tokens: int) -> dict[str, Any]:
         """Returns what a batch's rounds are expected to take, and how sure that is."""
@@ -206,14 +145,16 @@ class CostTable:
 
     def correction(self, tier: Tier, batch_size: int) -> float:
         """Returns what the seed of ``tier`` without context is multiplied with, own or lent."""
-        return math.exp(self._belief.mean.item(self._idx[tier], self._bucket(batch_size)))
+        bucket = self._corrections.seeds.bucket(batch_size)
+        return math.exp(self._corrections.belief.mean.item(self._idx[tier], bucket))
 
     def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
         """Returns a catch-up's extra time, spread over the zero-step rounds between two."""
-        if self._plain_idx is None or self._catch_up_scale == 0.0:
+        scale = self._corrections.catch_up_scale
+        if self._plain_idx is None or scale == 0.0:
             return 0.0
-        unit = self._extra_unit_ms(batch_size, context_tokens)
-        return self.drift * self._catch_up_scale * unit / self.catch_up_rounds
+        seeded_ms = self._corrections.seeds.extra_ms(batch_size, context_tokens)
+        return self.drift * scale * seeded_ms / self.catch_up_rounds
 
     def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
         """Returns the expected period of a round."""
@@ -225,11 +166,12 @@ class CostTable:
 
     def round_ms_all(self, tiers: tuple[Tier, ...], batch_size: int, context_tokens: int) -> Floats:
         """Returns `round_ms` of every one of ``tiers``."""
-        bucket = self._bucket(batch_size)
-        ms: Floats = self._slope[bucket] * context_tokens  # [T], a new array
-        ms += self._base[bucket]
-        if batch_size > self._buckets[-1]:
-            ms += self._rise * (batch_size - self._buckets[-1])
+        seeds = self._corrections.seeds
+        bucket = seeds.bucket(batch_size)
+        ms: Floats = seeds.slope[bucket] * context_tokens  # [T], a new array
+        ms += self._corrections.base[bucket]
+        if batch_size > seeds.buckets[-1]:
+            ms += seeds.rise * (batch_size - seeds.buckets[-1])
         ms *= self.drift
         if self._plain_idx is not None:
             ms[self._plain_idx] += self.plain_extra_ms(batch_size, context_tokens)
@@ -244,30 +186,23 @@ class CostTable:
         yet. One that is not settled and looks dearer may be as fast as its seed. The curious
         believe half of a tier never served: its seed may be another machine's.
         """
-        bucket = self._bucket(batch_size)
-        less = LEAST_Z * self._belief.spread[:, bucket]
+        settings, belief = self._settings, self._corrections.belief
+        bucket = self._corrections.seeds.bucket(batch_size)
+        less = settings.least_z * belief.spread[:, bucket]
         rounds = np.array([by_bucket[bucket] for by_bucket in self._state.num_corrected])
-        is_in_doubt = (rounds > 0) & (rounds < SETTLE_ROUNDS)
-        less = np.where(is_in_doubt, np.maximum(less, self._belief.mean[:, bucket]), less)
+        is_in_doubt = (rounds > 0) & (rounds < settings.settle_rounds)
+        less = np.where(is_in_doubt, np.maximum(less, belief.mean[:, bucket]), less)
         if self.drift > 1.0:
-            drift_log = math.log(self.drift)
-            less += [drift_log - shown_drift(self._state, idx, bucket) for idx in range(len(less))]
+            drift = self._drift
+            less += [drift.log - drift.shown(idx, bucket) for idx in range(len(less))]
         if is_curious:
-            less = np.maximum(less, np.where(rounds == 0, WRONG_SEED_LOG, 0.0))
+            less = np.maximum(less, np.where(rounds == 0, math.log(settings.wrong_seed), 0.0))
         share: Floats = np.exp(-np.maximum(less, 0.0))
         return share if tiers == self.tiers else share[self._selection(tiers)]
 
     def relative_noise(self, tier: Tier) -> float:
-        """Returns the standard error of the expected period, as a share of it.
-
-        It is the robust spread of the tier's recent residuals over the root of their number; a
-        tier hardly observed takes the spread of all tiers, undivided.
-        """
-        own = self._state.residuals[self._idx[tier]]
-        if len(own) >= MIN_NOISE_ROUNDS:
-            return spread(own) / math.sqrt(len(own))
-        pooled = [residual for window in self._state.residuals for residual in window]
-        return spread(pooled) if len(pooled) >= MIN_NOISE_ROUNDS else UNSEEN_NOISE
+        """Returns the standard error of the expected period, as a share of it."""
+        return self._corrections.relative_noise(self._idx[tier])
 
     def observe(self, round_time: RoundTime) -> None:
         """Learns from one uninterrupted served round; a tier it does not hold is left alone."""
@@ -275,29 +210,29 @@ class CostTable:
         batch_size, context_tokens, ms, is_catch_up = round_time[1:5]
         if idx is None or not (math.isfinite(ms) and ms > 0):
             return
-        alone_ms = max(self._alone_ms(idx, batch_size, context_tokens), MIN_MS)
-        expected = self.drift * alone_ms
+        corrections, drift = self._corrections, self._drift
         if is_catch_up:
-            self._learn_catch_up(ms - expected, self._extra_unit_ms(batch_size, context_tokens))
+            expected_ms = drift.factor * max(
+                self._alone_ms(idx, batch_size, context_tokens), MIN_MS
+            )
+            seeded_ms = corrections.seeds.extra_ms(batch_size, context_tokens)
+            corrections.learn_catch_up(ms - expected_ms, seeded_ms)
             return
-        if self._has_seeds:
-            self._visit(idx, round_time)
-            alone_ms = max(self._alone_ms(idx, batch_size, context_tokens), MIN_MS)
-            expected = self.drift * alone_ms
-        push(self._state.residuals[idx], ms / expected - 1, RESIDUAL_WINDOW)
-        self._state.rounds_since_drift += 1
-        if self._settle(idx, round_time, ms / expected):
-            self._state.rounds_since_drift = 0
-        elif self._state.rounds_since_drift <= DRIFT_WINDOW:
-            return  # what a new tier shows first is its own; drift stands for the settled ones
-        self._follow_drift(ms / alone_ms)
+        is_seeded = corrections.seeds.has_any
+        if is_seeded:
+            corrections.visit(idx, round_time)
+        alone_ms = max(self._alone_ms(idx, batch_size, context_tokens), MIN_MS)
+        ratio = ms / (drift.factor * alone_ms)
+        corrections.learn_residual(idx, ratio - 1)
+        drift.learn(ms / alone_ms, corrections.learn(idx, round_time, ratio))
+        if is_seeded and drift.is_below_alone:
+            # What was booked on the tiers was a neighbour that has left since.
+            drift.start_anew()
+            corrections.forget()
 
     def forget_drift(self) -> None:
         """Takes drift back to 1: another process starts beside other neighbours."""
-        self._state.drift_ratios.clear()
-        self._state.drift_shown.clear()
-        self._sorted_ratios = []
-        self.drift = 1.0
+        self._drift.forget()
 
     def snapshot(self) -> dict[str, Any]:
         """Returns the state as it is, as JSON has it, for whoever asks the server."""
@@ -313,218 +248,21 @@ class CostTable:
         return state_to_dict(self._state)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "CostTable":
+    def from_dict(
+        cls, data: Mapping[str, Any], settings: CostSettings = DEFAULTS.costs
+    ) -> "CostTable":
         """Returns the table that `to_dict` gave ``data`` for.
 
         Raises:
             ValueError: ``data`` is no such state.
         """
-        return cls(state_from_dict(data))
-
-    def _visit(self, idx: int, round_time: RoundTime) -> None:
-        """Finds out from a tier's first rounds after another one what has changed meanwhile."""
-        state, bucket = self._state, self._bucket(round_time.batch_size)
-        if state.visited != (idx, bucket):
-            state.visited, state.visit = (idx, bucket), []
-        if len(state.visit) >= VISIT_ROUNDS:
-            return
-        state.visit.append(self._observed_log(idx, bucket, round_time))
-        moved = moved_since(state.visit, self._belief.mean.item(idx, bucket))
-        if len(state.visit) > 1 or moved:
-            moved += self._weigh_drift(idx, bucket, moved)
-        num_rounds = state.num_corrected[idx][bucket]
-        if num_rounds >= SETTLE_ROUNDS and moved > math.log(SMALL_DRIFT):
-            return  # as if it were drift, until another tier shows that it is not
-        beyond = moved - recent_log(state.drift_ratios, self.drift)
-        if moved and abs(beyond) > VISIT_CHANGE and num_rounds:
-            learn_anew(state, idx, bucket)
-
-    def _weigh_drift(self, idx: int, bucket: int, moved: float) -> float:
-        """Tells drift from changes of the tiers that showed it, by one that had not yet.
-
-        Returns what to add to logs relative to drift: it is 1 again if it was none.
-        """
-        state, drift_log = self._state, math.log(self.drift)
-        if shown_drift(state, idx, bucket) >= drift_log / 2 or drift_log <= 0:
-            return 0.0
-        if abs(moved) < abs(moved + drift_log):
-            drafting = [other for other in range(len(self.tiers)) if other != self._plain_idx]
-            confirm_drift(state, idx, bucket, drift_log, drafting if idx in drafting else ())
-            return 0.0
-        for one, at in showed_drift(state, drift_log):
-            self._set_correction(one, at, state.correction_log[one][at] + drift_log)
-            window = state.unsettled_pairs[one].get(at, [])
-            window[:] = [log + drift_log for log in window]
-        state.visit = [log + drift_log for log in state.visit]
-        self.forget_drift()
-        self._refresh()
-        return drift_log
-
-    def _settle(self, idx: int, round_time: RoundTime, ratio: float) -> bool:
-        """Learns what is the tier's own; returns whether the tier was settled at this bucket."""
-        bucket = self._bucket(round_time.batch_size)
-        num_rounds = self._state.num_corrected[idx][bucket]
-        if not self._has_seeds and num_rounds < SETTLE_ROUNDS:
-            self._learn_point(idx, bucket, round_time)
-            return False
-        log = self._observed_log(idx, bucket, round_time)
-        if num_rounds < SETTLE_ROUNDS:
-            self._learn_correction(idx, bucket, log)
-            return False
-        self._follow_correction(idx, bucket, log, is_own=is_small(ratio))
-        if self.drift != 1.0 and is_small(ratio) and len(self._state.visit) >= VISIT_ROUNDS:
-            show_drift(self._state, idx, bucket, math.log(self.drift))
-        return True
-
-    def _learn_correction(self, idx: int, bucket: int, log: float) -> None:
-        """Takes the log of observed over seeded of a tier new to a bucket."""
-        window = self._state.unsettled_pairs[idx].setdefault(bucket, [])
-        window.append(log)
-        if len(window) in LEARNED_AT:
-            self._set_correction(idx, bucket, location(window))
-            self._disagreement[idx, bucket] = standard_error(window)
-        self._count_unsettled(idx, bucket, len(window))
-
-    def _follow_correction(self, idx: int, bucket: int, log: float, is_own: bool) -> None:
-        state = self._state
-        if is_own:  # else it is a stall or a neighbour: nothing of the tier's
-            before = state.correction_log[idx][bucket]
-            self._set_correction(idx, bucket, before + SLOW_RATE * (log - before))
-        moved = abs(state.correction_log[idx][bucket] - self._shown_log.item(idx, bucket))
-        has_grown = state.num_corrected[idx][bucket] < MAX_EVIDENCE
-        if has_grown:
-            state.num_corrected[idx][bucket] += 1
-        num_rounds = state.num_corrected[idx][bucket]
-        if moved > REFRESH_MOVE or (has_grown and num_rounds in REFRESH_ROUNDS):
-            self._refresh()
-
-    def _learn_point(self, idx: int, bucket: int, round_time: RoundTime) -> None:
-        """Stands in for a seed: a tier's first rounds at a bucket, whatever their context."""
-        state = self._state
-        window = state.unsettled_pairs[idx].setdefault(bucket, [])
-        window.append(round_time.ms / self.drift)
-        if len(window) in LEARNED_AT:
-            size = max(round_time.batch_size, self._buckets[bucket])
-            state.learned[idx][bucket] = (size, location(window))
-            self._fit_curves()
-        self._count_unsettled(idx, bucket, len(window))
-
-    def _count_unsettled(self, idx: int, bucket: int, num_rounds: int) -> None:
-        self._state.num_corrected[idx][bucket] = num_rounds
-        if num_rounds == SETTLE_ROUNDS:
-            del self._state.unsettled_pairs[idx][bucket]
-            self._disagreement[idx, bucket] = 0.0
-        if num_rounds in LEARNED_AT:
-            self._refresh()
-
-    def _set_correction(self, idx: int, bucket: int, value: float) -> None:
-        value = clamp(value, -MAX_CORRECTION_LOG, MAX_CORRECTION_LOG)
-        self._state.correction_log[idx][bucket] = value
-
-    def _learn_catch_up(self, extra_ms: float, unit_ms: float) -> None:
-        if unit_ms > 0:
-            window = self._state.catch_up_ratios
-            push(window, max(extra_ms, 0.0) / (self.drift * unit_ms), DRIFT_WINDOW)
-            self._catch_up_scale = self._catch_up_scale_of_window()
-
-    def _follow_drift(self, ratio: float) -> None:
-        window = self._state.drift_ratios
-        window.append(ratio)
-        insort(self._sorted_ratios, ratio)
-        if len(window) > DRIFT_WINDOW:
-            del self._sorted_ratios[bisect_left(self._sorted_ratios, window.pop(0))]
-        self.drift = self._drift_of_window()
-        # Faster than alone: what was booked on the tiers was a neighbour that has left since.
-        if self._has_seeds and len(window) == DRIFT_WINDOW and self.drift < 1.0:
-            self._forget_corrections()
-
-    def _drift_of_window(self) -> float:
-        ratios = self._sorted_ratios
-        if len(ratios) < MIN_DRIFT_ROUNDS:
-            return 1.0
-        limits = DRIFT_LIMITS if self._has_seeds else UNSEEDED_DRIFT_LIMITS
-        drift = clamp(ratios[len(ratios) // 2], *limits)
-        return 1.0 if is_small(drift) else drift
-
-    def _forget_corrections(self) -> None:
-        fresh = new_state(self.tiers, self._state.buckets)
-        kept = (
-            "seeds",
-            "seed_spreads",
-            "catch_up_seeds",
-            "learned",
-            "catch_up_ratios",
-            "residuals",
-        )
-        for name in kept:
-            setattr(fresh, name, getattr(self._state, name))
-        self._state = fresh
-        self._disagreement[:] = 0.0
-        self.forget_drift()
-        self._refresh()
-
-    def _bucket(self, batch_size: int) -> int:
-        """Returns the index of the bucket a batch pads to; the last one if it exceeds all."""
-        return min(bisect_left(self._buckets, batch_size), len(self._buckets) - 1)
+        return cls(state_from_dict(data), settings)
 
     def _alone_ms(self, idx: int, batch_size: int, context_tokens: int) -> float:
-        bucket = self._bucket(batch_size)
-        ms = self._base.item(bucket, idx) + self._slope.item(bucket, idx) * context_tokens
-        return float(ms + max(batch_size - self._buckets[-1], 0) * self._rise.item(idx))
-
-    def _observed_log(self, idx: int, bucket: int, round_time: RoundTime) -> float:
-        """Returns the log of the correction that explains a round."""
-        curve = self._curves[idx]
-        above = max(round_time.batch_size - self._buckets[-1], 0)
-        base = curve.base.item(bucket)
-        rest = curve.ms(bucket, round_time.context_tokens, above) - base
-        ms = round_time.ms / self.drift - rest
-        return math.log(max(ms, MIN_MS) / max(base, MIN_MS))
-
-    def _extra_unit_ms(self, batch_size: int, context_tokens: int) -> float:
-        above = max(batch_size - self._buckets[-1], 0)
-        return self._extra.ms(self._bucket(batch_size), context_tokens, above)
-
-    def _fit_curves(self) -> None:
-        state = self._state
-        self._has_seeds = any(state.seeds)
-        if self._has_seeds:
-            smoothed = smooth(self.tiers, state.seeds, state.seed_spreads)
-            unknown = covariance_at(smoothed, len(self.tiers), state.buckets)
-            own = {
-                tier: fit_curve(points, state.buckets)
-                for tier, points in zip(self.tiers, smoothed.points, strict=True)
-                if points
-            }
-        else:
-            points_by_tier = zip(self.tiers, state.learned, strict=True)
-            learned = {tier: list(points.values()) for tier, points in points_by_tier if points}
-            own = fit_learned(learned, state.buckets)
-            unknown = np.zeros((len(state.buckets), len(self.tiers), len(self.tiers)))
-        self._covariance = prior(unknown, self._plain_idx)
-        self._curves = [own.get(tier) or extrapolate(tier, own) for tier in self.tiers]
-        self._slope = np.array([curve.slope for curve in self._curves]).T.copy()  # [K, T]
-        self._rise = np.array([curve.rise for curve in self._curves])
-        # A catch-up that was not seeded is counted in zero-step rounds.
-        self._extra = self._curves[self._plain_idx or 0]
-        if state.catch_up_seeds:
-            self._extra = difference(fit_curve(state.catch_up_seeds, state.buckets), self._extra)
-        self._catch_up_scale = self._catch_up_scale_of_window()
-
-    def _catch_up_scale_of_window(self) -> float:
-        ratios = self._state.catch_up_ratios
-        if self._state.catch_up_seeds and len(ratios) < MIN_CATCH_UPS:
-            return 1.0
-        return median(ratios) if ratios else 0.0
-
-    def _refresh(self) -> None:
-        """Rebuilds the tables that predictions read."""
-        rounds = np.array(self._state.num_corrected)
-        self._shown_log = np.array(self._state.correction_log)
-        error = np.maximum(ROUND_SPREAD / np.maximum(rounds, 1), self._disagreement)
-        self._belief = believe(rounds, self._shown_log, error, self._covariance)
-        factor = np.exp(self._belief.mean)
-        self._base = corrected(self._curves, rounds, factor, SETTLE_ROUNDS)  # [K, T]
+        corrections, seeds = self._corrections, self._corrections.seeds
+        bucket = seeds.bucket(batch_size)
+        ms = corrections.base.item(bucket, idx) + seeds.slope.item(bucket, idx) * context_tokens
+        return float(ms + seeds.num_above(batch_size) * seeds.rise.item(idx))
 
     def _selection(self, tiers: tuple[Tier, ...]) -> list[int]:
         selection = self._selections.get(tiers)

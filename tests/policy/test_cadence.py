@@ -1,0 +1,77 @@
+"""When a decision is due: by rounds, by who is in the batch, by what is accepted."""
+
+import pytest
+
+from sglang_adaptive_spec.policy.cadence import OVERDUE_ROUNDS, RESULTS_AT_ONCE, Cadence
+from sglang_adaptive_spec.policy.settings import DEFAULTS
+
+SETTINGS = DEFAULTS.cadence
+
+
+def decided(batch_size: int, num_steady: int = 0) -> Cadence:
+    cadence = Cadence(SETTINGS)
+    cadence.decided(batch_size, is_steady=False)
+    for _ in range(num_steady):
+        cadence.decided(batch_size, is_steady=True)
+    return cadence
+
+
+def rounds_until_due(cadence: Cadence) -> int:
+    """Returns the rounds until a result is decided about."""
+    num_rounds = 0
+    while not cadence.is_due_at_result(0):
+        cadence.count_round()
+        num_rounds += 1
+    return num_rounds
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "num_steady", "num_rounds"),
+    [(16, 0, 4), (4, 0, 8), (16, 1, 8), (16, 2, 16), (16, 9, 32), (4, 9, 32)],
+)
+def test_decisions_that_change_nothing_come_after_twice_as_many_rounds_each(
+    batch_size: int, num_steady: int, num_rounds: int
+) -> None:
+    assert rounds_until_due(decided(batch_size, num_steady)) == num_rounds
+
+
+def test_a_result_is_waited_for_unless_it_is_overdue() -> None:
+    cadence = decided(16)
+    for _ in range(SETTINGS.decision_rounds):
+        cadence.count_round()
+    assert cadence.is_due_at_launch(has_batch_changed=True)
+    for _ in range(OVERDUE_ROUNDS):
+        assert not cadence.is_due_at_launch(has_batch_changed=False)
+        cadence.count_round()
+    assert cadence.is_due_at_launch(has_batch_changed=False)
+
+
+@pytest.mark.parametrize(
+    ("size", "size_before", "is_other_slot", "is_due"),
+    [(8, 9, False, True), (64, 65, False, False), (64, 80, False, True), (64, 65, True, True)],
+)
+def test_the_more_of_the_batch_is_new_the_sooner_it_is_decided_about(
+    size: int, size_before: int, is_other_slot: bool, is_due: bool
+) -> None:
+    cadence = decided(size, num_steady=3)
+    cadence.note_batch(size, size_before, is_other_slot)
+    assert cadence.is_due_at_launch(has_batch_changed=True) == (is_due and size > 8)
+    assert rounds_until_due(cadence) <= SETTINGS.max_decision_rounds
+
+
+def test_a_change_of_acceptance_is_due_until_it_was_decided_about() -> None:
+    cadence = decided(16)
+    assert cadence.is_due_at_result(num_changes=1)
+    assert cadence.has_acceptance_changed(num_changes=1)
+    assert not cadence.has_acceptance_changed(num_changes=1)
+    assert not cadence.is_due_at_result(num_changes=1)
+
+
+def test_new_requests_are_waited_for_and_their_results_taken_one_by_one() -> None:
+    cadence = decided(64, num_steady=3)
+    cadence.start_afresh(64)
+    assert (cadence.results_at_once, rounds_until_due(cadence)) == (1, 1)
+    cadence.start_afresh(2)
+    assert rounds_until_due(cadence) == SETTINGS.fresh_rounds
+    cadence.decided(2, is_steady=False)
+    assert cadence.results_at_once == RESULTS_AT_ONCE
