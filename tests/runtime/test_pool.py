@@ -2,7 +2,7 @@
 
 import pytest
 
-from sglang_adaptive_spec.runtime.pool import Place, RuntimePool, TierState
+from sglang_adaptive_spec.runtime.pool import Place, RuntimePool, TierState, read_places
 from sglang_adaptive_spec.tiers import chain_tier
 
 ONE, THREE = chain_tier(1), chain_tier(3)
@@ -14,13 +14,8 @@ class Owner:
         self.num_steps = 3
 
 
-def pool_of(first: Owner, second: Owner) -> RuntimePool:
-    slots = [
-        Place(first, "backend"),
-        Place(first, "num_steps"),
-        Place(second, "backend"),
-    ]
-    return RuntimePool(slots, THREE)
+def places_of(first: Owner, second: Owner) -> list[Place]:
+    return [Place(first, "backend"), Place(first, "num_steps"), Place(second, "backend")]
 
 
 def state(tier: object, *values: object) -> TierState:
@@ -29,9 +24,10 @@ def state(tier: object, *values: object) -> TierState:
 
 def test_activate_puts_every_value_in_place_by_reference() -> None:
     first, second = Owner(), Owner()
-    pool = pool_of(first, second)
+    places = places_of(first, second)
+    pool = RuntimePool(places, THREE)
     backend = object()
-    pool.add(state(THREE, *pool.read_places()))
+    pool.add(state(THREE, *read_places(places)))
     pool.add(state(ONE, backend, 1, None))
     pool.activate(ONE)
     assert first.backend is backend
@@ -46,22 +42,23 @@ def test_activate_puts_every_value_in_place_by_reference() -> None:
 
 def test_a_missing_tier_changes_nothing() -> None:
     first, second = Owner(), Owner()
-    pool = pool_of(first, second)
-    before = pool.read_places()
+    places = places_of(first, second)
+    pool = RuntimePool(places, THREE)
+    before = read_places(places)
     with pytest.raises(KeyError):
         pool.activate(ONE)
-    assert pool.read_places() == before
+    assert read_places(places) == before
     assert pool.current == THREE
 
 
 def test_states_come_shallowest_first() -> None:
-    pool = pool_of(Owner(), Owner())
+    pool = RuntimePool(places_of(Owner(), Owner()), THREE)
     pool.add(state(THREE, 1, 2, 3))
     pool.add(state(ONE, 1, 2, 3))
     assert [kept.tier for kept in pool.states] == [ONE, THREE]
 
 
 def test_a_state_of_the_wrong_length_is_our_own_mistake() -> None:
-    pool = pool_of(Owner(), Owner())
+    pool = RuntimePool(places_of(Owner(), Owner()), THREE)
     with pytest.raises(AssertionError):
         pool.add(state(ONE, "one value of three"))
