@@ -198,3 +198,28 @@ def plant(root: Path, file: str, line: str) -> Path:
     with (root / NAME / file).open("a") as changed:
         changed.write(f"\n{line}\n")
     return root
+
+
+WORKERS = {"AdaptiveEagleWorker", "AdaptiveDraftWorker", "EAGLEWorkerV2", "EagleDraftWorker"}
+
+
+def takes_the_worker(tree: ast.Module) -> list[str]:
+    """What a module does that only the worker and the drafters may: name its class, or take it."""
+    found = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    found += [alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+              for alias in node.names]  # fmt: skip
+    taken = [node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)]
+    return [name for name in found if name in WORKERS] + [
+        name for name in taken if name == "worker"
+    ]
+
+
+def test_only_the_worker_s_module_and_the_drafters_know_the_worker() -> None:
+    own = ("host.serving.worker", "host.drafters.")
+    modules = {
+        name: takes_the_worker(ast.parse(path.read_text()))
+        for name, path in module_names(ROOT).items()
+        if name.startswith("host")
+    }
+    assert all(modules[name] for name in ("host.serving.worker", "host.drafters.eagle"))
+    assert {name for name, found in modules.items() if found and not name.startswith(own)} == set()

@@ -450,3 +450,15 @@ def test_no_round_drafts_while_the_draft_is_behind(steps: list[int]) -> None:
             behind = 0 if launch.is_catch_up else behind + 1
         assert behind < INTERVAL
         assert behind == 0 or launch.tier == PLAIN_TIER
+
+
+def test_a_forward_without_requests_is_counted_and_changes_nothing() -> None:
+    controller, _, pool = make(3)
+    decode(controller)
+    before = list(pool.activated)
+    controller.before_idle()
+    assert controller.counters.num_idle_rounds == 1
+    assert pool.activated == before
+    controller.observe([2], 1)  # the round before it still gets its result
+    assert controller.counters.num_rounds == {chain_tier(3): 1}
+    assert controller.counters.num_feedback_mismatches == 0

@@ -104,6 +104,7 @@ class Telemetry:
             "exact_rounds": dict(counters.num_exact_rounds),
             "switches": dict(counters.num_switches),
             "prefill_activations": counters.num_prefill_activations,
+            "idle_rounds": counters.num_idle_rounds,
             "fallbacks": {
                 "policy_error": counters.num_policy_errors,
                 "feedback_mismatch": counters.num_feedback_mismatches,
