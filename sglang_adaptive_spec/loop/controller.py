@@ -15,8 +15,8 @@ Nothing here touches a GPU, allocates device memory or logs per round.
 """
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Hashable, Sequence
+from typing import Protocol
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.loop.meter import RoundMeter
@@ -150,14 +150,16 @@ class AdaptiveController:
         chosen, is_probe, decision = self._choose(batch)
         if has_changed:
             self._results_at_once = self.policy.results_at_once
-        tier, fields = self._with_draft_caught_up(chosen, batch)
+        tier, num_decodes, is_catch_up, debts = self._with_draft_caught_up(chosen, batch)
         if tier != self.decode_tier:
             self._count_switch(tier, batch)
         self.newest = batch
         if tier != self.pool.current:
             self.pool.activate(tier)
         num_in_flight = len(self.rounds) - len(self._results)
-        launched = self.rounds.launch(batch, tier, is_probe=is_probe, decision=decision, **fields)
+        launched = self.rounds.launch(
+            batch, tier, is_catch_up, num_decodes, is_probe, decision, debts
+        )
         if self.clock is not None:
             self.clock.start(launched, num_in_flight)
         if len(self.rounds) > MAX_ROUNDS:
@@ -222,23 +224,21 @@ class AdaptiveController:
 
     def _with_draft_caught_up(
         self, tier: Tier, batch: DecodeBatch
-    ) -> tuple[Tier, Mapping[str, Any]]:
-        """Returns the tier to run, and what its `Round` says of decodes and the draft's lag."""
+    ) -> tuple[Tier, int, bool, Sequence[int]]:
+        """Returns the tier to run, its decodes, whether it catches up, and what the draft lacks."""
         schedule = self.draft_schedule
         if schedule is None:
-            return tier, {}
+            return tier, 1, False, ()
         if tier != PLAIN_TIER:
             if not schedule.is_behind(batch.requests):
-                return tier, {}
-            is_catch_up, debts = schedule.book(batch, True, 1)
-            return PLAIN_TIER, {"is_catch_up": is_catch_up, "debts": debts}
+                return tier, 1, False, ()
+            return PLAIN_TIER, 1, *schedule.book(batch, True, 1)
         may_draft = self.may_draft(batch.size)
         if may_draft and batch.most_decodes > 1:  # else nothing of what is kept is read
             most = max(1, min(batch.most_decodes, schedule.room(batch.requests)))
             batch = batch._replace(most_decodes=most)
         num_decodes = self._run_length(batch)
-        is_catch_up, debts = schedule.book(batch, False, num_decodes, may_draft)
-        return tier, {"is_catch_up": is_catch_up, "num_decodes": num_decodes, "debts": debts}
+        return tier, num_decodes, *schedule.book(batch, False, num_decodes, may_draft)
 
     def _run_length(self, batch: DecodeBatch) -> int:
         if batch.most_decodes == 1:

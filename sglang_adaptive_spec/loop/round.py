@@ -8,7 +8,7 @@ other round its own; both are counted.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.policy.decision import Decision
@@ -67,9 +67,20 @@ class RoundQueue:
     def __len__(self) -> int:
         return len(self._rounds)
 
-    def launch(self, batch: DecodeBatch, tier: Tier, **fields: Any) -> Round:
-        """Returns a new round at the end of the queue; ``fields`` are those of `Round`."""
-        launched = Round(self._num_launched, batch, tier, **fields)
+    def launch(
+        self,
+        batch: DecodeBatch,
+        tier: Tier,
+        is_catch_up: bool,
+        num_decodes: int,
+        is_probe: bool,
+        decision: Decision | None,
+        debts: Sequence[int],
+    ) -> Round:
+        """Returns a new round at the end of the queue; the arguments are its fields."""
+        launched = Round(
+            self._num_launched, batch, tier, is_catch_up, num_decodes, is_probe, decision, debts
+        )
         self._num_launched += 1
         self._rounds.append(launched)
         return launched
