@@ -1,4 +1,4 @@
-"""The host's decode batch, as far as it is read here, from what the scheduler knows on the CPU.
+"""Protocols of the host's batches and requests, and what is read off them on the CPU.
 
 A request id names no row: several tokenizer workers let two running requests have the same one, and
 a request that is retracted comes back under its own with other KV. A row of the host's request pool

@@ -1,4 +1,4 @@
-"""The host's worker as everybody but the worker sees it: a few typed handles, made once."""
+"""Typed handles on what a server is made of, for all that must not know the worker."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from sglang_adaptive_spec.host.batch import Batch, Request
 
 
-class Steps(Protocol):
+class HostSteps(Protocol):
     """What stands in for steps of the host's round (plain_round.py:PlainRound)."""
 
     def trivial_verify_input(self, batch: Batch) -> object:
@@ -39,7 +39,7 @@ class HostRound:
 
     reqs: Sequence[Request] = ()
     has_bounds: bool = False
-    plain: Steps | None = None
+    plain: HostSteps | None = None
     num_decodes: int | None = None  # of a zero-step round; None: as many tokens as any round
     ends_with_target: bool = False  # no draft-extend follows
     relayed: object = None  # drafts that a round without a draft-extend hands on as it got them

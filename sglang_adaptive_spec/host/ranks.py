@@ -44,8 +44,8 @@ class Ranks:
 
     def broadcast(self, value: T) -> T:
         """Returns the first rank's ``value``; all ranks must call it."""
-        told: T = self.group.broadcast_object(value, src=0)
-        return told
+        agreed: T = self.group.broadcast_object(value, src=0)
+        return agreed
 
     def broadcast_tokens(self, tokens: torch.Tensor) -> None:
         """Puts the first rank's tokens in place: what is drawn may differ (as the host does)."""

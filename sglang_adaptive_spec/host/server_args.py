@@ -1,4 +1,4 @@
-"""The host's arguments, as far as they are read here, and the scheduler that carries them."""
+"""Protocols of the host's arguments and of the scheduler that carries them."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol

@@ -3,9 +3,8 @@
 Once per decode round the worker calls `before_decode`: the policy chooses a tier, the pool swaps
 it in by reference, and the round joins the queue. One round later (the overlap schedule processes
 results late) the worker calls `observe` with the accepted drafts; the oldest round of that size is
-the one that they belong to. Results are worked through a few at a time, and before a batch changes:
-by the time a round comes round again the CPU's caches have forgotten the code. Extend and mixed
-batches run on the start-up tier.
+the one that they belong to. Results are processed in groups of a few, and before a batch changes,
+because CPU caches are cold after a GPU round. Extend and mixed batches run on the start-up tier.
 
 Zero-step rounds let the draft fall behind (host/drafters/backlog.py); the last of them catches it
 up, so leaving zero steps takes one round more. Where a batch is too large to draft at all, no round

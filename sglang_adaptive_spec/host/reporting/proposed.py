@@ -1,4 +1,4 @@
-"""A request's own accept rate, in the process that answers it (host/serving/counts.py)."""
+"""A request's own accept rate, in the process that answers it (host/reporting/host_figures.py)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Puts the brain together, once: ladder -> tiers built -> costs measured -> policy -> controller.
+"""Puts together what decides, once: ladder -> tiers built -> costs measured -> policy -> controller.
 
 Nothing replaces or wraps a policy afterwards.
 """
@@ -27,7 +27,7 @@ from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.trace.record import TraceRecorder
 
 
-class Brain(NamedTuple):
+class Assembled(NamedTuple):
     """What decides on a server, what an operator tells it, and what it says of itself."""
 
     controller: AdaptiveController
@@ -35,8 +35,8 @@ class Brain(NamedTuple):
     telemetry: Telemetry
 
 
-def assemble(engine: HostEngine, builder: TierBuilder, drafter: Drafter) -> Brain:
-    """Returns the brain of a server whose tiers are built.
+def assemble(engine: HostEngine, builder: TierBuilder, drafter: Drafter) -> Assembled:
+    """Returns what decides on a server whose tiers are built.
 
     Raises:
         ConfigError: The file to record to cannot be written.
@@ -69,7 +69,7 @@ def assemble(engine: HostEngine, builder: TierBuilder, drafter: Drafter) -> Brai
         CachedPrefixes(schedule.prefixes, engine.target_runner.req_to_token_pool).install()
     control = Control(engine.pool, controller)
     telemetry = Telemetry(engine, controller, policy, meter, control, seeding, builder.left_out)
-    return Brain(controller, control, telemetry)
+    return Assembled(controller, control, telemetry)
 
 
 def _recorder(engine: HostEngine) -> TraceRecorder | None:

@@ -70,18 +70,18 @@ class PlainRounds:
         )
         self._accept_lens: dict[int, torch.Tensor] = {}  # by decodes of a round: [most requests]
 
-    def of(self, launched: Round, on_publish: Callable[..., Any] | None) -> "PlainRound":
+    def begin(self, launched: Round, on_publish: Callable[..., Any] | None) -> "PlainRound":
         """Returns the round of the host that the controller launched."""
         plain = PlainRound(self, launched.batch.requests, launched.debts, launched.is_catch_up)
         plain.launched, plain.num_decodes = launched, launched.num_decodes
         plain.on_publish = on_publish
         return plain
 
-    def alone(self, size: int, is_catch_up: bool) -> "PlainRound":
+    def begin_alone(self, size: int, is_catch_up: bool) -> "PlainRound":
         """Returns a round of ``size`` rows that no request owns: start-up measurements."""
         return PlainRound(self, range(size), [0] * size, is_catch_up)
 
-    def catch_up(self, requests: Sequence[Hashable], debts: Sequence[int]) -> "PlainRound":
+    def begin_catch_up(self, requests: Sequence[Hashable], debts: Sequence[int]) -> "PlainRound":
         """Returns a round without its target: the draft is caught up on ``debts``, no more."""
         plain = PlainRound(self, requests, debts, is_catch_up=True)
         plain.has_target = False
@@ -90,8 +90,9 @@ class PlainRounds:
     def accepted(self, num_decodes: int, size: int) -> torch.Tensor:
         """Returns the tokens that a round gives each request: [size] int32."""
         lens = self._accept_lens.get(num_decodes)
-        if lens is None or len(lens) < size:
-            lens = torch.full((2 * size,), num_decodes, dtype=torch.int32, device=self.device)
+        if lens is None or len(lens) < size:  # once for each number of decodes
+            most = max(size, self.target.model_runner.max_running_requests)
+            lens = torch.full((most,), num_decodes, dtype=torch.int32, device=self.device)
             self._accept_lens[num_decodes] = lens
         return lens[:size]
 
@@ -142,7 +143,7 @@ class PlainRound:
             output, forward_batch, tokens = self._decode(batch, tokens, grammar_barrier)
             columns.append(tokens)
             keep_alive.append(forward_batch)
-        self._look_at_first_drafts(draft_input, columns[0])
+        self._compare_first_drafts(draft_input, columns[0])
         next_input = EagleDraftInput(bonus_tokens=tokens)
         for name in self._rounds.drafter.relayed:
             setattr(next_input, name, getattr(draft_input, name))
@@ -228,7 +229,7 @@ class PlainRound:
             logits_output.next_token_logprobs = logprobs.unsqueeze(1)  # [bs, 1]
         return tokens
 
-    def _look_at_first_drafts(self, draft_input: DraftInput, tokens: torch.Tensor) -> None:
+    def _compare_first_drafts(self, draft_input: DraftInput, tokens: torch.Tensor) -> None:
         """Compares what the draft would propose with what the target chose, where it is level."""
         if self.launched is None or not self._debts:
             return

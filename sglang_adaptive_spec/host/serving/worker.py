@@ -131,8 +131,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self._round_reserve = get_alloc_reserve_per_decode()  # tokens of the two largest rounds
         is_late = may_be_late(view, runner.attn_backend, self._draft_worker)
         self._late_lengths = LateLengths(is_late)
-        brain = assemble(self.engine, self._tier_builder, self.drafter)
-        self.controller, self.control, self.telemetry = brain
+        assembled = assemble(self.engine, self._tier_builder, self.drafter)
+        self.controller, self.control, self.telemetry = assembled
         exact, ladder = self.engine.options.config.exact, self.controller.policy.ladder
         self.exact_requests = ExactRequests(exact, ladder, self._plain_rounds is not None)
         self.exact_requests.install()
@@ -171,7 +171,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         """Runs one round that no controller chose and nobody waits for: start-up measurements."""
         current = open_round(())
         if self._plain_rounds is not None and tier == PLAIN_TIER:
-            current.plain = self._plain_rounds.alone(batch.seq_lens.shape[0], is_catch_up)
+            current.plain = self._plain_rounds.begin_alone(batch.seq_lens.shape[0], is_catch_up)
         try:
             super().forward_batch_generation(batch)
         finally:
@@ -196,7 +196,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             launched = self.controller.before_decode(self._decode_batch(batch))
             current.has_bounds = self._late_lengths.bound(batch)
             if self._plain_rounds is not None and launched.tier == PLAIN_TIER:
-                current.plain = self._plain_rounds.of(launched, on_publish)
+                current.plain = self._plain_rounds.begin(launched, on_publish)
                 current.num_decodes = launched.num_decodes
                 current.ends_with_target = not launched.is_catch_up
                 on_publish = None  # published inside `verify`, before the target runs
@@ -244,10 +244,11 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
 
     def _before_extend(self, batch: Batch, current: HostRound) -> None:
         """Runs a catch-up of a mixed batch's decode rows first, before they move on."""
-        plain, requests = self._plain_rounds, row_keys(batch)
+        plain = self._plain_rounds
         if plain is None:
             self.controller.before_extend()
             return
+        requests = row_keys(batch)
         num_decoding = len(batch.decoding_reqs) if batch.forward_mode.is_mixed() else 0
         first = len(requests) - num_decoding  # rows that decode come last
         # With attention data parallel the whole batch is padded, and no part of it can run alone.
@@ -255,7 +256,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         debts = self.controller.before_extend(requests[:first], requests[first:], can_catch_up)
         if not debts:
             return
-        current.plain = plain.catch_up(requests[first:], debts)
+        current.plain = plain.begin_catch_up(requests[first:], debts)
         self.engine.pool.activate(PLAIN_TIER)
         try:
             super().forward_batch_generation(decoding_rows(batch, first))
