@@ -1,4 +1,4 @@
-"""Puts together what decides, once: ladder -> tiers built -> costs measured -> policy -> controller.
+"""Puts together what decides, once: tiers built -> costs measured -> policy -> controller.
 
 Nothing replaces or wraps a policy afterwards.
 """
