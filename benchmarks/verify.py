@@ -34,12 +34,10 @@ from benchmarks.stats.provenance import (
 )
 from benchmarks.studies import (
     backends,
-    context,
     flashinfer_verify,
     long_context,
     never_below_none,
     overhead,
-    penalties,
     tails,
     tensor_parallel,
     tree_acceptance,
@@ -188,8 +186,6 @@ CHECKS = {
     ),
     "defaults-h200.json": Check(defaults.check_defaults, defaults.figure_table),
     "defaults-start-h100.json": Check(defaults.check_starts, defaults.start_table),
-    "context-fa3-h200.json": Check(context.check_context, context.wave_table),
-    "penalties-h200.json": Check(penalties.check_penalties, penalties.arm_table),
     "ramp-h200-fa3.json": Check(ramp_summary.check_ramp, ramp_summary.figure_table),
     **dict.fromkeys(
         ("overhead-fa3.json", "overhead-before-h200.json"),
