@@ -34,7 +34,6 @@ from benchmarks.stats.provenance import (
 )
 from benchmarks.studies import (
     backends,
-    flashinfer_verify,
     long_context,
     never_below_none,
     overhead,
@@ -176,13 +175,6 @@ CHECKS = {
     **dict.fromkeys(
         ("never-below-none-h200.json", "never-below-none-smollm2-h200.json"),
         Check(never_below_none.check_never_below_none, never_below_none.figure_table),
-    ),
-    "flashinfer-verify-parts-h200.json": Check(
-        flashinfer_verify.check_flashinfer_verify, flashinfer_verify.round_table
-    ),
-    "flashinfer-verify-h100.json": Check(
-        functools.partial(flashinfer_verify.check_flashinfer_verify, gpu="H100"),
-        flashinfer_verify.figure_table,
     ),
     "defaults-h200.json": Check(defaults.check_defaults, defaults.figure_table),
     "defaults-start-h100.json": Check(defaults.check_starts, defaults.start_table),
