@@ -110,9 +110,6 @@ tensor-parallel        30500 tensor_parallel run --tag 1
 zero-8b                21200 never_below_none run --repeats 6 --trace-s 0.5 --tag 8b
 zero-small             21800 never_below_none run TARGET BEFORE --model smollm2 --repeats 6 --tag smollm2 \
   --max-total-tokens 262144
-verify                 22400 flashinfer_verify run BEFORE --arms after,fa3,before --tag 1
-verify-parts           23000 flashinfer_verify run --batches 16,48 --contexts 4096 --tag 2 \
-  --arms after-lengths,after-mask,after-verify-sync,after-draft-sync,after-tile
 texts-plans            23600 backends run --new-tokens 64 --many 200 --tag 4 \
   --cases flashinfer-llama,flashinfer-llama-slow-gpu
 TABLE

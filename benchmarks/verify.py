@@ -1,7 +1,7 @@
 """Checks every result file: each summary recomputed from its raw repeats, and its provenance.
 
-What later results replaced lies in results/archive/: its provenance is checked, its figures are
-what they were.
+Results that later ones replaced, and those of studies that are gone, lie in results/archive/: their
+provenance is checked, their figures are what they were.
 
     python -m benchmarks.verify          # or: make verify-results
 
@@ -34,15 +34,9 @@ from benchmarks.stats.provenance import (
 )
 from benchmarks.studies import (
     backends,
-    context,
-    cores,
-    flashinfer_verify,
     long_context,
     never_below_none,
     overhead,
-    overhead_replayed,
-    penalties,
-    rows,
     tails,
     tensor_parallel,
     tree_acceptance,
@@ -182,26 +176,12 @@ CHECKS = {
         ("never-below-none-h200.json", "never-below-none-smollm2-h200.json"),
         Check(never_below_none.check_never_below_none, never_below_none.figure_table),
     ),
-    "flashinfer-verify-parts-h200.json": Check(
-        flashinfer_verify.check_flashinfer_verify, flashinfer_verify.round_table
-    ),
-    "flashinfer-verify-h100.json": Check(
-        functools.partial(flashinfer_verify.check_flashinfer_verify, gpu="H100"),
-        flashinfer_verify.figure_table,
-    ),
     "defaults-h200.json": Check(defaults.check_defaults, defaults.figure_table),
     "defaults-start-h100.json": Check(defaults.check_starts, defaults.start_table),
-    "context-fa3-h200.json": Check(context.check_context, context.wave_table),
-    "penalties-h200.json": Check(penalties.check_penalties, penalties.arm_table),
-    "rows-cpu.json": Check(rows.check_rows, rows.size_table),
-    "cores-h200.json": Check(cores.check_cores, cores.machine_table),
     "ramp-h200-fa3.json": Check(ramp_summary.check_ramp, ramp_summary.figure_table),
     **dict.fromkeys(
         ("overhead-fa3.json", "overhead-before-h200.json"),
         Check(overhead.check_overhead, overhead.figure_table),
-    ),
-    "overhead-replayed-cpu.json": Check(
-        overhead_replayed.check_overhead_replayed, overhead_replayed.size_table
     ),
     **dict.fromkeys(
         ("overlap-h200.json", "overlap-one-h200.json", "overlap-grammar-h200.json"),

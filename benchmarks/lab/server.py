@@ -27,7 +27,6 @@ PLUGINS = {
     "bench_rank_log": "benchmarks.inject.rank_log_plugin:register",
     "bench_plant": "benchmarks.inject.plant_plugin:register",
     "bench_delay": "benchmarks.inject.delay_plugin:register",
-    "bench_plan": "benchmarks.inject.plan_plugin:register",
 }
 POLL_S = 0.05
 WATCH_POLL_S = 0.005

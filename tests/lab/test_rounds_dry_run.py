@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.studies.flashinfer_verify import DEPTHS
 from benchmarks.studies.long_context import NUM_MEASURED
 from benchmarks.studies.never_below_none import NONE, ZERO
 from tests.lab.dry_run import dry_run
@@ -26,14 +25,6 @@ def test_zero_steps_and_none_are_measured_in_turn(tmp_path: Path) -> None:
         if each["arm"] == NONE:
             assert set(each["decodes"]) == {"1"}
     assert [server["arm"] for server in record["servers"]] == [NONE, ZERO]
-
-
-def test_depths_take_turns_in_one_batch(tmp_path: Path) -> None:
-    cells = ("--arms", "after", "--contexts", "16", "--batches", "2")
-    passes = ("--passes", "2", "--window-s", "1")
-    record = dry_run(tmp_path, "flashinfer_verify", "run", *cells, *passes)
-    assert [each["depth"] for each in record["windows"]] == [*DEPTHS, *DEPTHS]
-    assert all(each["rounds"] > 0 and each["eager"] for each in record["windows"])
 
 
 def test_long_and_growing_contexts_are_measured(tmp_path: Path) -> None:
