@@ -17,10 +17,11 @@ def take_away(part: str) -> None:
     """Changes the plugin in this process."""
     import torch
 
-    from sglang_adaptive_spec.host.attention import draft_bounds, uniform_plans
+    from sglang_adaptive_spec.host.attention.flashinfer import draft_bounds
+    from sglang_adaptive_spec.host.attention.flashinfer import plans as module
     from sglang_adaptive_spec.host.serving import worker
 
-    plans: Any = uniform_plans
+    plans: Any = module
     if part == "mask":
         plans.SimpleNamespace = lambda custom_mask: SimpleNamespace(custom_mask=not custom_mask)
     elif part == "tile":

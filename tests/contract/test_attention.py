@@ -9,7 +9,7 @@ from sglang_adaptive_spec.contract.source import HostSource
 from sglang_adaptive_spec.contract.versions import TESTED
 from tests.hosts import REPO, host_source
 
-SHARED_INDEX = ast.parse((REPO / "sglang_adaptive_spec/host/attention/shared_index.py").read_text())
+KV_INDEX = ast.parse((REPO / "sglang_adaptive_spec/host/attention/kv_index.py").read_text())
 ATTENTION = "sglang.srt.layers.attention"
 # Tables of FA3 that tiers keep apart: small ones, and those of windows under trees and of encoders.
 APART = {
@@ -51,7 +51,7 @@ def test_flashinfer_plans_so_many_entries_more_than_there_are_tokens(version: st
     plan = ast.unparse(_node(version, "flashinfer_backend", updater))
     (spare,) = (
         ast.literal_eval(node.value)
-        for node in SHARED_INDEX.body
+        for node in KV_INDEX.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SPARE_ENTRIES"
     )
     assert f"torch.empty(paged_kernel_lens_sum + {spare}" in plan
@@ -118,7 +118,7 @@ def _constant(*names: str) -> set[str]:
     """Returns what the tuples of these names hold in our module."""
     return {
         item
-        for node in SHARED_INDEX.body
+        for node in KV_INDEX.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in names
         for item in ast.literal_eval(node.value)
     }
