@@ -58,6 +58,23 @@ def test_flashinfer_plans_so_many_entries_more_than_there_are_tokens(version: st
 
 
 @pytest.mark.parametrize("version", TESTED)
+@pytest.mark.parametrize(
+    ("module", "owner", "dtype"),
+    [
+        ("flashinfer_backend", "FlashInferAttnBackend", "int32"),
+        ("flashinfer_mla_backend", "FlashInferMLAAttnBackend", "int32"),
+        ("triton_backend", "TritonAttnBackend", "int64"),
+    ],
+)
+def test_an_index_has_the_type_that_ours_has(
+    version: str, module: str, owner: str, dtype: str
+) -> None:
+    init = ast.unparse(_node(version, module, f"{owner}.init_cuda_graph_state"))
+    _, _, made = init.partition("cuda_graph_kv_indices = torch.zeros(")
+    assert f"dtype=torch.{dtype}, device=" in made.partition("\n")[0]
+
+
+@pytest.mark.parametrize("version", TESTED)
 def test_only_triton_has_splits_to_hand_to_its_draft_steps(version: str) -> None:
     host = HostSource(host_source(version))
     owners = {

@@ -1,1 +1,1 @@
-"""On FlashInfer the graphs of a round are planned from the CPU, in buffers that they share."""
+"""On FlashInfer graphs are planned from the CPU, as tight as their round, in shared buffers."""
