@@ -1,8 +1,8 @@
 """Lets the GPU lag behind the CPU, to show that no plan is overwritten before it was copied.
 
-Plans travel through pinned memory that rounds and decodes share (host/attention/workspaces.py). A
-CPU that is a round ahead would write the next one there too early, unless it waits. So every
-forward of a model begins with a pause on the device alone.
+Plans travel through pinned memory that rounds and decodes share (flashinfer/workspace.py in
+host/attention). A CPU that is a round ahead would write the next one there too early, unless it
+waits. So every forward of a model begins with a pause on the device alone.
 """
 
 import os

@@ -1,10 +1,10 @@
 """Whether a version of FlashInfer has the private parts that the plugin touches.
 
-The host's wrappers of FlashInfer plan; uniform_plans.py plans in their place, with one argument
-changed by its position, and workspaces.py lets them share buffers. None of that is FlashInfer's
-public interface. A version with a difference from `flashinfer.txt`, or outside the window, is
-served with the host's own plans: they are slower, and right. Read from the source, like the host's
-contract; the compiled part from the C++ that the package ships and compiles.
+The host's wrappers of FlashInfer plan; host/attention/flashinfer/ plans in their place, with one
+argument changed by its position, and lets them share buffers. None of that is FlashInfer's public
+interface. A version with a difference from `flashinfer.txt`, or outside the window, is served with
+the host's own plans: they are slower, and right. Read from the source, like the host's contract;
+the compiled part from the C++ that the package ships and compiles.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def _accept_rate(
 ) -> Any:
     options = options_of(manager.server_args)
     if options is not None and options.static_reason is None:
-        from sglang_adaptive_spec.host.reporting.proposed import set_accept_rate
+        from sglang_adaptive_spec.host.reporting.host_figures import set_accept_rate
 
         set_accept_rate(meta_info, answer, place)
     return result

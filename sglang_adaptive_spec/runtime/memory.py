@@ -2,7 +2,7 @@
 
 A captured tier costs about ``fixed + unit * num_graphs * (num_steps + 2)``: per graph size one
 verify, one draft-extend and num_steps draft forwards. Both are measured on this very server, from
-the start-up tier, which is built first. What all tiers share (host/attention/shared_index.py) is in
+the start-up tier, which is built first. What all tiers share (host/attention/kv_index.py) is in
 neither.
 """
 

@@ -9,7 +9,7 @@ from sglang_adaptive_spec.contract.source import HostSource
 from sglang_adaptive_spec.contract.versions import TESTED
 from tests.hosts import REPO, host_source
 
-SHARED_INDEX = ast.parse((REPO / "sglang_adaptive_spec/host/attention/shared_index.py").read_text())
+KV_INDEX = ast.parse((REPO / "sglang_adaptive_spec/host/attention/kv_index.py").read_text())
 ATTENTION = "sglang.srt.layers.attention"
 # Tables of FA3 that tiers keep apart: small ones, and those of windows under trees and of encoders.
 APART = {
@@ -51,10 +51,27 @@ def test_flashinfer_plans_so_many_entries_more_than_there_are_tokens(version: st
     plan = ast.unparse(_node(version, "flashinfer_backend", updater))
     (spare,) = (
         ast.literal_eval(node.value)
-        for node in SHARED_INDEX.body
+        for node in KV_INDEX.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SPARE_ENTRIES"
     )
     assert f"torch.empty(paged_kernel_lens_sum + {spare}" in plan
+
+
+@pytest.mark.parametrize("version", TESTED)
+@pytest.mark.parametrize(
+    ("module", "owner", "dtype"),
+    [
+        ("flashinfer_backend", "FlashInferAttnBackend", "int32"),
+        ("flashinfer_mla_backend", "FlashInferMLAAttnBackend", "int32"),
+        ("triton_backend", "TritonAttnBackend", "int64"),
+    ],
+)
+def test_an_index_has_the_type_that_ours_has(
+    version: str, module: str, owner: str, dtype: str
+) -> None:
+    init = ast.unparse(_node(version, module, f"{owner}.init_cuda_graph_state"))
+    _, _, made = init.partition("cuda_graph_kv_indices = torch.zeros(")
+    assert f"dtype=torch.{dtype}, device=" in made.partition("\n")[0]
 
 
 @pytest.mark.parametrize("version", TESTED)
@@ -118,7 +135,7 @@ def _constant(*names: str) -> set[str]:
     """Returns what the tuples of these names hold in our module."""
     return {
         item
-        for node in SHARED_INDEX.body
+        for node in KV_INDEX.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in names
         for item in ast.literal_eval(node.value)
     }

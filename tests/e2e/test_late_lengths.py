@@ -1,6 +1,6 @@
 """Drafts that start before their requests' lengths are known: the same text, the same drafts.
 
-On a GPU FlashInfer's drafts do (host/attention/late_lengths.py). Here a plugin makes the CPU host
+On a GPU FlashInfer's drafts do (host/attention/lengths.py). Here a plugin makes the CPU host
 serve so: its scheduler knows no lengths, and every verify fetches those of its batch. The tier
 changes in every round; in the last case a batch visits zero steps and must draft as before.
 """

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive_spec.host.reporting import host_figures
-from sglang_adaptive_spec.host.reporting.proposed import set_accept_rate
+from sglang_adaptive_spec.host.reporting.host_figures import set_accept_rate
 from sglang_adaptive_spec.tiers import chain_tier
 
 LARGEST = 8  # draft tokens as published

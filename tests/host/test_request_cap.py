@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive_spec.config.schema import parse_config
-from sglang_adaptive_spec.host.attention.indices import IndexShape
+from sglang_adaptive_spec.host.attention.kv_index_size import IndexShape
 from sglang_adaptive_spec.host.launch.options import options_of
 from tests.host.conftest import write_model
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive_spec.config.schema import load_config, parse_config
-from sglang_adaptive_spec.host.attention.indices import Extent, IndexShape
+from sglang_adaptive_spec.host.attention.kv_index_size import Extent, IndexShape
 from sglang_adaptive_spec.runtime.builder import build_tiers, reserved_gb
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, thinned
 from sglang_adaptive_spec.runtime.memory import MemoryModel

@@ -20,7 +20,7 @@ from sglang.srt.speculative.eagle_utils import get_draft_recurrent_hidden_state_
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-from sglang_adaptive_spec.host.attention.extend_graphs import capture_missing_extends
+from sglang_adaptive_spec.host.attention.fa3 import capture_missing_extends
 from sglang_adaptive_spec.host.batch import Batch, DraftInput
 from sglang_adaptive_spec.host.drafters.catch_up import EagleCatchUps
 from sglang_adaptive_spec.host.drafters.drafter import CatchUps

@@ -9,7 +9,7 @@ Without a graph a decode waits for the CPU to launch it, so zero steps alone hav
 beyond the host's largest, too, unless the user named the sizes.
 
 Every graph up to there must fit: on FlashInfer its plan into the workspace, and the index that all
-tiers share beside the tiers (host/attention/workspaces.py, indices.py).
+tiers share beside the tiers (host/attention/flashinfer/workspace.py, kv_index_size.py).
 """
 
 import logging
@@ -23,7 +23,7 @@ from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.model_executor.cuda_graph_config import Backend
 
 from sglang_adaptive_spec.config.schema import AdaptiveConfig
-from sglang_adaptive_spec.host.attention.indices import KNOWN, Extent, IndexShape
+from sglang_adaptive_spec.host.attention.kv_index_size import KNOWN, Extent, IndexShape
 from sglang_adaptive_spec.host.launch.options import ATTRIBUTE, options_of
 from sglang_adaptive_spec.host.launch.unsupported import resolved_reason
 from sglang_adaptive_spec.host.server_args import ServerArgs

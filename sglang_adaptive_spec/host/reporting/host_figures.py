@@ -18,6 +18,9 @@ from sglang_adaptive_spec.host.batch import Batch
 from sglang_adaptive_spec.host.hooks import AFTER, hook_now
 from sglang_adaptive_spec.tiers import Tier
 
+RATE = "spec_accept_rate"
+PROPOSED = ("spec_num_proposed_drafts", "spec_proposed_drafts")  # 0.5.20 has both names
+
 
 class HostFigures:
     """Counts for the process of a scheduler."""
@@ -106,3 +109,21 @@ def report(host: Callable[..., Any], reporter: Any, *args: object, **kwargs: obj
     finally:
         if reporter.spec_num_forward_ct:  # not reported: the interval goes on
             reporter.spec_num_correct_drafts = correct
+
+
+def set_accept_rate(meta_info: dict[str, Any], answer: Any, place: int) -> None:
+    """Puts the drafts that were proposed where the host put verifies times the largest tier's.
+
+    Runs in the tokenizer's process.
+
+    Args:
+        meta_info: of the request; as the host filled it.
+        answer: of the scheduler, for several requests.
+        place: of the request among them.
+    """
+    if PROPOSED[0] not in meta_info or not answer.spec_num_block_accept_tokens:
+        return
+    proposed = answer.spec_num_block_accept_tokens[place]
+    for name in meta_info.keys() & set(PROPOSED):
+        meta_info[name] = proposed
+    meta_info[RATE] = answer.spec_num_correct_drafts[place] / proposed if proposed else 0.0

@@ -16,8 +16,8 @@ from sglang.srt.environ import envs
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 
-from sglang_adaptive_spec.host.attention.late_lengths import LateLengths, may_be_late
-from sglang_adaptive_spec.host.attention.shared_index import SharedIndex
+from sglang_adaptive_spec.host.attention.kv_index import SharedIndex
+from sglang_adaptive_spec.host.attention.lengths import LateLengths, may_be_late
 from sglang_adaptive_spec.host.batch import Batch, context_lengths, row_keys
 from sglang_adaptive_spec.host.drafters.catch_up import decoding_rows
 from sglang_adaptive_spec.host.drafters.registry import DRAFTERS
@@ -111,7 +111,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         super().alloc_memory_pool(*args, **kwargs)
         self._tier_builder.provide_workspace()
         req_to_token = self._target_worker.model_runner.req_to_token_pool.req_to_token
-        self._index.plan(self._tier_builder.extent(), row_slots=req_to_token.shape[1])
+        self._index.plan(self._tier_builder.extent(), req_to_token)
 
     def init_attention_backends(self, *args: object, **kwargs: object) -> None:
         """The last step before the first capture, the target's."""

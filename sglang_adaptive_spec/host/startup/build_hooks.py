@@ -2,16 +2,21 @@
 
 from collections.abc import Callable
 
+import torch
 from sglang.srt.arg_groups.model_override_base import use_mla_backend
 from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.utils import is_flashinfer_available
 
-from sglang_adaptive_spec.host.attention.eager_lengths import install_eager_hooks
-from sglang_adaptive_spec.host.attention.extend_graphs import install_extend_hook
-from sglang_adaptive_spec.host.attention.shared_index import SharedIndex
-from sglang_adaptive_spec.host.attention.uniform_plans import install_plan_hooks
-from sglang_adaptive_spec.host.hooks import hook_now
+from sglang_adaptive_spec.host.attention.fa3 import (
+    bound_extend_table,
+    bound_page_table,
+    capture_with_own_width,
+)
+from sglang_adaptive_spec.host.attention.flashinfer.plans import plan_hooks
+from sglang_adaptive_spec.host.attention.kv_index import SharedIndex
+from sglang_adaptive_spec.host.attention.lengths import bound_slots
+from sglang_adaptive_spec.host.hooks import AFTER, Hooks, hook_now
 from sglang_adaptive_spec.host.server_args import ServerArgs
 from sglang_adaptive_spec.host.sizes import attention_backends
 from sglang_adaptive_spec.host.startup.capture import GarbageHold, StartupCapture
@@ -32,12 +37,47 @@ def install_build_hooks(startup: StartupCapture, hold: GarbageHold) -> None:
 def install_gpu_hooks(server_args: ServerArgs, index: SharedIndex) -> None:
     """Hooks what attention backends keep for graphs; before any of them is made."""
     backends = attention_backends(resolved_view(server_args))
-    is_mla = use_mla_backend(server_args)
+    if use_mla_backend(server_args):
+        backends = {"flashinfer-mla" if name == "flashinfer" else name for name in backends}
+    hook_now({"EAGLEDraftExtendCudaGraphRunner.capture_one_shape": capture_with_own_width})
     if is_flashinfer_available():
-        install_plan_hooks(is_in_use="flashinfer" in backends and not is_mla)
-    install_extend_hook()
-    index.install(backends, is_mla)
-    install_eager_hooks(backends)
+        hook_now(plan_hooks(is_in_use="flashinfer" in backends))
+    table = hooks_by_backend(index)
+    for name in sorted(table.keys() & backends):
+        around, after = table[name]
+        hook_now(around)
+        hook_now(after, AFTER)
+
+
+def hooks_by_backend(index: SharedIndex) -> dict[str, tuple[Hooks, Hooks]]:
+    """Returns what runs around the host's methods on an attention backend, and after them."""
+    slots, mla_slots = index.around_init(index.share_flashinfer), index.around_init()
+    triton_slots = index.around_init(index.share_triton, torch.int64)
+    pages, steps = index.share_page_tables, index.share_draft_slots
+    return {
+        "fa3": (
+            {
+                "FlashAttentionBackend.init_forward_metadata": bound_page_table,
+                "FlashAttentionBackend._apply_cuda_graph_metadata": bound_extend_table,
+            },
+            {"FlashAttentionBackend.init_cuda_graph_state": pages},
+        ),
+        "flashinfer": (
+            {"FlashInferAttnBackend.init_cuda_graph_state": slots},
+            {"FlashInferMultiStepDraftBackend.init_cuda_graph_state": steps},
+        ),
+        "flashinfer-mla": (
+            {"FlashInferMLAAttnBackend.init_cuda_graph_state": mla_slots},
+            {"FlashInferMLAMultiStepDraftBackend.init_cuda_graph_state": steps},
+        ),
+        "triton": (
+            {
+                "TritonAttnBackend.init_cuda_graph_state": triton_slots,
+                "TritonAttnBackend.init_forward_metadata": bound_slots,
+            },
+            {"TritonMultiStepDraftBackend.init_cuda_graph_state": steps},
+        ),
+    }
 
 
 def get_row_headroom(get_headroom: Callable[..., int], *args: object, **kwargs: object) -> int:

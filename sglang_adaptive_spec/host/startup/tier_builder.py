@@ -12,8 +12,8 @@ import math
 from sglang.srt.arg_groups.model_override_base import use_mla_backend
 from sglang.srt.arg_groups.overrides import resolved_view
 
-from sglang_adaptive_spec.host.attention.indices import Extent, extend_width
-from sglang_adaptive_spec.host.attention.workspaces import provide_workspace
+from sglang_adaptive_spec.host.attention.flashinfer.workspace import provide_workspace
+from sglang_adaptive_spec.host.attention.kv_index_size import Extent, extend_width
 from sglang_adaptive_spec.host.drafters.drafter import Drafter
 from sglang_adaptive_spec.host.engine import HostEngine
 from sglang_adaptive_spec.host.sizes import (

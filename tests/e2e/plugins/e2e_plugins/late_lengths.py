@@ -12,9 +12,9 @@ num_fetched = 0
 
 
 def register() -> None:
-    from sglang_adaptive_spec.host.attention import late_lengths
+    from sglang_adaptive_spec.host.attention import lengths as module
 
-    fetch = late_lengths.LateLengths.fetch
+    fetch = module.LateLengths.fetch
 
     def counted(lengths: Any, batch: Any) -> None:
         global num_fetched
@@ -22,8 +22,8 @@ def register() -> None:
         fetch(lengths, batch)
         num_fetched += batch.seq_lens_cpu is not bound
 
-    late_lengths.LateLengths.fetch = counted
-    late_lengths.may_be_late = lambda *_: True
+    module.LateLengths.fetch = counted
+    module.may_be_late = lambda *_: True
     target = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
     HookRegistry.register(target, show, HookType.AFTER)
 

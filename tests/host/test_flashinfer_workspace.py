@@ -17,10 +17,10 @@ CAPTURED = (1, 8, 64, 128, 192, 256)
 
 
 @pytest.fixture(scope="module")
-def workspaces(plugins_loaded: None) -> Any:
-    from sglang_adaptive_spec.host.attention import workspaces
+def workspace(plugins_loaded: None) -> Any:
+    from sglang_adaptive_spec.host.attention.flashinfer import workspace
 
-    return workspaces
+    return workspace
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def sizing(plugins_loaded: None) -> Any:
 
 
 @pytest.fixture
-def buffers(workspaces: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
+def buffers(workspace: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
     """The named buffers of this process, as the host keeps them; large ones hold no memory."""
     from sglang.srt import runtime_context
 
@@ -56,9 +56,9 @@ def test_a_decode_of_768_requests_fits_into_it(sizing: Any) -> None:
 
 
 def test_what_the_hosts_workspace_holds_needs_no_other(
-    workspaces: Any, buffers: dict[str, torch.Tensor]
+    workspace: Any, buffers: dict[str, torch.Tensor]
 ) -> None:
-    workspaces.provide_workspace(HOSTS_BYTES, "meta")
+    workspace.provide_workspace(HOSTS_BYTES, "meta")
     assert not buffers
 
 
@@ -67,11 +67,11 @@ def test_what_the_hosts_workspace_holds_needs_no_other(
     [(HOSTS_BYTES + 1, 2**30), (2**30, 2**30), (2**30 + 1, 2**30 + 1), (2**31 + 1, 2**31)],
 )
 def test_the_host_takes_the_large_one_that_is_there(
-    workspaces: Any, buffers: dict[str, torch.Tensor], needed: int, made: int
+    workspace: Any, buffers: dict[str, torch.Tensor], needed: int, made: int
 ) -> None:
     from sglang.srt.runtime_context import get_buffer
 
-    workspaces.provide_workspace(needed, "meta")
+    workspace.provide_workspace(needed, "meta")
     taken = get_buffer("flashinfer_workspace", lambda: pytest.fail("the host makes its own"))
     assert taken.nbytes == made
     assert taken.dtype == torch.uint8
@@ -89,23 +89,23 @@ def test_the_largest_holds_the_catch_ups_of_512_requests_of_8b(
 
 
 def test_what_the_user_set_stays(
-    workspaces: Any, sizing: Any, buffers: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+    workspace: Any, sizing: Any, buffers: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SETTING, "4096")
-    workspaces.provide_workspace(2**29, "meta")
+    workspace.provide_workspace(2**29, "meta")
     assert not buffers
     assert sizing.largest_workspace_bytes() == 4096
 
 
 def test_no_room_for_it_says_what_to_change(
-    workspaces: Any, buffers: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+    workspace: Any, buffers: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_args: Any, **_kw: Any) -> torch.Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(torch, "empty", refuse)
     with pytest.raises(RuntimeError, match="need 402653185: lower --mem-fraction-static") as caught:
-        workspaces.provide_workspace(HOSTS_BYTES + 1, "meta")
+        workspace.provide_workspace(HOSTS_BYTES + 1, "meta")
     assert f"workspace of {2**30} bytes" in str(caught.value)
     assert SETTING in str(caught.value)
     assert not buffers

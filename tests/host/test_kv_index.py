@@ -14,10 +14,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from sglang_adaptive_spec.contract.table import HOOK_TARGETS
-from sglang_adaptive_spec.host.attention.indices import Extent, IndexShape, triton_row_bytes
+from sglang_adaptive_spec.host.attention.kv_index_size import Extent, IndexShape, triton_row_bytes
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier, chain_tier
 
-MODULE = "sglang_adaptive_spec.host.attention.shared_index"
+MODULE = "sglang_adaptive_spec.host.attention.kv_index"
 ATTENTION = "sglang.srt.layers.attention"
 INIT = "init_cuda_graph_state"
 CONTEXT, RESERVE = 4096, 32  # slots of a request, and those that a round reserves beyond them
@@ -51,17 +51,18 @@ def index(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     from sglang.srt.layers.attention import verify_mask
     from sglang.srt.speculative.eagle_utils import TreeMaskMode
 
-    from sglang_adaptive_spec.host.attention import shared_index
+    from sglang_adaptive_spec.host.attention.kv_index import SharedIndex
+    from sglang_adaptive_spec.host.startup.build_hooks import hooks_by_backend
 
-    made = shared_index.SharedIndex()
+    made = SharedIndex()
     made.row_slots = ROW
     monkeypatch.setattr(verify_mask, "default_tree_mask_mode", lambda: TreeMaskMode.FULL_MASK)
-    tables = ((made.around_hooks(), True), (made.after_hooks(), False))
-    for of_backends, is_around in tables:
-        for name, hook in (each for hooks in of_backends.values() for each in hooks.items()):
-            host_class = resolve_name(HOOK_TARGETS[name].rpartition(".")[0])
-            init = vars(host_class)[INIT]
-            monkeypatch.setattr(host_class, INIT, hooked(hook, init, is_around))
+    for of_backend in hooks_by_backend(made).values():
+        for hooks, is_around in zip(of_backend, (True, False), strict=True):
+            for name in (each for each in hooks if each.endswith(f".{INIT}")):
+                host_class = resolve_name(HOOK_TARGETS[name].rpartition(".")[0])
+                init = hooked(hooks[name], vars(host_class)[INIT], is_around)
+                monkeypatch.setattr(host_class, INIT, init)
     with CudaOnCpu():
         yield made
 
@@ -264,26 +265,26 @@ def test_zero_steps_take_no_more_mask_than_their_catch_ups_have_tokens(index: An
 def test_who_asks_for_more_gets_more_and_who_asked_before_keeps_what_it_has(index: Any) -> None:
     """A tier was left out, and its batches fell back to one that was to hold fewer."""
     shared = index
-    first = shared.take("slots", (4, 10), 50, torch.int32, "cpu")
+    first = shared.take("slots", (4, 10), 50, torch.int32)
     assert first.shape == (4, 10)
     assert shared.gb == 4 * 50 / 2**30
     first.fill_(7)
-    larger = shared.take("slots", (6, 10), 50, torch.int32, "cpu")
+    larger = shared.take("slots", (6, 10), 50, torch.int32)
     assert larger.shape == (6, 10)
     assert storage(larger) != storage(first)
     larger.fill_(8)
     assert first.eq(7).all()
-    again = shared.take("slots", (4, 10), 50, torch.int32, "cpu")
+    again = shared.take("slots", (4, 10), 50, torch.int32)
     assert storage(again) == storage(larger)
 
 
 def test_buffers_of_other_names_rows_or_types_are_others(index: Any) -> None:
     shared = index
-    ask = ("slots", (2, 8), 16, torch.int32, "cpu")
+    ask = ("slots", (2, 8), 16, torch.int32)
     one = shared.take(*ask)
     others = [
         shared.take("mask", *ask[1:]),
-        shared.take(*ask[:3], torch.int64, "cpu"),
+        shared.take(*ask[:3], torch.int64),
         shared.instead_of("slots", torch.zeros(2, 8, dtype=torch.int32), 2, 2),
         shared.instead_of("slots", torch.zeros(2, 4, dtype=torch.int32), 2, 2),
     ]
@@ -546,39 +547,3 @@ def test_partial_results_of_other_heads_are_other_buffers(index: Any) -> None:
     planned = [(num_heads, num_heads, HEAD_DIM) for num_heads in heads]
     shape = IndexShape.of(view, ["triton"], model, planned)
     assert_planned(index, shape.gb(extent), least=0.97)
-
-
-# -- what is hooked --
-
-
-@pytest.mark.parametrize(
-    ("backends", "is_mla", "owners"),
-    [
-        ({"fa3"}, False, ["FlashAttentionBackend"]),
-        ({"flashinfer"}, False, ["FlashInferAttnBackend", "FlashInferMultiStepDraftBackend"]),
-        (
-            {"flashinfer"},
-            True,
-            ["FlashInferMLAAttnBackend", "FlashInferMLAMultiStepDraftBackend"],
-        ),
-        (
-            {"triton", "fa3"},
-            True,
-            ["FlashAttentionBackend", "TritonAttnBackend", "TritonMultiStepDraftBackend"],
-        ),
-        ({"torch_native"}, False, []),
-    ],
-)
-def test_the_backends_of_a_server_are_hooked_and_no_others(
-    index: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    backends: set[str],
-    is_mla: bool,
-    owners: list[str],
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(f"{MODULE}.hook_now", lambda hooks, _kind: asked.extend(hooks))
-    index.install(backends, is_mla)
-    assert sorted(target.split(".")[-2] for target in asked) == sorted(owners)
-    assert all(target.endswith(f".{INIT}") for target in asked)
-    assert all(callable(resolve_name(HOOK_TARGETS[target])) for target in asked)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sglang_adaptive_spec.host.attention.indices import Extent, IndexShape, triton_row_bytes
+from sglang_adaptive_spec.host.attention.kv_index_size import Extent, IndexShape, triton_row_bytes
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 
 CONTEXT, PAGES = 1000, 100

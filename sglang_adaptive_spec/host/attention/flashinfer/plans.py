@@ -6,7 +6,7 @@ device. FlashInfer takes its rows for ragged and sizes tiles for the longest tha
 0.6.18 prefill.py: `uniform_q_len`). Here a chain is causal, tiles fit the tokens of a request, and
 lengths come from the CPU, where the scheduler has them.
 
-A plan is copied from pinned memory that the plans of a backend and mode share (workspaces.py). Made
+A plan is copied from pinned memory that the plans of a backend and mode share (workspace.py). Made
 without a wait it could overwrite the one before, so it waits for the copy of that one: long done,
 unless the device lags by a round.
 
@@ -27,11 +27,11 @@ from sglang.srt.layers.attention.flashinfer_backend import fast_prefill_plan
 from sglang.srt.speculative.eagle_info import EagleVerifyInput
 
 from sglang_adaptive_spec.contract.flashinfer import PLAN, WIDTH, host_plans_reason
-from sglang_adaptive_spec.host.attention.draft_bounds import know_bounds
-from sglang_adaptive_spec.host.attention.workspaces import share_plan_buffers
+from sglang_adaptive_spec.host.attention.flashinfer.draft_bounds import know_bounds
+from sglang_adaptive_spec.host.attention.flashinfer.workspace import share_plan_buffers
 from sglang_adaptive_spec.host.batch import ForwardBatch, ForwardMode
 from sglang_adaptive_spec.host.events import DoneEvent
-from sglang_adaptive_spec.host.hooks import hook_now
+from sglang_adaptive_spec.host.hooks import Hooks
 
 logger = logging.getLogger(__name__)
 
@@ -260,8 +260,8 @@ def one_plan_at_a_time(
     return result
 
 
-def install_plan_hooks(is_in_use: bool) -> None:
-    """Hooks the plans of graphs; for a process that has FlashInfer.
+def plan_hooks(is_in_use: bool) -> Hooks:
+    """Returns what runs around the plans of graphs; for a process that has FlashInfer.
 
     Args:
         is_in_use: Whether FlashInfer is an attention backend of this server; else nobody minds
@@ -269,23 +269,20 @@ def install_plan_hooks(is_in_use: bool) -> None:
     """
     reason = known_reason()
     if reason is not None:
-        hook_now({BEGIN: one_plan_at_a_time})
         if is_in_use:
             logger.warning(
                 "ADAPTIVE_EAGLE leaves FlashInfer's plans to SGLang: %s. Tokens are the same, a "
                 "round takes longer; install the flashinfer-python that SGLang pins.",
                 reason,
             )
-        return
-    hook_now(
-        {
-            "FlashInferAttnBackend._prepare_cuda_graph_metadata": prepare_wrappers,
-            BEGIN: begin_graph,
-            "FlashInferIndicesUpdaterPrefill.call_begin_forward": tell_lengths,
-            "FlashInferMultiStepDraftBackend.common_template": know_bounds,
-        }
-    )
+        return {BEGIN: one_plan_at_a_time}
     host_plans = getattr(envs, HOST_PLANS, None)
     if host_plans is not None and host_plans.get():
         logger.warning("ADAPTIVE_EAGLE ignores %s=1: it plans verifies itself.", HOST_PLANS)
         host_plans.set(False)
+    return {
+        "FlashInferAttnBackend._prepare_cuda_graph_metadata": prepare_wrappers,
+        BEGIN: begin_graph,
+        "FlashInferIndicesUpdaterPrefill.call_begin_forward": tell_lengths,
+        "FlashInferMultiStepDraftBackend.common_template": know_bounds,
+    }

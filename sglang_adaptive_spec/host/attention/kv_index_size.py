@@ -1,7 +1,7 @@
 """What the graphs of all tiers keep together to find KV slots: room for whole contexts.
 
 Where contexts are long this is most of what graphs take. Tiers never run at once, so there is one
-of each buffer, as large as the largest (tier, batch) needs it (host/attention/shared_index.py).
+of each buffer, as large as the largest (tier, batch) needs it (host/attention/kv_index.py).
 The size of the KV pool bounds none: a prefix that requests share counts for each of them.
 """
 

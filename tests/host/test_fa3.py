@@ -1,14 +1,21 @@
-"""FA3's draft-extends get graphs where the host leaves them out, and nowhere else."""
+"""FA3's draft-extends get graphs where the host leaves them out, and the pages of the longest."""
 
+from collections.abc import Callable
+from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from sglang_adaptive_spec.contract.table import HOOK_TARGETS
 from sglang_adaptive_spec.contract.versions import TESTED
-from tests.host.test_shared_index import THREE, fa3, triton
+from sglang_adaptive_spec.host.host_round import open_round
+from tests.host.test_kv_index import CONTEXT, THREE, fa3, triton
+from tests.host.test_lengths import ALLOCATED, LONGEST, open_allocated
 from tests.hosts import host_source
+
+SIZE = len(ALLOCATED)
 
 
 class Runner:
@@ -21,13 +28,13 @@ class Runner:
 @pytest.fixture
 def graphs(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module, on a host with decode graphs, with a runner that captures nothing."""
-    from sglang_adaptive_spec.host.attention import extend_graphs
+    from sglang_adaptive_spec.host.attention import fa3 as module
 
-    monkeypatch.setattr(extend_graphs, "ExtendGraphRunner", Runner)
-    monkeypatch.setattr(extend_graphs, "resolved_view", lambda server_args: server_args)
-    monkeypatch.setattr(extend_graphs, "attention_backends", lambda view: {view.attention_backend})
-    monkeypatch.setattr(extend_graphs, "check_cuda_graph_backend", lambda *_: False)
-    return extend_graphs
+    monkeypatch.setattr(module, "ExtendGraphRunner", Runner)
+    monkeypatch.setattr(module, "resolved_view", lambda server_args: server_args)
+    monkeypatch.setattr(module, "attention_backends", lambda view: {view.attention_backend})
+    monkeypatch.setattr(module, "check_cuda_graph_backend", lambda *_: False)
+    return module
 
 
 def backend(**attributes: Any) -> Any:
@@ -97,7 +104,7 @@ def test_graphs_that_are_off_stay_off(graphs: Any, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_capture_finds_the_width_of_its_own_tier(plugins_loaded: None) -> None:
-    from sglang_adaptive_spec.host.attention.extend_graphs import capture_with_own_width
+    from sglang_adaptive_spec.host.attention.fa3 import capture_with_own_width
 
     shared = SimpleNamespace(extend_seq_lens=torch.full((4,), 15, dtype=torch.int32))
     runner = SimpleNamespace(buffers=shared, captured_req_width=4)
@@ -125,16 +132,62 @@ def test_replays_write_the_width_that_captures_must_be_told(version: str) -> Non
 def test_the_scheduler_waits_for_reads_inside_the_graph(
     plugins_loaded: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sglang_adaptive_spec.host.attention import extend_graphs
+    from sglang_adaptive_spec.host.attention import fa3 as module
 
-    host_runner = extend_graphs.EAGLEDraftExtendCudaGraphRunner
+    host_runner = module.EAGLEDraftExtendCudaGraphRunner
 
     def execute(self: Any, forward_batch: str, select_index: str) -> str:
         self.model_runner.shared_read_done_event = "before the graph"
         return f"{forward_batch} {select_index}"
 
     monkeypatch.setattr(host_runner, "execute", execute)
-    runner = object.__new__(extend_graphs.ExtendGraphRunner)
+    runner = object.__new__(module.ExtendGraphRunner)
     runner.model_runner = SimpleNamespace(shared_read_done_event=None)
     assert runner.execute("batch", select_index="rows") == "batch rows"
     assert runner.model_runner.shared_read_done_event is None
+
+
+@pytest.mark.parametrize("is_bounded", [False, True])
+def test_a_graph_of_a_draft_extend_finds_the_pages_of_the_longest(
+    plugins_loaded: None, is_bounded: bool
+) -> None:
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    open_allocated()
+    apply_of = applied(is_bounded)
+    assert apply_of(ForwardMode.DRAFT_EXTEND_V2, None) == (LONGEST if is_bounded else CONTEXT)
+    assert apply_of(ForwardMode.DRAFT_EXTEND_V2, torch.tensor([4])) == 4
+    open_round(())  # while graphs are captured
+    assert apply_of(ForwardMode.DRAFT_EXTEND_V2, None) == CONTEXT
+
+
+def applied(is_bounded: bool) -> Callable[..., int]:
+    """Returns how many pages of a row FA3 writes before a graph, by mode and lengths given."""
+    from sglang_adaptive_spec.host.attention.fa3 import bound_extend_table
+
+    apply = resolve_name(HOOK_TARGETS["FlashAttentionBackend._apply_cuda_graph_metadata"])
+
+    def width(forward_mode: Any, seq_lens_cpu: Any) -> int:
+        rows = torch.arange(1, SIZE * 2 * CONTEXT + 1, dtype=torch.int32).view(SIZE, -1)
+        backend = fa3(THREE, req_to_token_pool=None, req_to_token=rows)
+        backend.init_cuda_graph_state(SIZE, SIZE * THREE.num_draft_tokens)
+        spec_info = SimpleNamespace(num_tokens_per_req=THREE.num_draft_tokens)
+        backend._bind_metadata_buffers(
+            SIZE, SIZE * THREE.num_draft_tokens, None, forward_mode, spec_info, "cpu"
+        )
+        arguments = {
+            "bs": SIZE,
+            "req_pool_indices": torch.arange(SIZE),
+            "seq_lens": torch.tensor(ALLOCATED),
+            "encoder_lens": None,
+            "forward_mode": forward_mode,
+            "spec_info": spec_info,
+            "seq_lens_cpu": seq_lens_cpu,
+        }
+        if is_bounded:
+            bound_extend_table(apply, backend, **arguments)
+        else:
+            apply(backend, **arguments)
+        return int((backend.draft_extend_metadata["page_table"][0] != 0).sum())
+
+    return width

@@ -1,15 +1,22 @@
-"""FlashInfer's drafts are launched before the CPU knows how long their requests are.
+"""On FlashInfer and Triton forwards begin with bounds of lengths that the CPU does not know yet.
+
+A bound is what the scheduler has reserved for a request; it is known without a sync.
 
 FlashInfer plans on the CPU, so the host waits for the lengths that the round in flight decides, and
 the GPU idles while the next round is prepared (sglang 0.5.23 managers/overlap_utils.py:
-resolve_seq_lens_cpu). A draft step is planned with what the scheduler has reserved instead: the
-kernel reads lengths from the device, and a part of a context that begins past its end is empty.
-The verify has several tokens a request, whose partial results lie as far apart as a context has
-parts (flashinfer 0.6.18 attention/prefill.cuh: `num_kv_chunks`): it waits for the lengths, while
-the GPU drafts.
+resolve_seq_lens_cpu). A draft step is planned with bounds instead: the kernel reads lengths from
+the device, and a part of a context that begins past its end is empty. The verify has several tokens
+a request, whose partial results lie as far apart as a context has parts (flashinfer 0.6.18
+attention/prefill.cuh: `num_kv_chunks`): it waits for the lengths, while the GPU drafts.
+
+Triton needs no lengths on the CPU, so the host publishes none, and decodes and verifies without a
+graph look up whole contexts (sglang 0.5.23 triton_backend.py:init_forward_metadata). Here they look
+up as much as the longest request may have. Drafts without graphs are for small batches, or come in
+parts (plain_round.py), and look up whole contexts as with static EAGLE. (FA3's bounds: fa3.py.)
 """
 
 import copy
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,9 +24,10 @@ import torch
 from sglang.srt.environ import envs
 from sglang.srt.layers.attention.flashinfer_backend import FlashInferAttnBackend
 
-from sglang_adaptive_spec.host.attention.uniform_plans import has_uniform_plans
-from sglang_adaptive_spec.host.batch import Batch
+from sglang_adaptive_spec.host.attention.flashinfer.plans import has_uniform_plans
+from sglang_adaptive_spec.host.batch import Batch, ForwardBatch
 from sglang_adaptive_spec.host.engine import DraftWorker
+from sglang_adaptive_spec.host.host_round import current_round
 from sglang_adaptive_spec.host.server_args import ServerArgs
 
 
@@ -84,3 +92,20 @@ class LateLengths:
         finally:
             self._relay.needs_cpu_seq_lens = False
         batch.seq_lens_cpu, batch.seq_lens_sum = asked.seq_lens_cpu, asked.seq_lens_sum
+
+
+def bound_slots(
+    init: Callable[..., Any],
+    backend: object,
+    forward_batch: ForwardBatch,
+    *args: object,
+    **kwargs: object,
+) -> Any:
+    """Around TritonAttnBackend.init_forward_metadata: its index holds all requests."""
+    if forward_batch.seq_lens_sum is not None or not (longest := current_round().longest()):
+        return init(backend, forward_batch, *args, **kwargs)
+    forward_batch.seq_lens_sum = forward_batch.batch_size * longest
+    try:
+        return init(backend, forward_batch, *args, **kwargs)
+    finally:
+        forward_batch.seq_lens_sum = None

@@ -1,17 +1,22 @@
-"""Draft-extends of FA3 run in graphs, as SGLang itself captures them from 0.5.23 on.
+"""On FA3 draft-extends run in graphs, and forwards look up the pages of their longest request.
 
-Up to 0.5.22 its list of backends that capture draft-extends leaves FlashAttentionBackend out, which
-has all that such a graph needs. Every drafting round then launches the draft-extend kernel by
+Up to 0.5.22 SGLang's list of backends that capture draft-extends leaves FlashAttentionBackend out,
+which has all that such a graph needs. Every drafting round then launches the draft-extend kernel by
 kernel: 20 % of the scheduler's CPU time with a one-layer draft on an H200 (sglang 0.5.21
-eagle_worker_v2.py:EagleDraftWorker._capture_cuda_graphs).
+eagle_worker_v2.py:EagleDraftWorker._capture_cuda_graphs). With several tiers such a capture must
+also be told how many tokens a request has: see `capture_with_own_width`.
 
-With several tiers such a capture must also be told how many tokens a request has: see
-`capture_with_own_width`.
+The host publishes no lengths on the CPU, since FA3 needs none, and a forward without a graph takes
+every request to be as long as the context: at 131,072 tokens FA3 gathers 1 GB a round for 2,048
+requests, where no speculation, which has the lengths, gathers a few MB (sglang 0.5.23
+flashattention_backend.py:init_forward_metadata). It does the same before every draft-extend in a
+graph, which then fills its table once more. What the scheduler has reserved bounds both.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.environ import envs
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
@@ -19,8 +24,9 @@ from sglang.srt.speculative.eagle_draft_extend_cuda_graph_runner import (
     EAGLEDraftExtendCudaGraphRunner,
 )
 
+from sglang_adaptive_spec.host.batch import ForwardBatch, ForwardMode
 from sglang_adaptive_spec.host.engine import DraftWorker
-from sglang_adaptive_spec.host.hooks import hook_now
+from sglang_adaptive_spec.host.host_round import current_round
 from sglang_adaptive_spec.host.sizes import attention_backends
 
 
@@ -51,11 +57,6 @@ def capture_with_own_width(
     return capture(runner, *args, **kwargs)
 
 
-def install_extend_hook() -> None:
-    """Hooks the captures of draft-extends; before the first."""
-    hook_now({"EAGLEDraftExtendCudaGraphRunner.capture_one_shape": capture_with_own_width})
-
-
 def capture_missing_extends(draft_worker: DraftWorker) -> None:
     """Captures the draft-extends of the tier in the making, where the host left out FA3's."""
     is_missing = draft_worker.cuda_graph_runner_for_draft_extend is None
@@ -79,3 +80,37 @@ def has_graphs(draft_worker: DraftWorker) -> bool:
         and not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED)
         and not envs.SGLANG_DISABLE_DRAFT_EXTEND_CUDA_GRAPH.get()
     )
+
+
+def bound_page_table(
+    init: Callable[..., Any],
+    backend: object,
+    forward_batch: ForwardBatch,
+    *args: object,
+    **kwargs: object,
+) -> Any:
+    """Around FlashAttentionBackend.init_forward_metadata: its table is as wide as the longest."""
+    if forward_batch.seq_lens_cpu is not None or not (longest := current_round().longest()):
+        return init(backend, forward_batch, *args, **kwargs)
+    forward_batch.seq_lens_cpu = torch.full((forward_batch.batch_size,), longest)
+    try:
+        return init(backend, forward_batch, *args, **kwargs)
+    finally:
+        forward_batch.seq_lens_cpu = None
+
+
+def bound_extend_table(
+    apply: Callable[..., Any],
+    backend: object,
+    *args: object,
+    forward_mode: ForwardMode,
+    **kwargs: object,
+) -> Any:
+    """Around FlashAttentionBackend._apply_cuda_graph_metadata, before a graph is captured or run.
+
+    Decodes and verifies look up live pages alone.
+    """
+    is_unbound = forward_mode.is_draft_extend_v2() and kwargs["seq_lens_cpu"] is None
+    if is_unbound and (longest := current_round().longest()):
+        kwargs["seq_lens_cpu"] = torch.full((1,), longest)
+    return apply(backend, *args, forward_mode=forward_mode, **kwargs)

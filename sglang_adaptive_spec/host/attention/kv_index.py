@@ -12,14 +12,13 @@ flashinfer_backend.py, flashinfer_mla_backend.py and triton_backend.py.)
 """
 
 import math
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 import torch
 
-from sglang_adaptive_spec.host.attention.indices import Extent
-from sglang_adaptive_spec.host.hooks import AFTER, AROUND, Hooks, hook_now
+from sglang_adaptive_spec.host.attention.kv_index_size import Extent
 
 # On a FlashAttentionBackend: what holds its tables, and which of them are rows of `req_to_token`.
 PAGE_METADATA = (
@@ -35,9 +34,9 @@ WINDOW_TABLES = ("swa_page_table",)
 TRITON_PARTS = ("cuda_graph_attn_logits", "cuda_graph_swa_attn_logits", "cuda_graph_attn_lse")
 # FlashInfer's plan is given up to this many entries more than there are tokens.
 SPARE_ENTRIES = 256
-
-
-Device: TypeAlias = torch.device | str
+# Shares what a backend has beside the index. Takes the backend, the most requests and tokens of its
+# graphs, and whether it is a draft step, which was handed a row of an index.
+ShareRest: TypeAlias = Callable[[Any, int, int, bool], None]
 
 
 class SharedIndex:
@@ -46,6 +45,7 @@ class SharedIndex:
     def __init__(self) -> None:
         self.extent = Extent(0, 0, 0)
         self.row_slots = 0
+        self.device = torch.device("cpu")
         self._buffers: dict[Hashable, torch.Tensor] = {}
 
     @property
@@ -53,18 +53,19 @@ class SharedIndex:
         """What the buffers take of the device."""
         return sum(buffer.nbytes for buffer in self._buffers.values()) / 2**30
 
-    def plan(self, extent: Extent, row_slots: int) -> None:
-        """Says how large buffers will be; before the first capture.
+    def plan(self, extent: Extent, req_to_token: torch.Tensor) -> None:
+        """Says how large buffers will be, and where they are made; before the first capture.
 
         Args:
             extent: Of the graphs of all tiers.
-            row_slots: KV slots of one request, those of a whole verify included
-                (build_hooks.py:get_row_headroom).
+            req_to_token: [requests, KV slots of one, those of a whole verify included
+                (build_hooks.py:get_row_headroom)] of the host.
         """
-        self.extent, self.row_slots = extent, row_slots
+        self.extent, self.row_slots = extent, req_to_token.shape[1]
+        self.device = req_to_token.device
 
     def take(
-        self, name: Hashable, shape: Sequence[int], most: int, dtype: torch.dtype, device: Device
+        self, name: Hashable, shape: Sequence[int], most: int, dtype: torch.dtype
     ) -> torch.Tensor:
         """Returns the head of the buffer ``name``.
 
@@ -75,12 +76,12 @@ class SharedIndex:
                 tier was left out and batches fell back to another, gets a larger buffer; graphs
                 that were captured keep theirs.
             dtype: Of the elements; buffers of other types are others.
-            device: Where the buffer is made.
         """
         size, key = math.prod(shape), (name, dtype)
         buffer = self._buffers.get(key)
         if buffer is None or buffer.numel() < size:
-            buffer = self._buffers[key] = torch.zeros(max(size, most), dtype=dtype, device=device)
+            buffer = torch.zeros(max(size, most), dtype=dtype, device=self.device)
+            self._buffers[key] = buffer
         return buffer[:size].view(tuple(shape))
 
     def instead_of(
@@ -95,17 +96,14 @@ class SharedIndex:
             size: The number that ``buffer`` was made for.
         """
         num_most = buffer.numel() * most // max(size, 1)
-        name = (name, buffer.shape[1:])
-        return self.take(name, buffer.shape, num_most, buffer.dtype, buffer.device)
+        return self.take((name, buffer.shape[1:]), buffer.shape, num_most, buffer.dtype)
 
-    def _slots(
-        self, max_bs: int, dtype: torch.dtype, device: Device, wrapper: int = 0
-    ) -> torch.Tensor:
+    def _slots(self, max_bs: int, dtype: torch.dtype, wrapper: int = 0) -> torch.Tensor:
         """Returns the index of ``max_bs`` requests; a wrapper with slots of its own has its own."""
-        per_request = self.row_slots
-        shape = (max_bs * per_request + SPARE_ENTRIES,)
-        most = self.extent.requests * per_request + SPARE_ENTRIES
-        return self.take(("slots", wrapper), shape, most, dtype, device)
+        num_slots, most = (
+            size * self.row_slots + SPARE_ENTRIES for size in (max_bs, self.extent.requests)
+        )
+        return self.take(("slots", wrapper), (num_slots,), most, dtype)
 
     def _share_verify_mask(self, backend: Any) -> None:
         """Shares what drafts write and the verify after them reads: whole contexts a token."""
@@ -113,7 +111,7 @@ class SharedIndex:
         if mask is not None and mask.is_read:
             most = self.extent.tokens * self.row_slots
             own = mask.buffer
-            buffer = self.take("verify mask", own.shape, most, own.dtype, own.device)
+            buffer = self.take("verify mask", own.shape, most, own.dtype)
             backend._verify_mask = msgspec.structs.replace(mask, buffer=buffer)
 
     # -- the host's methods, hooked --
@@ -132,81 +130,63 @@ class SharedIndex:
         self._share_verify_mask(backend)
         return result
 
-    def share_flashinfer(
-        self,
-        init: Callable[..., Any],
-        backend: Any,
-        max_bs: int,
-        max_num_tokens: int,
-        kv_indices_buf: torch.Tensor | None = None,
-        *args: object,
-        **kwargs: object,
-    ) -> Any:
-        """Around FlashInferAttnBackend.init_cuda_graph_state: an index as long as it can get.
+    def around_init(
+        self, share_rest: ShareRest | None = None, dtype: torch.dtype = torch.int32
+    ) -> Callable[..., Any]:
+        """Returns what runs around the init_cuda_graph_state of FlashInfer or Triton.
 
-        The host's is as long for every token of a verify, and its mask has a byte where FlashInfer
-        packs bits. A draft step brings a row of its own.
+        The backend gets an index as long as it can get; the host's is as long for every token of a
+        verify. A draft step brings a row of its own.
+
+        Args:
+            share_rest: Shares what the backend has beside that.
+            dtype: Of the backend's index.
         """
-        if kv_indices_buf is not None:
-            return init(backend, max_bs, max_num_tokens, kv_indices_buf, *args, **kwargs)
-        like = backend.kv_indptr[0]
-        own = self._slots(max_bs, like.dtype, like.device)
-        result = init(backend, max_bs, max_num_tokens, own, *args, **kwargs)
+
+        def share_slots(
+            init: Callable[..., Any],
+            backend: Any,
+            max_bs: int,
+            max_num_tokens: int,
+            kv_indices_buf: torch.Tensor | None = None,
+            *args: object,
+            **kwargs: object,
+        ) -> Any:
+            is_step = kv_indices_buf is not None
+            slots = kv_indices_buf if is_step else self._slots(max_bs, dtype)
+            result = init(backend, max_bs, max_num_tokens, slots, *args, **kwargs)
+            if share_rest is not None:
+                share_rest(backend, max_bs, max_num_tokens, is_step)
+            return result
+
+        return share_slots
+
+    def share_flashinfer(
+        self, backend: Any, max_bs: int, max_num_tokens: int, is_step: bool
+    ) -> None:
+        """Shares the index of windows, and a mask of bits, which the host gives a byte each."""
+        if is_step:
+            return
+        indices = backend.cuda_graph_kv_indices
         for wrapper in range(1, backend.num_wrappers):
-            backend.cuda_graph_kv_indices[wrapper] = self._slots(
-                max_bs, like.dtype, like.device, wrapper
-            )
+            indices[wrapper] = self._slots(max_bs, indices[0].dtype, wrapper)
         if not backend.skip_prefill:
             mask, per_token = backend.cuda_graph_custom_mask, self.row_slots // 8 + 1
             shape, most = (max_num_tokens * per_token,), self.extent.tokens * per_token
-            backend.cuda_graph_custom_mask = self.take(
-                "mask bits", shape, most, mask.dtype, mask.device
-            )
-        return result
+            backend.cuda_graph_custom_mask = self.take("mask bits", shape, most, mask.dtype)
 
-    def share_flashinfer_mla(
-        self,
-        init: Callable[..., Any],
-        backend: Any,
-        max_bs: int,
-        max_num_tokens: int,
-        kv_indices_buf: torch.Tensor | None = None,
-        *args: object,
-        **kwargs: object,
-    ) -> Any:
-        """Around FlashInferMLAAttnBackend.init_cuda_graph_state, likewise; it has no mask."""
-        if kv_indices_buf is None:
-            like = backend.kv_indptr
-            kv_indices_buf = self._slots(max_bs, like.dtype, like.device)
-        return init(backend, max_bs, max_num_tokens, kv_indices_buf, *args, **kwargs)
-
-    def share_triton(
-        self,
-        init: Callable[..., Any],
-        backend: Any,
-        max_bs: int,
-        max_num_tokens: int,
-        kv_indices_buf: torch.Tensor | None = None,
-        *args: object,
-        **kwargs: object,
-    ) -> Any:
-        """Around TritonAttnBackend.init_cuda_graph_state, likewise; its partial results, too."""
-        is_own = kv_indices_buf is None
-        if kv_indices_buf is None:
-            kv_indices_buf = self._slots(max_bs, torch.int64, backend.device)
-        result = init(backend, max_bs, max_num_tokens, kv_indices_buf, *args, **kwargs)
-        most = self.extent.tokens
+    def share_triton(self, backend: Any, max_bs: int, max_num_tokens: int, is_step: bool) -> None:
+        """Shares partial results, the index of windows and the mask."""
         for name in TRITON_PARTS:
             if (parts := getattr(backend, name)) is not None:
+                most = self.extent.tokens
                 setattr(backend, name, self.instead_of(name, parts, most, max_num_tokens))
         window = backend.sliding_window_size
-        if is_own and window is not None and window > 0:
+        if not is_step and window is not None and window > 0:
             shape, most = (max_bs * window,), self.extent.requests * window
-            backend.cuda_graph_window_kv_indices = self.take(
-                "window slots", shape, most, torch.int64, backend.device
-            )
+            own = self.take("window slots", shape, most, torch.int64)
+            backend.cuda_graph_window_kv_indices = own
         self._share_verify_mask(backend)
-        return result
 
     def share_draft_slots(
         self, result: object, steps: Any, max_bs: int, max_num_tokens: int, *_: object, **__: object
@@ -217,7 +197,7 @@ class SharedIndex:
         """
         own = steps.cuda_graph_kv_indices
         most = self.extent.draft_rows * steps.max_context_len
-        rows = self.take("draft slots", own.shape, most, own.dtype, own.device)
+        rows = self.take("draft slots", own.shape, most, own.dtype)
         steps.cuda_graph_kv_indices = rows
         more = {}
         if (splits := getattr(steps, "cuda_graph_num_kv_splits", None)) is not None:  # Triton's
@@ -225,29 +205,3 @@ class SharedIndex:
         for row, backend in zip(rows, steps.attn_backends, strict=False):  # the last has no forward
             backend.init_cuda_graph_state(max_bs, max_num_tokens, kv_indices_buf=row, **more)
         return result
-
-    def around_hooks(self) -> dict[str, Hooks]:
-        """Returns what runs around the host's ``init_cuda_graph_state``, by backend."""
-        flashinfer, mla = self.share_flashinfer, self.share_flashinfer_mla
-        return {
-            "flashinfer": {"FlashInferAttnBackend.init_cuda_graph_state": flashinfer},
-            "flashinfer-mla": {"FlashInferMLAAttnBackend.init_cuda_graph_state": mla},
-            "triton": {"TritonAttnBackend.init_cuda_graph_state": self.share_triton},
-        }
-
-    def after_hooks(self) -> dict[str, Hooks]:
-        """Returns what runs after it, likewise."""
-        tables, draft = self.share_page_tables, self.share_draft_slots
-        return {
-            "fa3": {"FlashAttentionBackend.init_cuda_graph_state": tables},
-            "flashinfer": {"FlashInferMultiStepDraftBackend.init_cuda_graph_state": draft},
-            "flashinfer-mla": {"FlashInferMLAMultiStepDraftBackend.init_cuda_graph_state": draft},
-            "triton": {"TritonMultiStepDraftBackend.init_cuda_graph_state": draft},
-        }
-
-    def install(self, backends: Collection[str], is_mla: bool) -> None:
-        """Hooks the buffers of those of ``backends`` that are known; before any is made."""
-        names = {"flashinfer-mla" if name == "flashinfer" and is_mla else name for name in backends}
-        for hooks, kind in ((self.around_hooks(), AROUND), (self.after_hooks(), AFTER)):
-            for name in sorted(hooks.keys() & names):
-                hook_now(hooks[name], kind)
