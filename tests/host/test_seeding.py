@@ -59,11 +59,9 @@ def test_rejection_sampling_is_measured_with_the_draft_s_probabilities(
 
     drafter = object.__new__(eagle.EagleDrafter)
     drafter._draft = SimpleNamespace(hot_token_id=None, relay_topk=1, draft_runner=None)
-    runner = SimpleNamespace(model_config=SimpleNamespace(vocab_size=50))
+    drafter._target_runner = SimpleNamespace(model_config=SimpleNamespace(vocab_size=50))
     drafter._worker = SimpleNamespace(
-        device="cpu",
-        server_args=SimpleNamespace(speculative_use_rejection_sampling=samples),
-        target_worker=SimpleNamespace(model_runner=runner),
+        device="cpu", server_args=SimpleNamespace(speculative_use_rejection_sampling=samples)
     )
     monkeypatch.setattr(
         eagle, "get_draft_recurrent_hidden_state_spec", lambda _: (8, torch.float32)

@@ -5,7 +5,6 @@ Requests come and go, the acceptance changes, and results arrive one round late.
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,9 @@ from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.loop.sharing import SharedTimes
 from sglang_adaptive_spec.policy.build import build_policy
+from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.simulate.command import goodput
 from sglang_adaptive_spec.simulate.replay import RoundCosts
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, seed_table
 from sglang_adaptive_spec.tiers import DecodeBatch, Observation, RoundTime, Tier, chain_tier
@@ -175,14 +176,6 @@ def _come_and_go(requests: list[int], names: Iterable[int], number: int) -> list
     return has_joined
 
 
-def _policy(costs: RoundCosts, config: str | None = None, is_alone: bool = True) -> GoodputPolicy:
-    found = replace(load_config(config), policy="goodput")
-    policy = build_policy(found, found.initial_steps(None), learns_own_times=is_alone)
-    assert isinstance(policy, GoodputPolicy)
-    seed_table(policy.costs, costs, noise=COST_NOISE)
-    return policy
-
-
 def _controller(policy: Any, clock: TrueClock | None) -> AdaptiveController:
     startup_tier = policy.ladder.tiers[-1]
     return AdaptiveController(policy, FakePool(), startup_tier, clock, CatchUpSchedule())
@@ -192,7 +185,7 @@ def with_faults() -> list[Row]:
     """Returns the rounds where results are lost, fit no round, or make the policy fail."""
     costs = ExampleCosts()
     clock = TrueClock(costs)
-    controller = _controller(FailingPolicy(_policy(costs)), clock)
+    controller = _controller(FailingPolicy(goodput(costs, load_config(None), COST_NOISE)), clock)
     return Driven(clock, controller).run(results_go_wrong=True)
 
 
@@ -210,9 +203,11 @@ def on_ranks() -> list[list[Row]]:
 
         return broadcast
 
-    ranks = []
+    ranks, config = [], load_config(None)
     for rank in (0, 1):
-        policy = _policy(costs, is_alone=False)
+        table = seed_table(CostTable.empty(config.tiers), costs, noise=COST_NOISE)
+        steps = config.initial_steps(None)
+        policy = build_policy(config, steps, costs=table, learns_own_times=False)
         ranks.append(_controller(policy, clock if rank == 0 else None))
         ranks[-1].shared_times = SharedTimes(policy.learn_time, broadcast_from(rank))
     driven = Driven(clock, *ranks)
@@ -224,4 +219,5 @@ def with_trees() -> list[Row]:
     """Returns the rounds of a ladder with trees, whose siblings make drafts likelier to hold."""
     costs = TreeCosts(ExampleCosts())
     clock = TrueClock(costs)
-    return Driven(clock, _controller(_policy(costs, str(TREES)), clock)).run()
+    policy = goodput(costs, load_config(str(TREES)), COST_NOISE)
+    return Driven(clock, _controller(policy, clock)).run()

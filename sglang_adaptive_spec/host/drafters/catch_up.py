@@ -105,20 +105,20 @@ class EagleCatchUps:
     ) -> None:
         runner, device = draft_worker.draft_runner, draft_worker.device
         self.part_size = part_size
-        self.num_rows = min(max_batch_size, MAX_ROWS)
+        num_rows = min(max_batch_size, MAX_ROWS)
         self.width = catch_up_width(draft_worker, part_size, num_shards)
         self.schedule: CatchUpSchedule | None = CatchUpSchedule(
-            self.width, DraftPrefixes(), self.num_rows
+            self.width, DraftPrefixes(), num_rows
         )
         self._draft_worker, self._req_to_token = draft_worker, req_to_token
         self._backlog = Backlog(
-            self.num_rows,
+            num_rows,
             self.width,
             get_draft_input_from_target_hidden_dim(runner),
             runner.model_config.dtype,
             device,
         )
-        self._row_map = RowMap(self.num_rows, device)
+        self._row_map = RowMap(num_rows, device)
         is_cpu = torch.device(device).type == "cpu"
         self._last_extend = None if is_cpu else torch.get_device_module(device).Event()
 

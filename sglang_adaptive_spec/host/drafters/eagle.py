@@ -103,6 +103,7 @@ class EagleDrafter:
 
     def __init__(self, worker: Any, captures: CaptureLists, startup: StartupCapture) -> None:
         self._worker, self._captures = worker, captures
+        self._target_runner = worker.target_worker.model_runner
         draft = self._draft = worker.draft_worker
         for name in CHAIN_BUFFERS:  # the host makes them for chains only
             setattr(draft, name, getattr(draft, name, None))
@@ -122,7 +123,7 @@ class EagleDrafter:
             part_size: Requests that one draft-extend may catch up.
             num_shards: That attention heads are split among.
         """
-        req_to_token = self._worker.target_worker.model_runner.req_to_token_pool.req_to_token
+        req_to_token = self._target_runner.req_to_token_pool.req_to_token
         self.catch_ups = EagleCatchUps(
             self._draft, req_to_token, num_shards, max_batch_size, part_size
         )
@@ -141,7 +142,7 @@ class EagleDrafter:
         From a seed, so that all ranks have the same.
         """
         draft, device = self._draft, self._worker.device
-        vocab_size = self._worker.target_worker.model_runner.model_config.vocab_size
+        vocab_size = self._target_runner.model_config.vocab_size
         known = vocab_size if draft.hot_token_id is None else len(draft.hot_token_id)
         hidden_size, dtype = get_draft_recurrent_hidden_state_spec(draft.draft_runner)
         random = torch.Generator().manual_seed(INPUT_SEED)
@@ -181,8 +182,7 @@ class EagleDrafter:
 
     def _build_plain(self, width: int) -> tuple[object, ...]:
         """Builds decode graphs for the target and a draft-extend as wide as a catch-up."""
-        worker, draft = self._worker, self._draft
-        runner = worker.target_worker.model_runner
+        worker, draft, runner = self._worker, self._draft, self._target_runner
         # The host insists on a chain of that width; the tier itself drafts nothing.
         with worker._override_worker_state(width - 1, width):
             worker.speculative_num_steps = draft.speculative_num_steps = 0
@@ -221,7 +221,7 @@ class EagleDrafter:
             *(Place(self._worker, name) for name in shape),
             *(Place(draft, name) for name in shape + stages),
             *(Place(runner, name) for name in ("draft_attn_backend", "attn_backend")),
-            *(Place(self._worker.target_worker.model_runner, name) for name in TARGET_PLACES),
+            *(Place(self._target_runner, name) for name in TARGET_PLACES),
         )
 
 
