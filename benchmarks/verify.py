@@ -143,12 +143,16 @@ CHECKS = {
             "backends-chain-h100.json",
             "backends-flashinfer-h100.json",
             "backends-before-h100.json",
+            "backends-recut-h200.json",
         ),
         Check(backends.check_backends, backends.figure_table),
     ),
     "matrix-h200-fa3.json": Check(check_matrix, matrix_tables.figure_table),
     "matrix-h200-flashinfer.json": Check(check_matrix, matrix_tables.figure_table),
-    "matrix-starts-h200-fa3.json": Check(matrix_starts.check_starts, matrix_starts.figure_table),
+    **dict.fromkeys(
+        ("matrix-starts-h200-fa3.json", "matrix-starts-again-h200-fa3.json"),
+        Check(matrix_starts.check_starts, matrix_starts.figure_table),
+    ),
     "matrix-small-h100-fa3.json": Check(
         functools.partial(check_matrix, batch_sizes=SMALL_BATCH_SIZES, gpu="H100"),
         matrix_tables.figure_table,

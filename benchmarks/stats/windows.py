@@ -82,11 +82,20 @@ def expected_rate(batch_size: int, acceptance: str, window: Raw) -> float:
 
 
 def luck(cell: Raw, arm: str) -> float:
-    """Returns by how many standard deviations the counted tokens of an arm's windows stray."""
+    """Returns by how many standard deviations the counted tokens of an arm's windows stray.
+
+    Servers beside each other draw the same verdicts: their windows of one repeat and place count
+    as one.
+    """
     rows = probabilities(cell["acceptance"], cell["batch_size"])
-    windows = cell["windows"][arm]
-    surplus = sum(each["num_tokens"] - expected_tokens(rows, each["rounds"]) for each in windows)
-    variance = sum(tokens_variance(rows, each["rounds"]) for each in windows)
+    drawn: dict[tuple[int, int], list[Raw]] = {}
+    for each in cell["windows"][arm]:
+        drawn.setdefault((each["repeat"], each["place"]), []).append(each)
+    surplus = variance = 0.0
+    for same in drawn.values():
+        tokens = sum(each["num_tokens"] - expected_tokens(rows, each["rounds"]) for each in same)
+        surplus += tokens / len(same)
+        variance += sum(tokens_variance(rows, each["rounds"]) for each in same) / len(same)
     if variance:
         return float(surplus / math.sqrt(variance))
     return math.copysign(math.inf, surplus) if surplus else 0.0

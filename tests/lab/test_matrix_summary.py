@@ -127,6 +127,14 @@ def test_counted_tokens_agree_with_the_acceptance_that_was_drawn(small: Any) -> 
     assert {luck(cell, "none") for cell in small["cells"]} == {0.0}
 
 
+def test_servers_beside_each_other_that_draw_the_same_count_once(small: Any) -> None:
+    cell = small["cells"][0]
+    stray = luck(cell, "static-3")
+    twice = {arm: [*windows, *windows] for arm, windows in cell["windows"].items()}
+    assert stray != 0.0
+    assert luck({**cell, "windows": twice}, "static-3") == pytest.approx(stray)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
