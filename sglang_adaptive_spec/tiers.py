@@ -1,8 +1,8 @@
-"""Tiers and what a policy is told about a round.
+"""Tiers, plans, and what a policy is told about a round.
 
-A tier is how far one round speculates. A policy chooses one per decode round and later observes
-what that very round accepted. All are named tuples: made, compared and hashed several times a
-round, and at batch 1 a round is bound by the CPU.
+A tier is how far one round speculates, a plan all that it runs. A policy plans every decode round
+and later observes what that very round accepted. All are named tuples: made, compared and hashed
+several times a round, and at batch 1 a round is bound by the CPU.
 """
 
 from collections.abc import Hashable, Sequence
@@ -34,6 +34,15 @@ def chain_tier(num_steps: int) -> Tier:
 
 PLAIN_TIER = chain_tier(0)
 
+
+class Plan(NamedTuple):
+    """What one decode round runs: a policy chooses the tier, the loop completes the rest."""
+
+    tier: Tier
+    num_decodes: int = 1  # of a request: a zero-step round may run several, one after the other
+    is_catch_up: bool = False  # a zero-step round that ends with a catch-up of the draft
+
+
 # Zero-step rounds from one catch-up of the draft to the next, and the width of the draft-extend
 # that does it (host/drafters/backlog.py). The draft's weights are read once per catch-up instead of
 # once per round. 15 and not 16: FlashInfer's plan for 128 requests of 16 tokens exceeds its
@@ -56,24 +65,31 @@ class DecodeBatch(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """What one decode round accepted, with the tier, batch and requests that produced it."""
+    """What one decode round accepted, with the plan, batch and requests that produced it."""
 
-    tier: Tier
+    plan: Plan
     batch_size: int
     requests: Sequence[Hashable]  # one opaque key per row
     num_correct_drafts: Sequence[int]  # accepted drafts per row, bonus token excluded
     # Zero steps propose nothing; what the draft would have proposed first is known now and then.
     first_draft_correct: Sequence[bool | None] | None = None  # per row
-    num_decodes: int = 1  # of a request: at zero steps the tokens that the round gave it
+
+    @property
+    def tier(self) -> Tier:
+        """How far the round speculated."""
+        return self.plan.tier
 
 
 class RoundTime(NamedTuple):
     """The period of one decode round: from its head to the head of the round right after it."""
 
-    tier: Tier
+    plan: Plan
     batch_size: int
     context_tokens: int
     ms: float
-    is_catch_up: bool = False  # a zero-step round that also caught the draft up
     num_rounds: int = 1  # it stands for: a tier known well is not timed in every round
-    num_decodes: int = 1  # that a zero-step round ran one after the other
+
+    @property
+    def tier(self) -> Tier:
+        """How far the round speculated."""
+        return self.plan.tier

@@ -12,6 +12,7 @@ from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
     Observation,
+    Plan,
     RoundTime,
     Tier,
     chain_tier,
@@ -51,9 +52,9 @@ class ScriptedPolicy:
         self.rooms.append(batch.most_decodes)
         return min(self.length, batch.most_decodes)
 
-    def choose(self, batch: DecodeBatch) -> Tier:
+    def choose(self, batch: DecodeBatch) -> Plan:
         self._fail_in("choose")
-        return self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        return Plan(self.script.pop(0) if len(self.script) > 1 else self.script[0])
 
     def observe(self, observation: Observation) -> None:
         self._fail_in("observe")
@@ -63,7 +64,7 @@ class ScriptedPolicy:
         self._fail_in("observe_time")
         self.times.append(round_time)
 
-    def is_probe(self, tier: Tier) -> bool:
+    def is_probe(self, plan: Plan) -> bool:
         return False
 
     @property
@@ -95,15 +96,8 @@ class KnownPeriods:
 
     def start(self, launched: Round, num_in_flight: int) -> None:
         del num_in_flight
-        size, context_tokens = launched.batch.size, launched.batch.context_tokens
-        launched.period = RoundTime(
-            launched.tier,
-            size,
-            context_tokens,
-            self._ms(launched),
-            launched.is_catch_up,
-            num_decodes=launched.num_decodes,
-        )
+        batch, ms = launched.batch, self._ms(launched)
+        launched.period = RoundTime(launched.plan, batch.size, batch.context_tokens, ms)
         self._rounds[launched.number] = launched
         self._rounds.pop(launched.number - MAX_ROUNDS - 1, None)
 
@@ -124,8 +118,8 @@ class FakeClock(KnownPeriods):
         self.num_polls = 0
 
     def start(self, launched: Round, num_in_flight: int) -> None:
-        batch = launched.batch
-        shape = (launched.tier.num_steps, batch.size, batch.context_tokens, launched.is_catch_up)
+        batch, plan = launched.batch, launched.plan
+        shape = (plan.tier.num_steps, batch.size, batch.context_tokens, plan.is_catch_up)
         self.calls.append(shape)
         self.num_in_flight.append(num_in_flight)
         super().start(launched, num_in_flight)

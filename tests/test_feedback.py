@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.round import MAX_ROUNDS
-from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Plan, chain_tier
 from tests.controller_fakes import (
     STARTUP,
     FakeClock,
@@ -28,9 +28,9 @@ def test_a_late_result_goes_to_the_tier_batch_and_requests_that_produced_it() ->
     controller.observe([1, 1], 2)
     controller.observe([0], 1)
     assert policy.observed == [
-        Observation(chain_tier(3), 2, ("a", "b"), [2, 0]),
-        Observation(chain_tier(1), 2, ("a", "b"), [1, 1]),
-        Observation(PLAIN_TIER, 1, ("b",), [0]),
+        Observation(Plan(chain_tier(3)), 2, ("a", "b"), [2, 0]),
+        Observation(Plan(chain_tier(1)), 2, ("a", "b"), [1, 1]),
+        Observation(Plan(PLAIN_TIER), 1, ("b",), [0]),
     ]
 
 

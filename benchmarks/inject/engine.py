@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sglang_adaptive_spec.tiers import Plan
+
 STEPS = "steps-"  # begins a command's policy that keeps to one depth
 SINGLE = "single"  # the policy that keeps to zero steps and one decode a round
 
@@ -36,12 +38,12 @@ class ForcedPolicy:
         self._turn = itertools.count()
 
     def choose(self, batch: Any) -> Any:
-        """Returns the next of the tiers that the batch may choose, or the one of that depth."""
+        """Plans the next of the tiers that the batch may choose, or the one of that depth."""
         reachable = self._policy.ladder.of(batch.size)
         if self._num_steps is not None:
-            return next(tier for tier in reachable if tier.num_steps == self._num_steps)
+            return Plan(next(tier for tier in reachable if tier.num_steps == self._num_steps))
         cycle = alternation(reachable)
-        return cycle[next(self._turn) % len(cycle)]
+        return Plan(cycle[next(self._turn) % len(cycle)])
 
     def run_length(self, batch: Any) -> int:
         """Returns the decodes of a zero-step round."""

@@ -108,7 +108,7 @@ class Logger:
             controller.clock = SkewedTimer(device())
         log = self.log
         launch = decide(controller, batch)
-        log.decided(batch.size, launch.tier.label, launch.is_catch_up)
+        log.decided(batch.size, launch.tier.label, launch.plan.is_catch_up)
         return launch
 
     def around_share(self, share: Callable[..., Any], times: Any) -> Any:

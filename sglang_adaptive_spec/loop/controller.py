@@ -1,10 +1,11 @@
 """The loop: choose -> activate -> observe. Start reading here.
 
-Once per decode round the worker calls `before_decode`: the policy chooses a tier, the pool swaps
-it in by reference, and the round joins the queue. One round later (the overlap schedule processes
-results late) the worker calls `observe` with the accepted drafts; the oldest round of that size is
-the one that they belong to. Results are processed in groups of a few, and before a batch changes,
-because CPU caches are cold after a GPU round. Extend and mixed batches run on the start-up tier.
+Once per decode round the worker calls `before_decode`: the policy chooses a plan, the pool swaps
+its tier in by reference, and the round joins the queue. One round later (the overlap schedule
+processes results late) the worker calls `observe` with the accepted drafts; the oldest round of
+that size is the one that they belong to. Results are processed in groups of a few, and before a
+batch changes, because CPU caches are cold after a GPU round. Extend and mixed batches run on the
+start-up tier.
 
 Zero-step rounds let the draft fall behind (host/drafters/backlog.py); the last of them catches it
 up, so leaving zero steps takes one round more. Where a batch is too large to draft at all, no round
@@ -24,7 +25,7 @@ from sglang_adaptive_spec.loop.round import MAX_ROUNDS, Round, RoundQueue
 from sglang_adaptive_spec.loop.sharing import SharedTimes
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.protocol import Choices
-from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, Tier
 from sglang_adaptive_spec.trace.record import TraceRecorder
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class RoundClock(Protocol):
 
 
 class AdaptiveController:
-    """Chooses a tier per decode round and gives every result to the round that produced it."""
+    """Plans every decode round and gives every result to the round that produced it."""
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ class AdaptiveController:
         self.counters.num_idle_rounds += 1
 
     def before_decode(self, batch: DecodeBatch) -> Round:
-        """Chooses and activates the tier of the decode round that is about to launch."""
+        """Plans the decode round that is about to launch and activates its tier."""
         if self.shared_times is not None:  # before all that a policy has a part in
             self._learn_shared(self.shared_times)
         if self.minutes is not None:
@@ -149,16 +150,14 @@ class AdaptiveController:
         chosen, is_probe, decision = self._choose(batch)
         if has_changed:
             self._results_at_once = self.policy.results_at_once
-        tier, num_decodes, is_catch_up, debts = self._with_draft_caught_up(chosen, batch)
-        if tier != self.decode_tier:
-            self._count_switch(tier, batch)
+        plan, debts = self._with_draft_caught_up(chosen, batch)
+        if plan.tier != self.decode_tier:
+            self._count_switch(plan.tier, batch)
         self.newest = batch
-        if tier != self.pool.current:
-            self.pool.activate(tier)
+        if plan.tier != self.pool.current:
+            self.pool.activate(plan.tier)
         num_in_flight = len(self.rounds) - len(self._results)
-        launched = self.rounds.launch(
-            batch, tier, is_catch_up, num_decodes, is_probe, decision, debts
-        )
+        launched = self.rounds.launch(batch, plan, is_probe, decision, debts)
         if self.clock is not None:
             self.clock.start(launched, num_in_flight)
         if len(self.rounds) > MAX_ROUNDS:
@@ -202,7 +201,7 @@ class AdaptiveController:
         if period is not None and self.shared_times is not None:
             self.shared_times.add(period)
         try:
-            self.counters.count_round(done.tier, num_correct_drafts, done.num_decodes)
+            self.counters.count_round(done.plan, num_correct_drafts)
             observation = done.finish(num_correct_drafts)
             if self.recorder is not None:
                 self.recorder.record(observation, done.batch.context_tokens, done.batch.now_s)
@@ -221,23 +220,23 @@ class AdaptiveController:
             except Exception:  # noqa: BLE001 - any policy must leave serving alive
                 self._count_policy_error("learn_time")
 
-    def _with_draft_caught_up(
-        self, tier: Tier, batch: DecodeBatch
-    ) -> tuple[Tier, int, bool, Sequence[int]]:
-        """Returns the tier to run, its decodes, whether it catches up, and what the draft lacks."""
+    def _with_draft_caught_up(self, chosen: Plan, batch: DecodeBatch) -> tuple[Plan, Sequence[int]]:
+        """Returns the plan to run, and what the draft lacks per row of a zero-step round."""
         schedule = self.draft_schedule
         if schedule is None:
-            return tier, 1, False, ()
-        if tier != PLAIN_TIER:
+            return chosen, ()
+        if chosen.tier != PLAIN_TIER:
             if not schedule.is_behind(batch.requests):
-                return tier, 1, False, ()
-            return PLAIN_TIER, 1, *schedule.book(batch, True, 1)
+                return chosen, ()
+            is_catch_up, debts = schedule.book(batch, True, 1)
+            return Plan(PLAIN_TIER, 1, is_catch_up), debts
         may_draft = self.may_draft(batch.size)
         if may_draft and batch.most_decodes > 1:  # else nothing of what is kept is read
             most = max(1, min(batch.most_decodes, schedule.room(batch.requests)))
             batch = batch._replace(most_decodes=most)
         num_decodes = self._run_length(batch)
-        return tier, num_decodes, *schedule.book(batch, False, num_decodes, may_draft)
+        is_catch_up, debts = schedule.book(batch, False, num_decodes, may_draft)
+        return Plan(PLAIN_TIER, num_decodes, is_catch_up), debts
 
     def _run_length(self, batch: DecodeBatch) -> int:
         if batch.most_decodes == 1:
@@ -248,22 +247,22 @@ class AdaptiveController:
             self._count_policy_error("run_length")
             return 1
 
-    def _choose(self, batch: DecodeBatch) -> tuple[Tier, bool, Decision | None]:
-        """Returns the tier, whether it is a look at one, and the policy's newest decision."""
+    def _choose(self, batch: DecodeBatch) -> tuple[Plan, bool, Decision | None]:
+        """Returns the plan, whether it is a look at its tier, and the policy's newest decision."""
         policy = self.policy
         if batch.exact is not None:
             self.counters.num_exact_rounds[batch.exact] += 1
-            return PLAIN_TIER, False, None
+            return Plan(PLAIN_TIER), False, None
         if batch.is_near_end:  # no draft may stand past the end of the context
-            return policy.ladder.of(batch.size)[0], False, None
+            return Plan(policy.ladder.of(batch.size)[0]), False, None
         if self.pinned is not None:
-            return nearest(self.pinned, policy.ladder.of(batch.size)), False, None
+            return Plan(nearest(self.pinned, policy.ladder.of(batch.size))), False, None
         try:
-            tier = policy.choose(batch)
-            return tier, policy.is_probe(tier), policy.decision
+            plan = policy.choose(batch)
+            return plan, policy.is_probe(plan), policy.decision
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("choose")
-            return self.decode_tier, False, None
+            return Plan(self.decode_tier), False, None
 
     def _count_switch(self, tier: Tier, batch: DecodeBatch) -> None:
         if self.newest.size:  # else it is the first choice, which switches from nothing

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate
 
-from sglang_adaptive_spec.tiers import Tier
+from sglang_adaptive_spec.tiers import Plan, Tier
 
 
 class RoundCounters:
@@ -25,16 +25,15 @@ class RoundCounters:
         self.num_policy_errors = 0
         self.num_feedback_mismatches = 0
 
-    def count_round(
-        self, tier: Tier, num_correct_drafts: Sequence[int], num_decodes: int = 1
-    ) -> None:
+    def count_round(self, plan: Plan, num_correct_drafts: Sequence[int]) -> None:
         """Books one finished round; ``num_correct_drafts`` has one entry per request."""
+        tier = plan.tier
         self.num_rounds[tier] += 1
         histogram = self.histogram.get(tier)
         if histogram is None:
             histogram = self.histogram[tier] = [0] * (tier.num_steps + 1)
         if not tier.num_steps:
-            self.num_runs[num_decodes] += 1
+            self.num_runs[plan.num_decodes] += 1
             histogram[0] += len(num_correct_drafts)
             return
         for num_correct in num_correct_drafts:

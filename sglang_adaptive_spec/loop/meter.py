@@ -66,7 +66,7 @@ class RoundMeter:
         period, timed = done.period, self.by_tier.get(done.tier)
         if period is None or timed is None or done.num_correct_drafts is None:
             return  # or its result was lost
-        num_rounds, num_decodes = period.num_rounds, done.num_decodes
+        num_rounds, num_decodes = period.num_rounds, done.plan.num_decodes
         num_tokens = num_decodes * done.batch.size + sum(done.num_correct_drafts)
         load = (done.tier, size_class(done.batch.size))
         spent = self.by_load.get(load)
@@ -83,7 +83,7 @@ class RoundMeter:
         timed.ms += num_rounds * period.ms
         timed.expected_tokens += num_rounds * num_decodes * expected[0]
         timed.expected_ms += num_rounds * num_decodes * expected[1]
-        if done.is_catch_up:
+        if done.plan.is_catch_up:
             self.num_catch_ups += num_rounds
             self.catch_up_ms += num_rounds * period.ms
         if done.is_probe:

@@ -1,4 +1,4 @@
-"""A decode round, from the choice of its tier to its period, and the one queue that rounds wait in.
+"""A decode round, from its plan to its period, and the one queue that rounds wait in.
 
 The host hands back accepted drafts and a batch size: in launch order and, under the overlap
 schedule, one round late. A result that fits no round, and a round whose result never comes, cost no
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.policy.decision import Decision
-from sglang_adaptive_spec.tiers import DecodeBatch, Observation, RoundTime, Tier
+from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Plan, RoundTime, Tier
 
 # Rounds whose results were not worked through: the overlap schedule has two in flight, and a few
 # results wait. More are not waited for.
@@ -32,9 +32,7 @@ class Round:
 
     number: int  # rounds launched before it, without gaps
     batch: DecodeBatch
-    tier: Tier  # as it runs
-    is_catch_up: bool = False  # a zero-step round that ends with a catch-up of the draft
-    num_decodes: int = 1  # of a zero-step round, one after the other
+    plan: Plan  # as it runs
     is_probe: bool = False  # the policy asked for a look at a tier, not what it is on
     decision: Decision | None = None  # the policy's newest when it chose
     # What the draft lacks per row of a zero-step round, this one included; empty: not asked for.
@@ -44,15 +42,18 @@ class Round:
     num_correct_drafts: Sequence[int] | None = None
     period: RoundTime | None = None  # known one result later, if it is timed
 
+    @property
+    def tier(self) -> Tier:
+        """How far it speculates."""
+        return self.plan.tier
+
     def finish(self, num_correct_drafts: Sequence[int]) -> Observation:
         """Takes the result; returns what a policy is told of the round."""
         self.num_correct_drafts = num_correct_drafts
         firsts = self.first_drafts.read() if self.first_drafts is not None else None
         self.first_drafts = None  # pinned memory; the round may stay known for a while
         batch = self.batch
-        return Observation(
-            self.tier, batch.size, batch.requests, num_correct_drafts, firsts, self.num_decodes
-        )
+        return Observation(self.plan, batch.size, batch.requests, num_correct_drafts, firsts)
 
 
 class RoundQueue:
@@ -70,17 +71,13 @@ class RoundQueue:
     def launch(
         self,
         batch: DecodeBatch,
-        tier: Tier,
-        is_catch_up: bool,
-        num_decodes: int,
+        plan: Plan,
         is_probe: bool,
         decision: Decision | None,
         debts: Sequence[int],
     ) -> Round:
         """Returns a new round at the end of the queue; the arguments are its fields."""
-        launched = Round(
-            self._num_launched, batch, tier, is_catch_up, num_decodes, is_probe, decision, debts
-        )
+        launched = Round(self._num_launched, batch, plan, is_probe, decision, debts)
         self._num_launched += 1
         self._rounds.append(launched)
         return launched

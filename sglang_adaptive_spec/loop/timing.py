@@ -178,16 +178,8 @@ class RoundTimer:
         ms = self._clock.elapsed_ms(begin_idx, end_idx)
         if ms is None or ms <= 0.0:  # not measured, or by a clock that was set back
             return None
-        batch, is_catch_up = before.batch, before.is_catch_up
-        before.period = RoundTime(
-            before.tier,
-            batch.size,
-            batch.context_tokens,
-            ms,
-            is_catch_up,
-            stands_for,
-            before.num_decodes,
-        )
+        batch = before.batch
+        before.period = RoundTime(before.plan, batch.size, batch.context_tokens, ms, stands_for)
         return before
 
 

@@ -22,6 +22,7 @@ from sglang_adaptive_spec.policy.protocol import SimplePolicy
 from sglang_adaptive_spec.tiers import (
     DecodeBatch,
     Observation,
+    Plan,
     RoundTime,
     Tier,
     chain_tier,
@@ -121,9 +122,9 @@ class EmaPolicy(SimplePolicy):
         self.ladder = config.ladder
         self._slots = {bound: StepSlot(slot, initial_steps) for bound, slot in config.slots.items()}
 
-    def choose(self, batch: DecodeBatch) -> Tier:
+    def choose(self, batch: DecodeBatch) -> Plan:
         """Returns the tier in force for the batch's size."""
-        return self._slot_of(batch.size).tier
+        return Plan(self._slot_of(batch.size).tier)
 
     def observe(self, observation: Observation) -> None:
         """Averages a round into its slot, unless the slot has moved to another tier since.

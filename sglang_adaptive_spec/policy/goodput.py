@@ -20,7 +20,7 @@ from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.probing import Prober
 from sglang_adaptive_spec.policy.run_length import RunLengths, of_one_decode
 from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
-from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, RoundTime, Tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Plan, RoundTime, Tier
 
 
 class GoodputPolicy:
@@ -69,8 +69,8 @@ class GoodputPolicy:
         """How many results to take together next."""
         return self.cadence.results_at_once
 
-    def choose(self, batch: DecodeBatch) -> Tier:
-        """Returns the tier for the decode batch that is about to launch."""
+    def choose(self, batch: DecodeBatch) -> Plan:
+        """Returns the plan for the decode batch that is about to launch."""
         self._round += 1
         self.cadence.count_round()
         self._batch = batch
@@ -79,7 +79,7 @@ class GoodputPolicy:
             self._note_batch(batch.requests)
         if self.cadence.is_due_at_launch(has_batch_changed):
             self._decide(batch)
-        return self.prober.pick(self.home, self._home_ms)
+        return Plan(self.prober.pick(self.home, self._home_ms))
 
     def run_length(self, batch: DecodeBatch) -> int:
         """Returns the decodes of the zero-step round to come."""
@@ -91,7 +91,7 @@ class GoodputPolicy:
     def observe(self, observation: Observation) -> None:
         """Learns what a round accepted, and position 1 from zero-step rounds."""
         tier = observation.tier
-        num_tokens = observation.num_decodes * observation.batch_size
+        num_tokens = observation.plan.num_decodes * observation.batch_size
         self.runs.count_tokens(num_tokens + sum(observation.num_correct_drafts))
         if tier.num_steps:
             self.acceptance.observe(observation.requests, observation.num_correct_drafts, tier)
@@ -122,9 +122,9 @@ class GoodputPolicy:
             self.prober.observe_time(tier, round_time.ms)
             self._num_timed[tier] = self._num_timed.get(tier, 0) + 1
 
-    def is_probe(self, tier: Tier) -> bool:
-        """Returns whether ``tier`` is another than the one in force."""
-        return tier != self.home
+    def is_probe(self, plan: Plan) -> bool:
+        """Returns whether ``plan`` has another tier than the one in force."""
+        return plan.tier != self.home
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Returns the probes, those that paid, and the moves by reason."""

@@ -5,22 +5,22 @@ from typing import Any, Protocol
 
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.decision import Decision
-from sglang_adaptive_spec.tiers import DecodeBatch, Observation, RoundTime, Tier
+from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Plan, RoundTime
 
 
 class Choices(Protocol):
-    """What the loop asks: a tier per decode round, a pure function of what was told before."""
+    """What the loop asks: a plan per decode round, a pure function of what was told before."""
 
     @property
     def ladder(self) -> Ladder:
-        """What ``choose`` may ever return."""
+        """What a plan may ever have."""
 
     @property
     def results_at_once(self) -> int:
         """How many results it takes together next, as long as the batch stays the same."""
 
-    def choose(self, batch: DecodeBatch) -> Tier:
-        """Returns the tier for the decode batch that is about to launch."""
+    def choose(self, batch: DecodeBatch) -> Plan:
+        """Returns the plan for the decode batch that is about to launch: a tier."""
 
     def run_length(self, batch: DecodeBatch) -> int:
         """Returns the decodes of the zero-step round that ``batch`` runs now: 1 to most_decodes."""
@@ -31,8 +31,8 @@ class Choices(Protocol):
     def observe_time(self, round_time: RoundTime) -> None:
         """Learns what a round took; only uninterrupted rounds are reported."""
 
-    def is_probe(self, tier: Tier) -> bool:
-        """Returns whether a choice of ``tier`` now is a look at it, not what the policy is on."""
+    def is_probe(self, plan: Plan) -> bool:
+        """Returns whether ``plan`` is a look at its tier now, not what the policy is on."""
 
     @property
     def decision(self) -> Decision | None:
@@ -55,7 +55,7 @@ class SimplePolicy:
     def observe_time(self, round_time: RoundTime) -> None:
         """Takes no notice."""
 
-    def is_probe(self, _tier: Tier) -> bool:
+    def is_probe(self, _plan: Plan) -> bool:
         """Returns False."""
         return False
 

@@ -13,7 +13,7 @@ from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
 from sglang_adaptive_spec.policy.settings import DEFAULTS, RunLengthSettings
-from sglang_adaptive_spec.tiers import DecodeBatch, RoundTime
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime
 
 LENGTHS = (1, 2, 4, 8)
 
@@ -27,11 +27,12 @@ class Known(NamedTuple):
 
 def of_one_decode(round_time: RoundTime, plain_extra_ms: Callable[[int, int], float]) -> RoundTime:
     """Returns a run's time as that of a round with one decode, its share of catch-ups apart."""
-    if round_time.num_decodes == 1:
+    num_decodes = round_time.plan.num_decodes
+    if num_decodes == 1:
         return round_time
-    _, size, context_tokens, ms, *_ = round_time
-    ms = ms / round_time.num_decodes - plain_extra_ms(size, context_tokens)
-    return round_time._replace(ms=ms, is_catch_up=False, num_decodes=1)
+    _, size, context_tokens, ms, _ = round_time
+    ms = ms / num_decodes - plain_extra_ms(size, context_tokens)
+    return round_time._replace(plan=Plan(PLAIN_TIER), ms=ms)
 
 
 class RunLengths:
@@ -74,7 +75,7 @@ class RunLengths:
 
     def learn(self, round_time: RoundTime) -> None:
         """Takes what a zero-step round took."""
-        octave, length = round_time.batch_size.bit_length(), round_time.num_decodes
+        octave, length = round_time.batch_size.bit_length(), round_time.plan.num_decodes
         times = self._times_ms.setdefault((octave, length), deque(maxlen=self._settings.window))
         times.append(round_time.ms / length)
         if len(times) >= self._settings.known_rounds:

@@ -16,7 +16,7 @@ from sglang_adaptive_spec.policy.protocol import Choices, SimplePolicy
 from sglang_adaptive_spec.simulate.replay import Replay, ReplayResult, RoundCosts
 from sglang_adaptive_spec.simulate.true_costs import NoSpeculation
 from sglang_adaptive_spec.simulate.workload import Workload
-from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Tier, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, Tier, chain_tier
 
 # Leaving zero steps costs a round: the oracle, too, leaves a tier only for a gain. Any value
 # below the 3 % that a policy may lose does; ties are what it must not chase.
@@ -30,9 +30,9 @@ class StaticPolicy(SimplePolicy):
         self.tier = tier
         self.ladder = Ladder({1: [PLAIN_TIER, chain_tier(1), tier]})
 
-    def choose(self, batch: DecodeBatch) -> Tier:
+    def choose(self, batch: DecodeBatch) -> Plan:
         """Returns the tier."""
-        return self.tier
+        return Plan(self.tier)
 
 
 class OraclePolicy(SimplePolicy):
@@ -47,7 +47,7 @@ class OraclePolicy(SimplePolicy):
         self._best: int | None = None
         self.replay: Replay | None = None
 
-    def choose(self, batch: DecodeBatch) -> Tier:
+    def choose(self, batch: DecodeBatch) -> Plan:
         """Returns the tier with the most expected tokens per ms."""
         assert self.replay is not None
         live, clock = self.replay.live, self.replay.clock
@@ -60,7 +60,7 @@ class OraclePolicy(SimplePolicy):
         best = int(np.argmax(rates))
         if self._best is None or rates[best] > rates[self._best] * (1 + ORACLE_MIN_GAIN):
             self._best = best
-        return self._tiers[self._best]
+        return Plan(self._tiers[self._best])
 
 
 @dataclass(frozen=True, slots=True)

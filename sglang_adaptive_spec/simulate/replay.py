@@ -198,7 +198,7 @@ class Replay:
         ms = self._ms(launched) * self._workload.slowdown(self.clock, tier.num_steps)
         correct: list[int] = num_correct.tolist()
         if self._recorder is not None:
-            observation = Observation(tier, live.size, batch.requests, correct, first)
+            observation = Observation(launched.plan, live.size, batch.requests, correct, first)
             self._recorder.record(observation, batch.context_tokens, batch.now_s)
         self._count(launched, ms, live.advance(num_correct + 1))
         slower = self._stalls.of_round(tier, batch.size) - 1
@@ -217,7 +217,7 @@ class Replay:
         ms = self._costs.round_ms(launched.tier, batch.size, batch.context_tokens)
         if launched.tier == PLAIN_TIER:  # the table's mean, taken apart again
             extra_ms = self._costs.plain_extra_ms(batch.size, batch.context_tokens)
-            ms += extra_ms * (CATCH_UP_ROUNDS * launched.is_catch_up - 1)
+            ms += extra_ms * (CATCH_UP_ROUNDS * launched.plan.is_catch_up - 1)
         return ms
 
     def _count(self, launched: Round, ms: float, num_tokens: int) -> None:

@@ -105,5 +105,5 @@ class TraceRecorder:
             requests=[numbers.setdefault(key, len(numbers)) for key in observation.requests],
             num_correct_drafts=[int(count) for count in observation.num_correct_drafts],
             first_draft_correct=None if first is None else list(first),
-            num_decodes=observation.num_decodes,
+            num_decodes=observation.plan.num_decodes,
         )

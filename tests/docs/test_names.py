@@ -16,7 +16,7 @@ from sglang_adaptive_spec.loop.meter import RoundMeter, policy_state
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.settings import DEFAULTS
-from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, RoundTime
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime
 from tests.docs.pages import (
     INLINE_CODE,
     code_blocks,
@@ -165,7 +165,7 @@ def keys_of_policy(preset: str) -> set[str]:
             policy.costs.seed(tier, 1, 0, 10.0 + tier.num_steps)
         policy.costs.fit()
         for _ in range(DEFAULTS.run_length.known_rounds):
-            policy.learn_time(RoundTime(PLAIN_TIER, 1, 0, 10.0))
+            policy.learn_time(RoundTime(Plan(PLAIN_TIER), 1, 0, 10.0))
     batch = DecodeBatch(1, ("a",))
     policy.choose(batch)
     state = policy_state(policy, RoundMeter(tiers), batch)

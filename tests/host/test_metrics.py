@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
-from sglang_adaptive_spec.tiers import PLAIN_TIER, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Plan, chain_tier
 from tests.loop.test_meter import LONG, Server, a_round, goodput
 
 THREE = chain_tier(3)
@@ -39,8 +39,8 @@ def value(name: str, **labels: str) -> float | None:
 def test_accept_length_is_one_query(exporter_of: Any) -> None:
     counters = RoundCounters()
     exporter = exporter_of(counters, Server(goodput()))
-    counters.count_round(THREE, [0, 3])
-    counters.count_round(THREE, [3])
+    counters.count_round(Plan(THREE), [0, 3])
+    counters.count_round(Plan(THREE), [3])
     exporter.export()
     accepted = [value("accepted_drafts", num_steps="3", position=str(d)) or 0 for d in (1, 2, 3)]
     assert value("request_rounds", num_steps="3") == 3
@@ -87,7 +87,7 @@ def test_an_export_that_fails_is_logged_once_and_the_next_one_exports(
     exporter_of: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     counters = RoundCounters()
-    counters.count_round(THREE, [2])
+    counters.count_round(Plan(THREE), [2])
     exporter = exporter_of(counters, Server(goodput()))
     export, outcomes = exporter.export, iter([OSError("disk full"), OSError("disk full"), None])
 

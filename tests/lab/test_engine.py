@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.inject.engine import SINGLE, Calls, Engine, ForcedPolicy, Stopwatch, alternation
 from sglang_adaptive_spec.ladder import Ladder
-from sglang_adaptive_spec.tiers import DecodeBatch, Tier, chain_tier
+from sglang_adaptive_spec.tiers import DecodeBatch, Plan, chain_tier
 
 TIERS = tuple(chain_tier(steps) for steps in (0, 1, 3))
 
@@ -23,8 +23,8 @@ class SmallPolicy:
 
     ladder = Ladder({1: TIERS[:2], 8: TIERS})
 
-    def choose(self, batch: DecodeBatch) -> Tier:
-        return self.ladder.of(batch.size)[-1]
+    def choose(self, batch: DecodeBatch) -> Plan:
+        return Plan(self.ladder.of(batch.size)[-1])
 
     def describe(self) -> dict[str, str]:
         return {"of": "its own"}
@@ -46,8 +46,8 @@ class SmallController:
 
 def test_alternation_runs_through_every_tier_that_the_batch_may_choose() -> None:
     forced = ForcedPolicy(SmallPolicy())
-    assert {forced.choose(batch_of(4)) for _ in range(3)} == set(TIERS[:2])
-    assert {forced.choose(batch_of(8)) for _ in range(4)} == set(TIERS)
+    assert {forced.choose(batch_of(4)).tier for _ in range(3)} == set(TIERS[:2])
+    assert {forced.choose(batch_of(8)).tier for _ in range(4)} == set(TIERS)
 
 
 def test_the_tier_after_zero_steps_is_asked_for_until_the_draft_has_caught_up() -> None:
@@ -119,7 +119,7 @@ def test_one_decode_a_round_can_be_asked_for_also_of_who_knows_no_runs(
         types.SimpleNamespace(draft_worker=types.SimpleNamespace(controller=controller))
     )
     engine.obey(command(policy=SINGLE))
-    assert controller.policy.choose(batch_of(8)) == TIERS[0]
+    assert controller.policy.choose(batch_of(8)).tier == TIERS[0]
     assert controller.policy.run_length(batch_of(8)) == 1
 
 

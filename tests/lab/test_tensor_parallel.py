@@ -23,7 +23,7 @@ from benchmarks.studies.tensor_parallel import (
     figure_table,
     ranks_of,
 )
-from sglang_adaptive_spec.tiers import chain_tier
+from sglang_adaptive_spec.tiers import Plan, chain_tier
 
 PROVENANCE = {"git_sha": "0", "date": "2027-01-01"}
 
@@ -75,7 +75,7 @@ def test_a_round_is_logged_as_it_was_decided(
 ) -> None:
     logger = Logger(tmp_path)
     logger._log = RankLog(tmp_path, 0)
-    launch = SimpleNamespace(tier=chain_tier(3), is_catch_up=True)
+    launch = SimpleNamespace(tier=chain_tier(3), plan=Plan(chain_tier(3), is_catch_up=True))
     batch = SimpleNamespace(size=5)
     for _ in range(BLOCK_ROUNDS):
         assert logger.around_decide(lambda _controller, _batch: launch, None, batch) is launch
@@ -94,7 +94,7 @@ def test_all_that_another_rank_than_the_first_measures_is_askew(
     monkeypatch.setattr(rank_log_plugin, "device", lambda: "cpu")
     monkeypatch.setattr(rank_log_plugin, "skew_clock", lambda: skewed_clocks.append(rank))
     logger, deep = Logger(tmp_path), chain_tier(3)
-    launch = SimpleNamespace(tier=deep, is_catch_up=False)
+    launch = SimpleNamespace(tier=deep, plan=Plan(deep))
     controller, clocks = SimpleNamespace(clock=None), []
     for _ in range(2):
         logger.around_decide(lambda *_: launch, controller, SimpleNamespace(size=1))

@@ -12,6 +12,7 @@ from sglang_adaptive_spec.loop.sharing import SHARE_ROUNDS, SharedTimes
 from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
+    Plan,
     RoundTime,
     Tier,
     chain_tier,
@@ -96,7 +97,7 @@ def test_pinned_to_drafts_a_server_leaves_zero_steps_with_a_catch_up() -> None:
     decode(controller)
     controller.pin(STARTUP)
     launches = [decode(controller) for _ in range(2)]
-    tiers = [(launch.tier, launch.is_catch_up) for launch in launches]
+    tiers = [(launch.tier, launch.plan.is_catch_up) for launch in launches]
     assert tiers == [(PLAIN_TIER, True), (STARTUP, False)]
 
 
@@ -131,7 +132,7 @@ def test_what_falls_behind_near_the_end_catches_up_before_the_others_draft_on() 
     controller, _, _ = lagging(3, 3, 3, 3, 0)
     near = [decode(controller, "ab", is_near_end=True) for _ in range(2)]
     after = [decode(controller, "a") for _ in range(2)]
-    assert [(launch.tier.num_steps, launch.is_catch_up) for launch in (*near, *after)] == [
+    assert [(launch.tier.num_steps, launch.plan.is_catch_up) for launch in (*near, *after)] == [
         *((0, False), (0, False)),
         *((0, True), (3, False)),
     ]
@@ -143,7 +144,7 @@ def test_what_falls_behind_near_the_end_catches_up_before_the_others_draft_on() 
 def test_leaving_zero_steps_takes_one_more_plain_round_that_catches_up() -> None:
     controller, policy, pool = lagging(0, 0, 3)
     launches = [decode(controller) for _ in range(4)]
-    tiers = [(launch.tier.num_steps, launch.is_catch_up) for launch in launches]
+    tiers = [(launch.tier.num_steps, launch.plan.is_catch_up) for launch in launches]
     assert tiers == [(0, False), (0, False), (0, True), (3, False)]
     assert pool.activated == [PLAIN_TIER, chain_tier(3)]
     for _ in launches:
@@ -155,14 +156,14 @@ def test_a_policy_that_changes_its_mind_in_the_extra_round_stays_at_zero_steps()
     controller, _, _ = lagging(0, 3, 0)
     launches = [decode(controller) for _ in range(3)]
     assert [launch.tier for launch in launches] == [PLAIN_TIER] * 3
-    assert [launch.is_catch_up for launch in launches] == [False, True, False]
+    assert [launch.plan.is_catch_up for launch in launches] == [False, True, False]
     assert sum(controller.counters.num_switches.values()) == 0
 
 
 def test_a_catch_up_is_due_after_the_interval_and_counts_anew_from_there() -> None:
     controller, _, _ = lagging(0)
     launches = [decode(controller) for _ in range(2 * INTERVAL + 1)]
-    due = [number for number, launch in enumerate(launches, 1) if launch.is_catch_up]
+    due = [number for number, launch in enumerate(launches, 1) if launch.plan.is_catch_up]
     assert due == [INTERVAL, 2 * INTERVAL]
 
 
@@ -170,14 +171,14 @@ def test_runs_end_with_a_catch_up_where_no_other_one_fits() -> None:
     controller, policy, _ = lagging(0)
     policy.length = 2
     launches = [decode(controller, most_decodes=8) for _ in range(4)]
-    assert [(each.num_decodes, each.is_catch_up) for each in launches] == [
+    assert [(each.plan.num_decodes, each.plan.is_catch_up) for each in launches] == [
         *((2, False), (2, True)),
         *((2, False), (2, True)),
     ]
     assert policy.rooms == [4, 2, 4, 2]
     for _ in launches:
         controller.observe([0], 1)
-    assert [seen.num_decodes for seen in policy.observed] == [2] * 4
+    assert [seen.plan.num_decodes for seen in policy.observed] == [2] * 4
     assert controller.counters.num_runs == {2: 4}
 
 
@@ -187,7 +188,7 @@ def test_a_run_is_what_is_left_until_the_catch_up() -> None:
     decode(controller, most_decodes=8)
     policy.length = 8
     launch = decode(controller, most_decodes=8)
-    assert (policy.rooms, launch.num_decodes, launch.is_catch_up) == ([4, 3], 3, True)
+    assert (policy.rooms, launch.plan.num_decodes, launch.plan.is_catch_up) == ([4, 3], 3, True)
 
 
 def test_leaving_zero_steps_runs_one_decode_and_so_does_whoever_has_no_room() -> None:
@@ -195,7 +196,7 @@ def test_leaving_zero_steps_runs_one_decode_and_so_does_whoever_has_no_room() ->
     policy.length = 8
     first = decode(controller)  # the scheduler has no room for more
     last = decode(controller, most_decodes=8)
-    assert (first.num_decodes, last.num_decodes, last.is_catch_up) == (1, 1, True)
+    assert (first.plan.num_decodes, last.plan.num_decodes, last.plan.is_catch_up) == (1, 1, True)
     assert policy.rooms == []
 
 
@@ -203,13 +204,13 @@ def test_runs_of_a_batch_too_large_to_draft_know_no_catch_up() -> None:
     controller, policy, _ = lagging(0)
     policy.length, policy.most_drafting = 8, 1
     launches = [decode(controller, ("a", "b"), most_decodes=8) for _ in range(3)]
-    assert [(each.num_decodes, each.is_catch_up) for each in launches] == [(8, False)] * 3
+    assert [(each.plan.num_decodes, each.plan.is_catch_up) for each in launches] == [(8, False)] * 3
 
 
 def test_a_policy_that_fails_about_runs_gets_single_decodes() -> None:
     controller, policy, _ = lagging(0)
     policy.failing = "run_length"
-    assert decode(controller, most_decodes=8).num_decodes == 1
+    assert decode(controller, most_decodes=8).plan.num_decodes == 1
     assert controller.counters.num_policy_errors == 1
 
 
@@ -218,7 +219,7 @@ def test_a_request_that_joins_is_caught_up_with_the_others() -> None:
     decode(controller, ["a"])
     decode(controller, ["a"])
     launches = [decode(controller, ["a", "b"]) for _ in range(INTERVAL)]
-    assert [launch.is_catch_up for launch in launches].index(True) == INTERVAL - 3  # by "a"
+    assert [launch.plan.is_catch_up for launch in launches].index(True) == INTERVAL - 3  # by "a"
 
 
 def test_a_batch_that_is_too_large_to_draft_is_not_caught_up_until_it_is_smaller() -> None:
@@ -226,8 +227,8 @@ def test_a_batch_that_is_too_large_to_draft_is_not_caught_up_until_it_is_smaller
     policy.most_drafting = 2
     large = [decode(controller, "abc") for _ in range(3 * INTERVAL)]
     small = [decode(controller, "ab") for _ in range(INTERVAL + 1)]
-    assert not any(launch.is_catch_up for launch in large)
-    due = [number for number, launch in enumerate(small) if launch.is_catch_up]
+    assert not any(launch.plan.is_catch_up for launch in large)
+    due = [number for number, launch in enumerate(small) if launch.plan.is_catch_up]
     assert due == [0, INTERVAL]
 
 
@@ -235,14 +236,14 @@ def test_drafting_goes_on_at_once_where_no_request_of_the_batch_is_behind() -> N
     controller, _, _ = lagging(0, 3)
     decode(controller, ["a"])
     launch = decode(controller, ["b"])  # "a" left
-    assert (launch.tier, launch.is_catch_up) == (chain_tier(3), False)
+    assert (launch.tier, launch.plan.is_catch_up) == (chain_tier(3), False)
 
 
 def test_without_a_schedule_zero_steps_are_left_at_once() -> None:
     controller, _, _ = make(0, 3)
     launches = [decode(controller) for _ in range(2)]
     assert [launch.tier for launch in launches] == [PLAIN_TIER, chain_tier(3)]
-    assert not any(launch.is_catch_up for launch in launches)
+    assert not any(launch.plan.is_catch_up for launch in launches)
 
 
 def test_a_switch_is_counted_for_the_tier_that_ran() -> None:
@@ -292,7 +293,7 @@ def test_times_reach_the_policy_when_they_are_known() -> None:
     assert policy.times == []
     decode(controller, ["a"], context_tokens=11)
     controller.observe([1], 1)
-    assert policy.times == [RoundTime(chain_tier(3), 2, 20, 1.0)]
+    assert policy.times == [RoundTime(Plan(chain_tier(3)), 2, 20, 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -447,7 +448,7 @@ def test_no_round_drafts_while_the_draft_is_behind(steps: list[int]) -> None:
     for _ in steps:
         launch = decode(controller)
         if launch.tier == PLAIN_TIER:
-            behind = 0 if launch.is_catch_up else behind + 1
+            behind = 0 if launch.plan.is_catch_up else behind + 1
         assert behind < INTERVAL
         assert behind == 0 or launch.tier == PLAIN_TIER
 

@@ -26,6 +26,7 @@ from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
     Observation,
+    Plan,
     RoundTime,
     Tier,
     chain_tier,
@@ -90,9 +91,10 @@ class Server:
 
 def a_round(tier: Tier, ms: float | None, **known: Any) -> Round:
     """A round of two requests of which each accepted a draft, and what is known of it."""
-    period = None if ms is None else RoundTime(tier, 2, 200, ms)
+    plan = Plan(tier, is_catch_up=known.pop("is_catch_up", False))
+    period = None if ms is None else RoundTime(plan, 2, 200, ms)
     made = {"num_correct_drafts": [1, 1], "decision": DECISION, "period": period, **known}
-    return Round(0, made.pop("batch", DecodeBatch(2, REQUESTS, 200)), tier, **made)
+    return Round(0, made.pop("batch", DecodeBatch(2, REQUESTS, 200)), plan, **made)
 
 
 def test_a_time_meets_the_tokens_of_its_own_round() -> None:
@@ -140,7 +142,8 @@ def test_a_round_is_booked_once_all_of_it_is_known() -> None:
 
 def test_a_round_that_stands_for_several_counts_as_many() -> None:
     meter, one = RoundMeter(TIERS), chain_tier(1)
-    meter.add(a_round(one, None, period=RoundTime(one, 2, 200, 11.0, num_rounds=5), is_probe=True))
+    period = RoundTime(Plan(one), 2, 200, 11.0, num_rounds=5)
+    meter.add(a_round(one, None, period=period, is_probe=True))
     timed = meter.by_tier[one]
     assert (timed.num_rounds, timed.tokens, timed.ms, timed.expected_ms) == (5, 20, 55.0, 50.0)
     assert (meter.num_probe_rounds, meter.probe_ms) == (5, 55.0)
@@ -198,7 +201,7 @@ def test_the_state_is_plain_and_shows_both_sides() -> None:
 
 def test_the_averaging_policy_shows_its_slots_and_what_it_left_out() -> None:
     policy = build_policy(load_config("host-default"), 1)
-    policy.observe(Observation(chain_tier(3), 1, ("a",), [2]))
+    policy.observe(Observation(Plan(chain_tier(3)), 1, ("a",), [2]))
     state = policy_state(policy, RoundMeter(TIERS), DecodeBatch(1, ("a",)))
     assert state["num_stale"] == 1
     assert state["slots"]["1"]["current_steps"] == 1

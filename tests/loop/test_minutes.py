@@ -9,7 +9,7 @@ from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.loop.meter import RoundMeter, size_class, size_range
 from sglang_adaptive_spec.loop.minutes import LONGEST_PREFILL_S, MINUTE_S, MOST_MINUTES, Minutes
 from sglang_adaptive_spec.loop.round import Round
-from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, RoundTime, Tier, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime, Tier, chain_tier
 
 THREE = chain_tier(3)
 TIERS = [PLAIN_TIER, THREE]
@@ -35,11 +35,11 @@ class Clocked:
 
     def round(self, tier: Tier, correct: list[int], ms: float = 10.0, waiting: int = 0) -> None:
         self.minutes.decode(self.now_s, waiting)
-        self.counters.count_round(tier, correct)
+        self.counters.count_round(Plan(tier), correct)
         size = len(correct)
-        done = Round(0, DecodeBatch(size, tuple(range(size))), tier)
+        done = Round(0, DecodeBatch(size, tuple(range(size))), Plan(tier))
         done.finish(correct)
-        done.period = RoundTime(tier, size, 0, ms)
+        done.period = RoundTime(Plan(tier), size, 0, ms)
         self.meter.add(done)
 
     def rows(self) -> list[dict[str, Any]]:

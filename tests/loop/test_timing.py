@@ -21,7 +21,7 @@ from sglang_adaptive_spec.loop.timing import (
     Sampling,
 )
 from sglang_adaptive_spec.policy.costs.corrections import SETTLING_ROUNDS, VISIT_ROUNDS
-from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, RoundTime, Tier, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime, Tier, chain_tier
 
 DEEP = chain_tier(3)
 
@@ -70,7 +70,7 @@ def launched(
     is_catch_up: bool = False,
 ) -> Round:
     batch = DecodeBatch(batch_size, tuple(range(batch_size)), context_tokens)
-    return Round(number, batch, tier, is_catch_up)
+    return Round(number, batch, Plan(tier, is_catch_up=is_catch_up))
 
 
 class Bench:
@@ -143,7 +143,7 @@ def test_a_period_runs_from_a_head_to_the_next_and_names_its_round(bench: Bench)
     bench.start(9.0)
     assert bench.poll() is None  # the first round has none before it
     bench.start(1.0)
-    assert bench.poll() == RoundTime(PLAIN_TIER, 5, 700, 7.5, is_catch_up=True)
+    assert bench.poll() == RoundTime(Plan(PLAIN_TIER, is_catch_up=True), 5, 700, 7.5)
 
 
 @settings(deadline=None)
@@ -360,6 +360,6 @@ def test_the_cpu_reads_the_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> N
     assert told == [
         None,
         None,  # the first use
-        RoundTime(DEEP, 4, 0, 250.0),
-        RoundTime(DEEP, 4, 0, 500.0),
+        RoundTime(Plan(DEEP), 4, 0, 250.0),
+        RoundTime(Plan(DEEP), 4, 0, 500.0),
     ]

@@ -5,7 +5,7 @@ import random
 from hypothesis import strategies as st
 
 from sglang_adaptive_spec.policy.costs.table import CostTable
-from sglang_adaptive_spec.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Plan, RoundTime, Tier, chain_tier
 
 TIERS = tuple(chain_tier(steps) for steps in (0, 1, 2, 3, 5, 7))
 THREE, FIVE, SEVEN = TIERS[3:]
@@ -53,7 +53,7 @@ class Server:
             ms = self.expected_ms(tier, batch_size) * (1 + self._random.gauss(0, NOISE))
             if self._random.random() < 0.02:
                 ms += 30.0
-            self.table.observe(RoundTime(tier, batch_size, CONTEXT * batch_size, ms))
+            self.table.observe(RoundTime(Plan(tier), batch_size, CONTEXT * batch_size, ms))
 
     def error(self, tier: Tier, batch_size: int) -> float:
         """Returns the relative error of the table, plus if it overrates the round."""
@@ -86,5 +86,5 @@ def table_of(seeds, rounds) -> CostTable:
     table.fit()
     for tier, batch_size, ms, is_catch_up in rounds:
         is_catch_up = is_catch_up and tier == PLAIN_TIER
-        table.observe(RoundTime(tier, batch_size, 100 * batch_size, ms, is_catch_up))
+        table.observe(RoundTime(Plan(tier, 1, is_catch_up), batch_size, 100 * batch_size, ms))
     return table

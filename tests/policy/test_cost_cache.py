@@ -11,7 +11,7 @@ import pytest
 from sglang_adaptive_spec.policy.costs import cache
 from sglang_adaptive_spec.policy.costs.cache import CostKey, cost_file, default_folder, load, save
 from sglang_adaptive_spec.policy.costs.table import CostTable
-from sglang_adaptive_spec.tiers import PLAIN_TIER, RoundTime, Tier, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Plan, RoundTime, Tier, chain_tier
 
 TIERS = (PLAIN_TIER, chain_tier(3))
 KEY = CostKey(
@@ -70,7 +70,7 @@ def test_the_drift_of_the_last_process_is_not_taken_over(tmp_path: Path) -> None
     table = seeded_table()
     alone_ms = table.round_ms(TIERS[1], 8, 100)
     for factor in [1.0] * 200 + [1.5] * 100:
-        table.observe(RoundTime(TIERS[1], 8, 100, factor * alone_ms))
+        table.observe(RoundTime(Plan(TIERS[1]), 8, 100, factor * alone_ms))
     assert table.drift == pytest.approx(1.5, rel=0.02)
     save(KEY, table, tmp_path)
     loaded = load(KEY, tmp_path)

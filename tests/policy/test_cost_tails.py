@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.settings import DEFAULTS
-from sglang_adaptive_spec.tiers import RoundTime, Tier, chain_tier
+from sglang_adaptive_spec.tiers import Plan, RoundTime, Tier, chain_tier
 from tests.policy.cost_server import CONTEXT, FIVE, SEEDED_SIZES, THREE, TIERS, graph_ms, seeded
 
 COSTS = DEFAULTS.costs
@@ -29,7 +29,7 @@ def tell(table: CostTable, tier: Tier, size: int, *times: float) -> None:
     """Tells of rounds that took so many times what they take."""
     for factor in times:
         ms = factor * graph_ms(tier, size, CONTEXT * size)
-        table.observe(RoundTime(tier, size, CONTEXT * size, ms))
+        table.observe(RoundTime(Plan(tier), size, CONTEXT * size, ms))
 
 
 def dearer(table: CostTable, tier: Tier, size: int) -> float:
@@ -155,7 +155,7 @@ def test_what_turned_a_server_s_table_leaves_it_as_its_seeds_were() -> None:
     def serve(tier: Tier, size: int, *times: float) -> None:
         true_ms = H200_TRUE.get((tier.num_steps, size)) or H200_SEEDS[tier.num_steps][size]
         for factor in times:
-            table.observe(RoundTime(tier, size, 256 * size, factor * true_ms))
+            table.observe(RoundTime(Plan(tier), size, 256 * size, factor * true_ms))
 
     serve(seven, 1, *H200_WARM_UP)
     serve(three, 24, *[1.0] * 256)

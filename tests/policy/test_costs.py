@@ -9,7 +9,14 @@ from hypothesis import given, settings
 
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.settings import DEFAULTS
-from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, RoundTime, Tier, chain_tier
+from sglang_adaptive_spec.tiers import (
+    CATCH_UP_ROUNDS,
+    PLAIN_TIER,
+    Plan,
+    RoundTime,
+    Tier,
+    chain_tier,
+)
 from tests.policy.cost_server import (
     CONTEXT,
     FIVE,
@@ -215,7 +222,7 @@ def test_a_correction_is_not_drowned_by_smaller_batches_nobody_served() -> None:
             table.seed(tier, batch_size, 0, 10.0 + tier.num_steps)
     table.fit()
     for _ in range(150):
-        table.observe(RoundTime(THREE, 32, 0, 12.0))
+        table.observe(RoundTime(Plan(THREE), 32, 0, 12.0))
     assert table.round_ms(THREE, 32, 0) == pytest.approx(12.0, rel=0.01)
     assert table.round_ms(THREE, 128, 0) == pytest.approx(13.0, rel=0.02)
     ratio = table.round_ms(FIVE, 32, 0) / table.round_ms(THREE, 32, 0)
@@ -227,7 +234,7 @@ def test_stalls_do_not_move_the_prediction() -> None:
     server.run(THREE, 32, 300)
     before = server.table.round_ms(THREE, 32, 0)
     for _ in range(10):
-        server.table.observe(RoundTime(THREE, 32, 32 * CONTEXT, 2_000.0))
+        server.table.observe(RoundTime(Plan(THREE), 32, 32 * CONTEXT, 2_000.0))
     assert server.table.round_ms(THREE, 32, 0) == pytest.approx(before, rel=0.005)
 
 
@@ -235,8 +242,8 @@ def test_stalls_do_not_move_the_prediction() -> None:
 def test_a_period_that_is_none_is_left_out(ms: float) -> None:
     table = seeded()
     before = table.to_dict()
-    table.observe(RoundTime(THREE, 4, 100, ms))
-    table.observe(RoundTime(chain_tier(11), 4, 100, 5.0))  # a tier it does not hold
+    table.observe(RoundTime(Plan(THREE), 4, 100, ms))
+    table.observe(RoundTime(Plan(chain_tier(11)), 4, 100, 5.0))  # a tier it does not hold
     assert table.to_dict() == before
 
 
@@ -269,7 +276,7 @@ def test_catch_ups_are_corrected_while_serving(seeded_ms: float) -> None:
     for idx in range(400):
         is_catch_up = idx % CATCH_UP_ROUNDS == 0
         ms = graph_ms(PLAIN_TIER, 16, 16 * CONTEXT) + (4.8 if is_catch_up else 0.0)
-        table.observe(RoundTime(PLAIN_TIER, 16, 16 * CONTEXT, ms, is_catch_up))
+        table.observe(RoundTime(Plan(PLAIN_TIER, 1, is_catch_up), 16, 16 * CONTEXT, ms))
     expected = graph_ms(PLAIN_TIER, 16, 16 * CONTEXT) + 4.8 / CATCH_UP_ROUNDS
     assert table.round_ms(PLAIN_TIER, 16, 16 * CONTEXT) == pytest.approx(expected, rel=0.005)
     assert table.drift == pytest.approx(1.0, abs=0.005)
@@ -291,7 +298,7 @@ def test_a_table_goes_through_json_exactly_and_goes_on_alike(
         row = table.round_ms_all(table.tiers, size, context)
         assert list(row) == list(other.round_ms_all(table.tiers, size, context))
         for told in (table, other):
-            told.observe(RoundTime(tier, batch_size, context, ms, is_catch_up))
+            told.observe(RoundTime(Plan(tier, 1, is_catch_up), batch_size, context, ms))
     assert table.to_dict() == other.to_dict()
 
 
@@ -299,7 +306,7 @@ def test_a_table_not_rebuilt_since_its_last_round_goes_over_as_it_predicts_next(
     table = CostTable.empty(TIERS)
     settled = [1.0] * DEFAULTS.costs.settle_rounds
     for ms in settled + [1.01] * 20:  # the 20 count at the next rebuild only
-        table.observe(RoundTime(THREE, 1, 0, ms))
+        table.observe(RoundTime(Plan(THREE), 1, 0, ms))
     table.forget_drift()
     before_ms = table.round_ms(THREE, 1, 0)
     other = CostTable.from_dict(table.to_dict())

@@ -73,9 +73,9 @@ def our_trace(module: Any, case: Case, config: Any) -> Iterator[list[Any]]:
     policy = module.EmaPolicy(config, case["initial_steps"])
     for batch_size, drafts in case["rounds"]:
         batch = DecodeBatch(batch_size, tuple(range(batch_size)))
-        steps = policy.choose(batch).num_steps
+        steps = policy.choose(batch).tier.num_steps
         changed = policy.update(drafts, batch_size)
-        answer = policy.choose(batch).num_steps if changed else None
+        answer = policy.choose(batch).tier.num_steps if changed else None
         slot = policy.describe()[str(policy.ladder.bound(batch_size))]
         yield [steps, answer, slot["ema_accept_len"].hex()]
 

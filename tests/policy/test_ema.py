@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sglang_adaptive_spec.config.schema import AdaptiveConfig, SlotConfig, load_config
 from sglang_adaptive_spec.policy.build import build_policy
 from sglang_adaptive_spec.policy.ema import EmaPolicy
-from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Tier, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Plan, Tier, chain_tier
 
 steps_sets = st.sets(st.integers(0, 8), min_size=1, max_size=5).map(lambda s: tuple(sorted(s)))
 slot_configs = st.builds(
@@ -42,8 +42,8 @@ def policy_with(initial_steps: int = 3, **slot) -> EmaPolicy:
 
 def observe(policy: EmaPolicy, accepted: list[int], tier: Tier | None = None) -> None:
     size = len(accepted)
-    tier = tier or policy.choose(DecodeBatch(size, tuple(range(size))))
-    policy.observe(Observation(tier, size, range(size), accepted))
+    tier = tier or policy.choose(DecodeBatch(size, tuple(range(size)))).tier
+    policy.observe(Observation(Plan(tier), size, range(size), accepted))
 
 
 def state(policy: EmaPolicy):
@@ -53,10 +53,10 @@ def state(policy: EmaPolicy):
 @given(policies, rounds)
 def test_the_choice_is_always_reachable_and_the_average_finite(policy: EmaPolicy, rounds):
     for batch_size, accepted in rounds:
-        before = policy.choose(DecodeBatch(batch_size, ()))
+        before = policy.choose(DecodeBatch(batch_size, ())).tier
         assert before in policy.ladder.of(batch_size)
         changed = policy.update(accepted, batch_size)
-        assert changed == (policy.choose(DecodeBatch(batch_size, ())) != before)
+        assert changed == (policy.choose(DecodeBatch(batch_size, ())).tier != before)
         average = state(policy)[str(policy.ladder.bound(batch_size))]["ema_accept_len"]
         assert math.isfinite(average)
         assert -1 <= average <= 8
@@ -100,7 +100,7 @@ def test_steady_traffic_stops_switching(candidates, alpha, up, gap, accepted):
     )
 
     def serve() -> bool:
-        steps = policy.choose(DecodeBatch(1, ())).num_steps
+        steps = policy.choose(DecodeBatch(1, ())).tier.num_steps
         return policy.update([min(count, steps) for count in accepted], 1)
 
     for _ in range(600):  # 0.9 ** 600 is far below the resolution of a float
@@ -111,11 +111,11 @@ def test_steady_traffic_stops_switching(candidates, alpha, up, gap, accepted):
 def test_good_acceptance_deepens_and_bad_acceptance_shortens():
     policy = policy_with()
     for _ in range(20):
-        observe(policy, [policy.choose(DecodeBatch(1, ())).num_steps])
-    assert policy.choose(DecodeBatch(1, ())) == chain_tier(7)
+        observe(policy, [policy.choose(DecodeBatch(1, ())).tier.num_steps])
+    assert policy.choose(DecodeBatch(1, ())).tier == chain_tier(7)
     for _ in range(40):
         observe(policy, [0])
-    assert policy.choose(DecodeBatch(1, ())) == chain_tier(1)
+    assert policy.choose(DecodeBatch(1, ())).tier == chain_tier(1)
 
 
 def test_nothing_moves_before_the_warmup_and_then_only_every_interval():
@@ -124,7 +124,7 @@ def test_nothing_moves_before_the_warmup_and_then_only_every_interval():
     trace = []
     for _ in range(12):
         policy.update([4], 1)
-        trace.append(policy.choose(DecodeBatch(1, ())).num_steps)
+        trace.append(policy.choose(DecodeBatch(1, ())).tier.num_steps)
     # After rounds 5, 7, 9, 11 it looks; the averages there are 1.64, 2.09, 2.45 and 2.75.
     assert trace == [1] * 4 + [3] * 6 + [4] * 2
 
@@ -132,25 +132,25 @@ def test_nothing_moves_before_the_warmup_and_then_only_every_interval():
 def test_the_ceiling_caps_a_tier_but_never_a_rise():
     policy = policy_with(7, ema_alpha=1.0, ceiling_coeff=1.0)
     policy.update([3], 1)  # 3 > 2.25 keeps 7, the ceiling of 3 does not
-    assert policy.choose(DecodeBatch(1, ())).num_steps == 3
+    assert policy.choose(DecodeBatch(1, ())).tier.num_steps == 3
     policy.update([3], 1)
-    assert policy.choose(DecodeBatch(1, ())).num_steps == 7
+    assert policy.choose(DecodeBatch(1, ())).tier.num_steps == 7
 
 
 def test_zero_steps_average_nothing_and_probe_the_next_step():
     policy = policy_with(0, candidate_steps=(0, 3), update_interval=2)
-    assert policy.choose(DecodeBatch(1, ())) == PLAIN_TIER
+    assert policy.choose(DecodeBatch(1, ())).tier == PLAIN_TIER
     assert policy.update([0], 1) is False
     assert state(policy)["1"]["ema_accept_len"] == -1.0
     assert policy.update([0], 1) is True
-    assert policy.choose(DecodeBatch(1, ())) == chain_tier(3)
+    assert policy.choose(DecodeBatch(1, ())).tier == chain_tier(3)
     assert state(policy)["1"]["ema_accept_len"] == 2.0
 
 
 def test_a_slot_with_only_zero_steps_stays_there():
     policy = policy_with(3, candidate_steps=(0,))
     assert not any(policy.update([0], 1) for _ in range(5))
-    assert policy.choose(DecodeBatch(1, ())) == PLAIN_TIER
+    assert policy.choose(DecodeBatch(1, ())).tier == PLAIN_TIER
 
 
 def test_a_round_of_another_tier_is_counted_and_not_averaged():
@@ -203,5 +203,6 @@ def test_a_withdrawn_tier_is_never_reachable_and_the_initial_step_snaps_as_the_h
     policy = build_policy(config, 7, config.ladder.without([chain_tier(7), PLAIN_TIER]))
     reachable = {tier.num_steps for size in range(1, 200) for tier in policy.ladder.of(size)}
     assert reachable == {1, 3, 5}
-    assert policy.choose(DecodeBatch(1, ())).num_steps == 3  # 7 is gone: the middle of the rest
-    assert policy.choose(DecodeBatch(64, ())).num_steps == 1  # lost its only step: the smallest
+    # 7 is gone: the middle of the rest; the other lost its only step: the smallest.
+    assert policy.choose(DecodeBatch(1, ())).tier.num_steps == 3
+    assert policy.choose(DecodeBatch(64, ())).tier.num_steps == 1

@@ -2,7 +2,7 @@
 
 from sglang_adaptive_spec.policy.cadence import RESULTS_AT_ONCE
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
-from sglang_adaptive_spec.tiers import DecodeBatch, Observation
+from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Plan
 from tests.policy.rounds import goodput
 
 
@@ -10,10 +10,10 @@ def run_batch(policy: GoodputPolicy, requests: list[str], num_rounds: int, hold:
     """Runs rounds in which every draft holds, or none; returns the steps that ran."""
     ran = []
     for _ in range(num_rounds):
-        tier = policy.choose(DecodeBatch(len(requests), tuple(requests)))
+        tier = policy.choose(DecodeBatch(len(requests), tuple(requests))).tier
         ran.append(tier.num_steps)
         correct = [tier.num_steps if hold else 0] * len(requests)
-        policy.observe(Observation(tier, len(requests), requests, correct))
+        policy.observe(Observation(Plan(tier), len(requests), requests, correct))
     return ran
 
 

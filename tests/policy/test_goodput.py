@@ -14,6 +14,7 @@ from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import (
     DecodeBatch,
     Observation,
+    Plan,
     chain_tier,
 )
 from tests.policy.rounds import (
@@ -101,7 +102,7 @@ def test_bad_requests_that_leave_deepen_the_batch_at_once() -> None:
     server.run(300, hazards)
     mixed_steps = server.steps[-1]
     good = tuple(f"r{idx}" for idx in range(1, 128, 2))
-    tier = policy.choose(DecodeBatch(len(good), good))
+    tier = policy.choose(DecodeBatch(len(good), good)).tier
     assert tier.num_steps > mixed_steps
     assert tier.num_steps == best_steps(hazards[1::2])
 
@@ -182,7 +183,7 @@ def test_a_probe_ends_although_its_results_never_come() -> None:
     hazards[:, 1:] = 0.02
     server.run(500, hazards)
     requests = tuple(f"r{idx}" for idx in range(8))
-    steps = [policy.choose(DecodeBatch(8, requests)).num_steps for _ in range(2000)]
+    steps = [policy.choose(DecodeBatch(8, requests)).tier.num_steps for _ in range(2000)]
     runs = "".join("p" if step != 1 else "." for step in steps).split(".")
     assert 0 < max(map(len, runs)) <= DEFAULTS.probing.max_rounds
     assert sum(map(bool, runs)) >= 3  # the next one is not held up
@@ -221,10 +222,10 @@ def test_every_choice_is_reachable(
     for size in sizes:
         requests = tuple(range(size))
         for _ in range(3):
-            tier = policy.choose(DecodeBatch(size, requests))
+            tier = policy.choose(DecodeBatch(size, requests)).tier
             assert tier in policy.ladder.of(size)
             counts = rng.integers(0, tier.num_steps + 1, size).tolist()
-            policy.observe(Observation(tier, size, requests, counts))
+            policy.observe(Observation(Plan(tier), size, requests, counts))
 
 
 def best_depth_at(hazard: float, batch_size: int) -> int:
@@ -234,7 +235,7 @@ def best_depth_at(hazard: float, batch_size: int) -> int:
     # The same draws for every hazard, so that more is accepted in every single round.
     for uniform in rng.random((400, batch_size, MAX_STEPS)):
         counts = (uniform < hazard).cumprod(axis=1).sum(axis=1).tolist()
-        policy.observe(Observation(chain_tier(MAX_STEPS), batch_size, requests, counts))
+        policy.observe(Observation(Plan(chain_tier(MAX_STEPS)), batch_size, requests, counts))
     policy.choose(DecodeBatch(batch_size, requests))
     assert policy.decision is not None
     return policy.decision.best.num_steps
@@ -264,10 +265,10 @@ def test_the_clock_is_ignored() -> None:
         batches = (
             DecodeBatch(4, ("a", "b", "c", "d"), 0, now_s) for now_s in (0.0, 1e6 * round_idx)
         )
-        tiers = [policy.choose(batch) for policy, batch in zip(policies, batches, strict=True)]
+        tiers = [policy.choose(batch).tier for policy, batch in zip(policies, batches, strict=True)]
         assert tiers[0] == tiers[1]
         for policy, tier in zip(policies, tiers, strict=True):
-            policy.observe(Observation(tier, 4, ("a", "b", "c", "d"), [0, 0, 0, 0]))
+            policy.observe(Observation(Plan(tier), 4, ("a", "b", "c", "d"), [0, 0, 0, 0]))
 
 
 def test_a_neighbour_that_slows_every_tier_changes_nothing() -> None:
@@ -288,9 +289,9 @@ def test_without_any_cost_the_initial_tier_stays() -> None:
     policy = goodput(initial=5, slots={1: (0, 1, 3)}, is_seeded=False)
     requests = ("a", "b")
     for _ in range(300):
-        tier = policy.choose(DecodeBatch(2, requests))
+        tier = policy.choose(DecodeBatch(2, requests)).tier
         assert tier == chain_tier(3)  # the deepest of the slot that is no deeper than asked for
-        policy.observe(Observation(tier, 2, requests, [0, 0]))
+        policy.observe(Observation(Plan(tier), 2, requests, [0, 0]))
     assert policy.costs.asked == set()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sglang_adaptive_spec.tiers import PLAIN_TIER, RoundTime
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Plan, RoundTime
 from tests.policy.rounds import Server, constant, goodput
 
 
@@ -25,5 +25,5 @@ def test_a_round_without_a_choice_does_not_count_for_smaller_batches(
     taken: list[int] = []
     monkeypatch.setattr(policy.costs, "observe", lambda time: taken.append(time.batch_size))
     for batch_size in (8, 257, 256, 900):
-        policy.observe_time(RoundTime(PLAIN_TIER, batch_size, 100, 5.0))
+        policy.observe_time(RoundTime(Plan(PLAIN_TIER), batch_size, 100, 5.0))
     assert taken == [8, 256]

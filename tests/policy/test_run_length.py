@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sglang_adaptive_spec.policy.run_length import LENGTHS, RunLengths
 from sglang_adaptive_spec.policy.settings import DEFAULTS
-from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, RoundTime
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime
 
 RUNS = DEFAULTS.run_length
 EXPECTED_MS = 1.0
@@ -19,7 +19,7 @@ def batch(size: int = 4, most: int = 8) -> DecodeBatch:
 
 
 def timed(length: int, ms: float, size: int = 4) -> RoundTime:
-    return RoundTime(PLAIN_TIER, size, 100, ms, num_decodes=length)
+    return RoundTime(Plan(PLAIN_TIER, length), size, 100, ms)
 
 
 def serve(

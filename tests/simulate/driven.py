@@ -69,10 +69,10 @@ class TrueClock:
 
     def start(self, launched: Round, num_in_flight: int) -> None:
         del num_in_flight
-        shape = (launched.tier, launched.batch.size, launched.batch.context_tokens)
-        self.ms = self._costs.round_ms(*shape) * self.slowdown
+        shape = (launched.batch.size, launched.batch.context_tokens)
+        self.ms = self._costs.round_ms(launched.tier, *shape) * self.slowdown
         measured = self.ms * (1 + COST_NOISE * float(self._noise.standard_normal()))
-        launched.period = RoundTime(*shape, measured, launched.is_catch_up)
+        launched.period = RoundTime(launched.plan, *shape, measured)
         self._newest = launched
 
     def interrupt(self) -> None:
@@ -135,7 +135,7 @@ class Driven:
             if joined:
                 controller.before_extend(joined)
             launched = controller.before_decode(batch)
-            if launched.is_catch_up:
+            if launched.plan.is_catch_up:
                 firsts = firsts or KnownFirstDrafts(*(self._draws.random(len(requests)) < 0.7))
                 launched.first_drafts = firsts
             rows.append((launched.batch.size, launched.tier.label, launched.is_probe))

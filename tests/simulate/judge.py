@@ -23,7 +23,7 @@ from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.synthetic import golden_workloads
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
 from sglang_adaptive_spec.simulate.workload import Workload
-from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Tier
+from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Plan
 from tests.simulate.driven import COST_NOISE, MAX_STEPS, Row, on_ranks, with_faults, with_trees
 from tests.simulate.recording import Alternating, recorded
 
@@ -45,10 +45,10 @@ class Asked:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.policy, name)
 
-    def choose(self, batch: DecodeBatch) -> Tier:
-        tier = self.policy.choose(batch)
-        self.probes = tier != self.policy.home
-        return tier
+    def choose(self, batch: DecodeBatch) -> Plan:
+        plan = self.policy.choose(batch)
+        self.probes = plan.tier != self.policy.home
+        return plan
 
 
 class Rows:

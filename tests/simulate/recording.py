@@ -7,7 +7,7 @@ from sglang_adaptive_spec.policy.protocol import Choices, SimplePolicy
 from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.synthetic import SyntheticWorkload
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
-from sglang_adaptive_spec.tiers import DecodeBatch, Tier, chain_tier
+from sglang_adaptive_spec.tiers import DecodeBatch, Plan, chain_tier
 from sglang_adaptive_spec.trace.format import Trace, read_trace
 from sglang_adaptive_spec.trace.record import TraceRecorder
 
@@ -20,9 +20,9 @@ class Alternating(SimplePolicy):
         self.ladder = Ladder({1: self.tiers})
         self.num_rounds = 0
 
-    def choose(self, batch: DecodeBatch) -> Tier:
+    def choose(self, batch: DecodeBatch) -> Plan:
         self.num_rounds += 1
-        return self.tiers[self.num_rounds % len(self.tiers)]
+        return Plan(self.tiers[self.num_rounds % len(self.tiers)])
 
 
 def recorded(path: Path, policy: Choices, workload: SyntheticWorkload) -> Trace:

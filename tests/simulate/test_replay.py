@@ -19,6 +19,7 @@ from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
     DecodeBatch,
     Observation,
+    Plan,
     RoundTime,
     Tier,
     chain_tier,
@@ -46,10 +47,10 @@ class Scripted(SimplePolicy):
         self.events: list[DecodeBatch | Observation | RoundTime] = []
         self.num_chosen = 0
 
-    def choose(self, batch: DecodeBatch) -> Tier:
+    def choose(self, batch: DecodeBatch) -> Plan:
         self.events.append(batch)
         self.num_chosen += 1
-        return self.tier_of(self.num_chosen - 1)
+        return Plan(self.tier_of(self.num_chosen - 1))
 
     def observe(self, observation: Observation) -> None:
         self.events.append(observation)
@@ -109,15 +110,15 @@ def test_zero_steps_catch_up_now_and_then_and_then_know_the_first_draft() -> Non
     long = replace(SMALL, mean_tokens=10_000)
     policy = replayed([0], long)
     times, seen = policy.of(RoundTime), policy.of(Observation)
-    catch_ups = [idx for idx, time in enumerate(times) if time.is_catch_up]
+    catch_ups = [idx for idx, time in enumerate(times) if time.plan.is_catch_up]
     every = CATCH_UP_ROUNDS
     assert catch_ups[:3] == [every - 2, 2 * every - 2, 3 * every - 2]  # the first is not timed
     known = [idx for idx, one in enumerate(seen) if one.first_draft_correct is not None]
     assert known[:3] == [0, every, 2 * every]  # the prefill knew it, too
     first = [bool(one) for idx in known for one in seen[idx].first_draft_correct]
     assert np.mean(first) == pytest.approx(0.7, abs=4 * (0.7 * 0.3 / len(first)) ** 0.5)
-    plain = np.mean([time.ms for time in times if not time.is_catch_up])
-    caught = np.mean([time.ms for time in times if time.is_catch_up])
+    plain = np.mean([time.ms for time in times if not time.plan.is_catch_up])
+    caught = np.mean([time.ms for time in times if time.plan.is_catch_up])
     assert plain == pytest.approx(5.0, rel=0.01)
     assert caught == pytest.approx(5.0 + 0.1 * every, rel=0.02)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.tiers import PLAIN_TIER, Observation, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Observation, Plan, chain_tier
 from sglang_adaptive_spec.trace.format import (
     Trace,
     TraceError,
@@ -104,8 +104,10 @@ def test_a_missing_file_and_one_without_rounds_are_refused(tmp_path: Path) -> No
 def test_the_recorder_writes_numbers_for_requests_and_nothing_else_of_them(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     recorder = TraceRecorder(path, name="server", max_steps=5)
-    recorder.record(Observation(chain_tier(5), 2, ["rid-a", "rid-b"], [5, 0]), 40, 10.5)
-    recorder.record(Observation(PLAIN_TIER, 2, ["rid-b", "rid-c"], [0, 0], [True, None]), 44, 10.6)
+    recorder.record(Observation(Plan(chain_tier(5)), 2, ["rid-a", "rid-b"], [5, 0]), 40, 10.5)
+    recorder.record(
+        Observation(Plan(PLAIN_TIER), 2, ["rid-b", "rid-c"], [0, 0], [True, None]), 44, 10.6
+    )
     recorder.close()
     trace = read_trace(path)
     assert trace.header == TraceHeader(kind="recorded", name="server", max_steps=5)
@@ -120,7 +122,7 @@ def test_the_recorder_stops_at_its_size_and_leaves_a_trace_without_gaps(tmp_path
     path = tmp_path / "trace.jsonl"
     recorder = TraceRecorder(path, name="server", max_steps=5, max_bytes=2000)
     for idx in range(100):
-        recorder.record(Observation(chain_tier(5), 1, ["a"], [idx % 6]), 40 + idx, float(idx))
+        recorder.record(Observation(Plan(chain_tier(5)), 1, ["a"], [idx % 6]), 40 + idx, float(idx))
     recorder.close()
     written = read_trace(path).rounds
     assert path.stat().st_size <= 2000
@@ -131,8 +133,8 @@ def test_the_recorder_stops_at_its_size_and_leaves_a_trace_without_gaps(tmp_path
 
 def test_the_recorder_takes_nothing_after_it_was_closed(tmp_path: Path) -> None:
     recorder = TraceRecorder(tmp_path / "trace.jsonl", name="server", max_steps=5)
-    recorder.record(Observation(chain_tier(5), 1, ["a"], [2]), 40, 1.0)
+    recorder.record(Observation(Plan(chain_tier(5)), 1, ["a"], [2]), 40, 1.0)
     recorder.close()
-    recorder.record(Observation(chain_tier(5), 1, ["a"], [2]), 43, 2.0)
+    recorder.record(Observation(Plan(chain_tier(5)), 1, ["a"], [2]), 43, 2.0)
     assert recorder.num_dropped == 1
     assert len(read_trace(tmp_path / "trace.jsonl").rounds) == 1

@@ -34,7 +34,7 @@ from sglang_adaptive_spec.simulate.synthetic import (
     golden_workloads,
     matrix_cell,
 )
-from sglang_adaptive_spec.tiers import DecodeBatch, Observation, RoundTime, Tier
+from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Plan, RoundTime
 
 COSTS, MATRIX = "costs-h200-fa3.json", "matrix-h200-fa3.json"
 # Relative error of the periods that the policy itself starts with; as the golden tests.
@@ -74,9 +74,9 @@ class Visitor:
         """Returns what the policy says."""
         return self.policy.run_length(batch)
 
-    def is_probe(self, tier: Tier) -> bool:
+    def is_probe(self, plan: Plan) -> bool:
         """Returns what the policy says."""
-        return self.policy.is_probe(tier)
+        return self.policy.is_probe(plan)
 
     @property
     def decision(self) -> Decision | None:
@@ -88,8 +88,8 @@ class Visitor:
         self._first_request += num_requests
         self._start_s += duration_s
 
-    def choose(self, batch: DecodeBatch) -> Tier:
-        """Returns the policy's tier."""
+    def choose(self, batch: DecodeBatch) -> Plan:
+        """Returns the policy's plan."""
         return self.policy.choose(
             batch._replace(
                 requests=self._renumbered(batch.requests),

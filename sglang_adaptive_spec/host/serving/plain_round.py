@@ -72,8 +72,9 @@ class PlainRounds:
 
     def begin(self, launched: Round, on_publish: Callable[..., Any] | None) -> "PlainRound":
         """Returns the round of the host that the controller launched."""
-        plain = PlainRound(self, launched.batch.requests, launched.debts, launched.is_catch_up)
-        plain.launched, plain.num_decodes = launched, launched.num_decodes
+        plan = launched.plan
+        plain = PlainRound(self, launched.batch.requests, launched.debts, plan.is_catch_up)
+        plain.launched, plain.num_decodes = launched, plan.num_decodes
         plain.on_publish = on_publish
         return plain
 

@@ -197,8 +197,8 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             current.has_bounds = self._late_lengths.bound(batch)
             if self._plain_rounds is not None and launched.tier == PLAIN_TIER:
                 current.plain = self._plain_rounds.begin(launched, on_publish)
-                current.num_decodes = launched.num_decodes
-                current.ends_with_target = not launched.is_catch_up
+                current.num_decodes = launched.plan.num_decodes
+                current.ends_with_target = not launched.plan.is_catch_up
                 on_publish = None  # published inside `verify`, before the target runs
         try:
             return super().forward_batch_generation(batch, on_publish, *args, **kwargs)

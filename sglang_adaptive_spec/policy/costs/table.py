@@ -206,12 +206,12 @@ class CostTable:
 
     def observe(self, round_time: RoundTime) -> None:
         """Learns from one uninterrupted served round; a tier it does not hold is left alone."""
-        idx = self._idx.get(round_time.tier)
-        batch_size, context_tokens, ms, is_catch_up = round_time[1:5]
+        plan, batch_size, context_tokens, ms, _ = round_time
+        idx = self._idx.get(plan.tier)
         if idx is None or not (math.isfinite(ms) and ms > 0):
             return
         corrections, drift = self._corrections, self._drift
-        if is_catch_up:
+        if plan.is_catch_up:
             expected_ms = drift.factor * max(
                 self._alone_ms(idx, batch_size, context_tokens), MIN_MS
             )

@@ -32,11 +32,11 @@ class FailingWalk(WalkAllTiers):
     """Raises in every second choice and every result of the requests that are to meet it."""
 
     def choose(self, batch: Any) -> Any:
-        tier = super().choose(batch)
+        plan = super().choose(batch)
         if is_meant(rids(batch.requests), "choose") and self._random.random() < 0.5:
             done["choose"] += 1
             raise ZeroDivisionError("e2e: choose fails")
-        return tier
+        return plan
 
     def observe(self, observation: Any) -> None:
         if is_meant(rids(observation.requests), "observe"):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from e2e_plugins.stand_in import StandIn, rids, take_over
+from sglang_adaptive_spec.tiers import Plan
 
 SEED = 20
 
@@ -37,7 +38,7 @@ class WalkAllTiers(StandIn):
     def choose(self, _batch: Any) -> Any:
         others = [tier for tier in self._tiers if tier != self._last]
         self._last = self._launched[-1] = self._random.choice(others or self._tiers)
-        return self._last
+        return Plan(self._last)
 
     def observe(self, observation: Any) -> None:
         self._policy.observe(observation)

@@ -9,6 +9,7 @@ from typing import Any
 
 from e2e_plugins.forced_switch import WalkAllTiers, shown
 from e2e_plugins.stand_in import rids, take_over
+from sglang_adaptive_spec.tiers import Plan
 
 
 class WalkUnlessPinned(WalkAllTiers):
@@ -21,7 +22,7 @@ class WalkUnlessPinned(WalkAllTiers):
         (steps,) = pins
         (tier,) = (tier for tier in self._tiers if tier.num_steps == int(steps))
         self._launched[-1] = tier
-        return tier
+        return Plan(tier)
 
 
 def register() -> None:

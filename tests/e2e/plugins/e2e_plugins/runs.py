@@ -4,6 +4,7 @@ from typing import Any
 
 from e2e_plugins.forced_switch import WalkAllTiers, shown
 from e2e_plugins.stand_in import take_over
+from sglang_adaptive_spec.tiers import Plan
 
 LENGTHS = (1, 2, 4, 8)
 STAYS = 0.85  # chance of another round at zero steps
@@ -16,7 +17,7 @@ class WalkRuns(WalkAllTiers):
         if self._last is None or self._last.num_steps or self._random.random() > STAYS:
             return super().choose(batch)
         self._launched[-1] = self._last
-        return self._last
+        return Plan(self._last)
 
     def run_length(self, batch: Any) -> int:
         fitting = [length for length in LENGTHS if length <= batch.most_decodes]

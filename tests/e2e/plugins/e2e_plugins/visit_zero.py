@@ -15,6 +15,7 @@ from typing import Any
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from e2e_plugins.stand_in import StandIn, rids, take_over
+from sglang_adaptive_spec.tiers import Plan
 
 ROUND = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.forward_batch_generation"
 STEPS = 3
@@ -47,14 +48,14 @@ class VisitZero(StandIn):
             self._num_rounds += 1
         is_visit = any(rid.startswith("visit") for rid in requests)
         is_away = is_visit and FIRST_ROUND <= self._num_rounds <= self.last_round
-        return self._by_steps[0 if is_away else STEPS]
+        return Plan(self._by_steps[0 if is_away else STEPS])
 
     def observe(self, observation: Any) -> None:
         firsts = observation.first_draft_correct or [None] * observation.batch_size
         names = rids(observation.requests)
         rows = zip(names, observation.num_correct_drafts, firsts, strict=True)
         for rid, num_correct, first in rows:
-            steps, num_decodes = observation.tier.num_steps, observation.num_decodes
+            steps, num_decodes = observation.tier.num_steps, observation.plan.num_decodes
             self.rounds[rid].append([steps, num_correct, first, num_decodes])
 
 

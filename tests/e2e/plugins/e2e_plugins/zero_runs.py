@@ -5,6 +5,7 @@ from typing import Any
 from e2e_plugins.forced_switch import shown
 from e2e_plugins.runs import WalkRuns
 from e2e_plugins.stand_in import take_over
+from sglang_adaptive_spec.tiers import Plan
 
 
 class StayInRuns(WalkRuns):
@@ -13,7 +14,7 @@ class StayInRuns(WalkRuns):
     def choose(self, _batch: Any) -> Any:
         (self._last,) = (tier for tier in self._tiers if tier.num_steps == 0)
         self._launched[-1] = self._last
-        return self._last
+        return Plan(self._last)
 
 
 def register() -> None:
