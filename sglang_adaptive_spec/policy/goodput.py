@@ -56,7 +56,6 @@ class GoodputPolicy:
         self.decision: Decision | None = None
         self.num_switches: dict[str, int] = {"gain": 0, "slot": 0, "fresh": 0}
         self._last_of_range: dict[int, Tier] = {}
-        self._num_timed: dict[Tier, int] = {}
         self._round = 0
         self._batch: DecodeBatch | None = None  # the newest
         self._requests: tuple[Hashable, ...] = ()
@@ -83,8 +82,6 @@ class GoodputPolicy:
 
     def run_length(self, batch: DecodeBatch) -> int:
         """Returns the decodes of the zero-step round to come."""
-        if not self.costs.is_measured(PLAIN_TIER):  # nobody knows how long a run would take
-            return 1
         expected_ms = self.costs.round_ms(PLAIN_TIER, batch.size, batch.context_tokens)
         return self.runs.choose(batch, expected_ms)
 
@@ -120,7 +117,6 @@ class GoodputPolicy:
         if len(self.ladder.of(round_time.batch_size)) > 1:
             self.costs.observe(round_time)
             self.prober.observe_time(tier, round_time.ms)
-            self._num_timed[tier] = self._num_timed.get(tier, 0) + 1
 
     def is_probe(self, plan: Plan) -> bool:
         """Returns whether ``plan`` has another tier than the one in force."""
@@ -183,28 +179,12 @@ class GoodputPolicy:
         allowed = self.ladder.ranges[bound]
         self._keep_to(allowed)
         self.prober.keep_to(allowed)
-        known = self._known(allowed)
-        if known:
-            model = Model(self.acceptance, self.costs, self._requests, self._has_first)
-            self.decision = self._weigh(batch, known, model)
-            self.prober.step(self.decision, model)
-        if len(known) < len(allowed):
-            self.prober.explore(self.home, self._home_ms, known, allowed)
+        model = Model(self.acceptance, self.costs, self._requests, self._has_first)
+        self.decision = self._weigh(batch, allowed, model)
+        self.prober.step(self.decision, model)
         self._last_of_range[bound] = self.home
-        is_best = self.decision is not None and self.decision.best == self.home
+        is_best = self.decision.best == self.home
         self.cadence.decided(batch.size, is_best and self.prober.probe is None)
-
-    def _known(self, allowed: tuple[Tier, ...]) -> tuple[Tier, ...]:
-        """Returns the tiers whose round times are known; none before those of the home tier."""
-        if self.costs.is_seeded:
-            return allowed
-        least = self._settings.probing.timed_rounds
-        known = tuple(
-            tier
-            for tier in allowed
-            if self.costs.is_measured(tier) or self._num_timed.get(tier, 0) >= least
-        )
-        return known if self.home in known else ()
 
     def _weigh(self, batch: DecodeBatch, tiers: tuple[Tier, ...], model: Model) -> Decision:
         """Decides between ``tiers``."""

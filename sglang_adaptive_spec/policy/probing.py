@@ -113,23 +113,6 @@ class Prober:
         if self.may_look and (found := choice.doubtful_time(self._last_look, self.is_rich)):
             self.look(*found, num_extra)
 
-    def explore(
-        self, home: Tier, home_ms: float, known: Sequence[Tier], allowed: Sequence[Tier]
-    ) -> None:
-        """Gives the nearest tier without round times some rounds, at the price of ``home``'s.
-
-        ``known`` are those of ``allowed`` with round times; none before ``home`` has some.
-        """
-        probe = self.probe
-        if probe is not None:
-            if probe.tier in known or probe.is_over:
-                self.finish(has_paid=probe.tier in known)
-        elif known and self.is_ready:
-            unknown = [tier for tier in allowed if tier not in known]
-            nearest = min(unknown, key=lambda tier: (abs(tier.num_steps - home.num_steps), tier))
-            num_rounds = SETTLING_ROUNDS + self._settings.timed_rounds
-            self.start(nearest, num_rounds, home_ms, int(home == PLAIN_TIER))
-
     def keep_to(self, allowed: Sequence[Tier]) -> None:
         """Ends a probe of a tier that the batch may not choose."""
         if self.probe is not None and self.probe.tier not in allowed:

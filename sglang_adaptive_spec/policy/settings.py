@@ -139,7 +139,6 @@ class CostSettings:
     # Factors. Seeding ran alone, so little can be faster; neighbours slow down. Without seeds the
     # first rounds may have met the neighbour.
     least_drift: Share = 0.8
-    least_unseeded_drift: Share = 0.2
     most_drift: Factor = 5.0
     # A factor; less either way is 1: clocks and the host's pace, not alike for all rounds.
     small_drift: Factor = 1.15
@@ -217,7 +216,6 @@ class ProbingSettings:
     patience_rounds: Count = 2
     # Rounds in which a probe's time may still come: ranks share theirs every 32 (loop/sharing.py).
     late_rounds: Count0 = 64
-    timed_rounds: Count = 3  # of a tier before an unseeded table is believed about it
 
 
 @dataclass(frozen=True, slots=True)

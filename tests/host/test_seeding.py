@@ -101,6 +101,7 @@ def parts_of(free: int, row: int, page_size: int = 1, context_len: int = 10**6) 
         pool=SimpleNamespace(
             states=[SimpleNamespace(tier=tier, graph_batch_sizes=SIZES) for tier in tiers],
             activate=lambda _tier: None,
+            current=DEEP,
         ),
     )
     builder = SimpleNamespace(
@@ -329,7 +330,7 @@ def test_a_whole_table_is_kept_for_the_next_start(start: Any, caplog: Any) -> No
     ("free", "limit_s", "named"),
     [
         (300, 60.0, ("round times of tier 1 at batch 32; tier 3 at batch 32: ", *NO_ROOM)),
-        (10**6, 0.0, ("tier 3 at batch 1,2,4,8,16,32: ", *NO_TIME)),
+        (10**6, 0.0, ("tier 3 at batch 2,4,8,16,32: ", *NO_TIME)),
     ],
 )
 def test_a_table_that_lacks_a_planned_size_is_named_and_measured_again(
@@ -346,9 +347,12 @@ def test_a_table_that_lacks_a_planned_size_is_named_and_measured_again(
 def test_sizes_out_of_time_and_out_of_room_are_told_apart(
     seeding: Any, monkeypatch: pytest.MonkeyPatch, start: Any, caplog: Any
 ) -> None:
-    answers = iter([True, True, False])
-    monkeypatch.setattr(seeding.Seeder, "_measure", lambda *_: False)
-    start(300, agree=lambda _answer: next(answers))
+    def half(_self: Any, costs: Any, tier: Tier, size: int, _has_long: bool) -> bool:
+        costs.seed(tier, size, 100, 1.0)
+        return False
+
+    monkeypatch.setattr(seeding.Seeder, "_measure", half)
+    start(300, agree=lambda _answer: False)
     late, full = (record.getMessage() for record in caplog.records)
     assert "tier 1 at batch 2,4,8,16,32; tier 3 at batch 2,4,8,16,32: " in late
     assert "tier 1 at batch 1; tier 3 at batch 1: " in full
@@ -357,16 +361,11 @@ def test_sizes_out_of_time_and_out_of_room_are_told_apart(
 
 
 @pytest.mark.parametrize("step", ["measure", "activate", "fit"])
-def test_a_seeding_that_fails_at_any_step_keeps_no_table(
-    seeding: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    start: Any,
-    caplog: Any,
-    tmp_path: Path,
-    step: str,
+def test_a_seeding_that_fails_at_any_step_ends_the_start_with_a_fix_and_keeps_no_table(
+    seeding: Any, monkeypatch: pytest.MonkeyPatch, start: Any, tmp_path: Path, step: str
 ) -> None:
     def fail(*_: Any) -> None:
-        raise RuntimeError
+        raise AttributeError("planted")
 
     def measure(_self: Any, costs: Any, *_: Any) -> bool:
         if step == "measure":
@@ -378,10 +377,42 @@ def test_a_seeding_that_fails_at_any_step_keeps_no_table(
     with monkeypatch.context() as patch:
         patch.setattr(seeding.Seeder, "_measure", measure)
         activate = fail if step == "activate" else lambda _tier: None
-        assert start(10**6, activate=activate).source == "none"
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
+        with pytest.raises(RuntimeError, match=r"tier 3 takes: .*planted.*fix: .*\"ema\""):
+            start(10**6, activate=activate)
     assert list(tmp_path.iterdir()) == []
     assert start(10**6).source == "measured"
+
+
+def test_a_tier_whose_batches_do_not_fit_is_measured_with_one_request(
+    seeding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[tuple[Tier, int]] = []
+
+    def measure(_self: Any, costs: Any, tier: Tier, size: int, _has_long: bool) -> bool:
+        fits = size <= 8
+        if fits:
+            measured.append((tier, size))
+            costs.seed(tier, size, 100, 1.0)
+        return fits
+
+    monkeypatch.setattr(seeding.Seeder, "_measure", measure)
+    monkeypatch.setattr(seeding.Seeder, "_warm_up", lambda _self: None)
+    engine, builder, drafter = parts_of(free=10**6, row=10**5)
+    builder.ladder = Ladder({1: [DEEP], 16: [chain_tier(1)]})
+    seeder = seeding.Seeder(engine, builder, drafter)
+    costs = seeder.seed(CostTable.empty(builder.ladder.tiers, SIZES))
+    assert costs.is_seeded
+    assert [size for tier, size in measured if tier == chain_tier(1)] == [1]
+    assert seeder.out_of_room == {(chain_tier(1), 16), (chain_tier(1), 32)}
+
+
+def test_a_tier_that_no_size_listed_chooses_is_measured_where_its_range_begins(
+    seeding: Any,
+) -> None:
+    engine, builder, drafter = parts_of(free=10**6, row=10**5)
+    builder.ladder = Ladder({1: [DEEP], 3: [chain_tier(1)], 4: [DEEP]})
+    plan = set(seeding.Seeder(engine, builder, drafter)._plan())
+    assert [size for tier, size, _ in plan if tier == chain_tier(1)] == [3]
 
 
 def test_only_the_first_rank_tells_and_keeps(start: Any, caplog: Any, tmp_path: Path) -> None:

@@ -44,25 +44,19 @@ def round_ms(num_steps: int, batch_size: int) -> float:
 
 
 class KnownCosts:
-    """A cost table that is right from the start, or knows only the tiers it was timed on."""
+    """A cost table that is right from the start."""
 
-    def __init__(self, ms: RoundMs = round_ms, is_seeded: bool = True) -> None:
+    def __init__(self, ms: RoundMs = round_ms) -> None:
         self.ms = ms
-        self.is_seeded = is_seeded
         self.drift = 1.0
-        self.asked: set[Tier] = set()
 
     def round_ms_all(
         self, tiers: tuple[Tier, ...], batch_size: int, context_tokens: int
     ) -> np.ndarray:
-        self.asked.update(tiers)
         return self.drift * np.array([self.ms(tier.num_steps, batch_size) for tier in tiers])
 
     def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
         return 0.1 * self.ms(0, batch_size) / CATCH_UP_ROUNDS
-
-    def is_measured(self, tier: Tier) -> bool:
-        return self.is_seeded
 
     def relative_noise(self, tier: Tier) -> float:
         return 0.003
@@ -84,7 +78,6 @@ def goodput(
     initial: int = 3,
     ms: RoundMs = round_ms,
     slots: dict[int, Sequence[int]] | None = None,
-    is_seeded: bool = True,
 ) -> GoodputPolicy:
     """Returns a policy over `STEPS`, or over ``slots``."""
     candidates = {1: STEPS} if slots is None else slots
@@ -92,7 +85,7 @@ def goodput(
         bound: [chain_tier(steps) for steps in allowed] for bound, allowed in candidates.items()
     }
     return GoodputPolicy(
-        Ladder(tiers), KnownCosts(ms, is_seeded), AcceptanceModel(MAX_STEPS), chain_tier(initial)
+        Ladder(tiers), KnownCosts(ms), AcceptanceModel(MAX_STEPS), chain_tier(initial)
     )
 
 

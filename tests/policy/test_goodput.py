@@ -210,14 +210,13 @@ SLOTS = st.dictionaries(
 @given(
     slots=SLOTS,
     initial=st.sampled_from(STEPS),
-    is_seeded=st.booleans(),
     sizes=st.lists(st.integers(1, 130), min_size=1, max_size=30),
     seed=st.integers(0, 9),
 )
 def test_every_choice_is_reachable(
-    slots: dict[int, list[int]], initial: int, is_seeded: bool, sizes: list[int], seed: int
+    slots: dict[int, list[int]], initial: int, sizes: list[int], seed: int
 ) -> None:
-    policy = goodput(initial, slots=slots, is_seeded=is_seeded)
+    policy = goodput(initial, slots=slots)
     rng = np.random.default_rng(seed)
     for size in sizes:
         requests = tuple(range(size))
@@ -280,37 +279,6 @@ def test_a_neighbour_that_slows_every_tier_changes_nothing() -> None:
     policy.costs.drift = 1.5
     server.run(100, hazards)
     assert server.policy.home == before
-
-
-# --- without seeded costs
-
-
-def test_without_any_cost_the_initial_tier_stays() -> None:
-    policy = goodput(initial=5, slots={1: (0, 1, 3)}, is_seeded=False)
-    requests = ("a", "b")
-    for _ in range(300):
-        tier = policy.choose(DecodeBatch(2, requests)).tier
-        assert tier == chain_tier(3)  # the deepest of the slot that is no deeper than asked for
-        policy.observe(Observation(Plan(tier), 2, requests, [0, 0]))
-    assert policy.costs.asked == set()
-
-
-@pytest.mark.parametrize("hazard", [0.05, 0.95])
-def test_without_seeds_the_tiers_are_timed_one_by_one_and_the_best_one_is_found(
-    hazard: float,
-) -> None:
-    hazards = constant(hazard, 32)
-    server = Server(goodput(initial=2, is_seeded=False))
-    server.run(4000, hazards)
-    assert share_of(server, best_steps(hazards), 500) > 0.95
-    assert server.policy.prober.describe()["share_of_time"] <= DEFAULTS.probing.share
-
-
-def test_a_tier_that_was_never_timed_is_never_weighed() -> None:
-    server = Server(goodput(initial=2, is_seeded=False))
-    server.run(30, constant(0.9, 4))
-    costs = server.policy.costs
-    assert costs.asked == {chain_tier(2)}
 
 
 # --- before serving, and telemetry

@@ -53,8 +53,6 @@ TIER_LIMIT_S = 1.2
 # A choice: kept round times are dropped where one is off by more, either way. Windows of one arm
 # differ by up to 1.18 on an H200 (FlashInfer); measuring again costs 8 s.
 MAX_KEPT_RATIO = 1.25
-# What a draft may raise that asks more of a batch than a borrowed one has.
-FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, AssertionError, ArithmeticError)
 CPU_SIZES = (1, 4)
 CPU_CONTEXT_LEN = 64
 CPU_TIMED_ROUNDS = 3  # their median: a CPU is rarely idle
@@ -81,7 +79,7 @@ def spaced(sizes: Sequence[int], count: int) -> list[int]:
 class Seeding(NamedTuple):
     """Where the costs at start-up came from."""
 
-    source: str  # "measured", "cache", or "none": it failed
+    source: str  # "measured" or "cache"
     seconds: float
     num_points: int
     warm_up_s: float  # a first round of every tier, not in ``seconds``: a new machine compiles
@@ -90,13 +88,17 @@ class Seeding(NamedTuple):
 def measured_costs(
     engine: HostEngine, builder: TierBuilder, drafter: Drafter
 ) -> tuple[CostTable, Seeding]:
-    """Returns the costs of an earlier start on the same machine, else measures them."""
+    """Returns the costs of an earlier start on the same machine, else measures them.
+
+    Raises:
+        RuntimeError: A tier's round cannot be run or timed on a borrowed batch.
+    """
     start_s = time.perf_counter()
-    ranks, tiers = engine.ranks, engine.options.config.tiers
+    ranks = engine.ranks
     seeder = Seeder(engine, builder, drafter)
     folder = default_folder() if ranks.is_first else None
     sizes = {size for state in engine.pool.states for size in state.graph_batch_sizes}
-    costs = _empty_table(tiers, sizes)
+    costs = CostTable.empty(builder.ladder.tiers, sorted(sizes) or DEFAULT_BUCKETS)
     key = cost_key(engine, costs.tiers, sizes, seeder.longest_contexts())
     found = load(key, folder)
     state = ranks.broadcast(None if found is None else found.to_dict())
@@ -106,14 +108,12 @@ def measured_costs(
             costs, source = kept, "cache"
         else:
             costs, source = seeder.seed(costs), "measured"
-    except FAILURES:
-        # One rank starts without round times. Among several the others would wait for this one.
-        if ranks.are_several:
-            raise
-        logger.exception(
-            "ADAPTIVE_EAGLE could not measure its round times; it learns them while serving."
-        )
-        costs, source = _empty_table(tiers, sizes), "none"
+    except Exception as error:
+        raise RuntimeError(
+            f"ADAPTIVE_EAGLE cannot measure what a round of tier {engine.pool.current.label} "
+            f'takes: {error!r}. fix: a config with "policy": "ema" needs no round times; '
+            "please report the model and the draft."
+        ) from error
     if source == "measured" and ranks.is_first:
         _keep(key, costs, folder, seeder)
     if drafter.catch_ups is not None:
@@ -140,17 +140,13 @@ def _warn_of(missing: Collection[tuple[Tier, int]], why: str, remedy: str) -> No
     for tier, size in sorted(missing):
         sizes[tier].append(str(size))
     logger.warning(
-        "ADAPTIVE_EAGLE did not measure the round times of %s: %s. It learns them while serving "
-        "and keeps no round times; the next start measures again. If this repeats, %s.",
+        "ADAPTIVE_EAGLE did not measure the round times of %s: %s. It guesses them from others, "
+        "corrects them while serving and keeps none; the next start measures again. "
+        "If this repeats, %s.",
         "; ".join(f"tier {tier.label} at batch {','.join(of)}" for tier, of in sizes.items()),
         why,
         remedy,
     )
-
-
-def _empty_table(tiers: Sequence[Tier], sizes: Collection[int]) -> CostTable:
-    """Returns a table that knows nothing yet, for the captured batch sizes where there are any."""
-    return CostTable.empty(tiers, sorted(sizes) or DEFAULT_BUCKETS)
 
 
 class Seeder:
@@ -211,17 +207,24 @@ class Seeder:
         return True
 
     def seed(self, costs: CostTable) -> CostTable:
-        """Returns ``costs`` with what was measured, alike on every rank."""
+        """Returns ``costs`` with what was measured, alike on every rank.
+
+        Every tier has its first point whatever that takes, at one request where the pool cannot
+        hold more.
+        """
         try:
             self._warm_up()
             deadline_s = time.perf_counter() + self.limit_s
             plan = list(self._plan())
             self.out_of_time = {(tier, size) for tier, size, _ in plan}
             for tier, size, has_long in plan:
-                if not self._builder.agree(time.perf_counter() < deadline_s):
+                is_first = not costs.is_measured(tier)
+                if not is_first and not self._builder.agree(time.perf_counter() < deadline_s):
                     break
                 if not self._measure(costs, tier, size, has_long):
                     self.out_of_room.add((tier, size))
+                    if is_first and not costs.is_measured(tier):
+                        self._measure(costs, tier, 1, False)
                 self.out_of_time.remove((tier, size))
             self._measure_again(costs, plan, deadline_s)
         finally:
@@ -280,10 +283,12 @@ class Seeder:
                     yield tier, of_tier[idx], idx < LONG_SIZES
 
     def _sizes(self, state: TierState) -> list[int]:
-        ladder = self._builder.ladder
-        limit = self._max_batch_size
+        ladder, tier, limit = self._builder.ladder, state.tier, self._max_batch_size
         sizes = [min(size, limit) for size in state.graph_batch_sizes or CPU_SIZES]
-        return spaced([size for size in sizes if state.tier in ladder.of(size)], MAX_SIZES)
+        bounds = [bound for bound, tiers in ladder.ranges.items() if tier in tiers]
+        smallest = [min(bound, limit) for bound in bounds[:1]]  # where no size listed chooses it
+        chosen = [size for size in sizes if tier in ladder.of(size)]
+        return spaced(chosen or smallest, MAX_SIZES)
 
     def _measure(self, costs: CostTable, tier: Tier, size: int, has_long: bool) -> bool:
         """Times ``tier`` at every context length; returns whether the pool could hold all."""

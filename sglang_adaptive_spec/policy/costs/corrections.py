@@ -51,10 +51,9 @@ class Corrections:
         self._learned_at = frozenset((1, 2, 3, settings.firm_rounds, 8, 16, settings.settle_rounds))
         self._refresh_at = frozenset((64, 128, settings.max_evidence))
         self._disagreement = np.zeros((len(state.tiers), len(state.buckets)))  # of unsettled rounds
-        if seeds.has_any:
-            for idx, windows in enumerate(state.unsettled_pairs):
-                for bucket, window in windows.items():
-                    self._disagreement[idx, bucket] = standard_error(window)
+        for idx, windows in enumerate(state.unsettled_pairs):
+            for bucket, window in windows.items():
+                self._disagreement[idx, bucket] = standard_error(window)
         self.catch_up_scale = self._catch_up_scale()
         self.belief: Belief
         self.base: Floats  # [num_buckets, num_tiers] ms without context and drift
@@ -86,10 +85,7 @@ class Corrections:
         bucket = self.seeds.bucket(round_time.batch_size)
         log = self.seeds.correction_log(idx, bucket, round_time, self._drift.factor)
         if self._state.num_corrected[idx][bucket] < self._settings.settle_rounds:
-            if self.seeds.has_any:
-                self._learn_first(idx, bucket, log)
-            else:
-                self._learn_point(idx, bucket, round_time)
+            self._learn_first(idx, bucket, log)
             return False
         is_own = self._drift.is_small(ratio)
         self._follow(idx, bucket, log, is_own)
@@ -167,17 +163,6 @@ class Corrections:
         if len(window) in self._learned_at:
             self._set(idx, bucket, location(window, self._settings.num_smaller))
             self._disagreement[idx, bucket] = standard_error(window)
-        self._count(idx, bucket, len(window))
-
-    def _learn_point(self, idx: int, bucket: int, round_time: RoundTime) -> None:
-        """Stands in for a seed: a tier's first rounds at a bucket, whatever their context."""
-        state = self._state
-        window = state.unsettled_pairs[idx].setdefault(bucket, [])
-        window.append(round_time.ms / self._drift.factor)
-        if len(window) in self._learned_at:
-            size = max(round_time.batch_size, state.buckets[bucket])
-            state.learned[idx][bucket] = (size, location(window, self._settings.num_smaller))
-            self.seeds = Seeds(state, self._settings)
         self._count(idx, bucket, len(window))
 
     def _count(self, idx: int, bucket: int, num_rounds: int) -> None:

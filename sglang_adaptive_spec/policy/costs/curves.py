@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sglang_adaptive_spec.policy.settings import CostSettings
-from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
+from sglang_adaptive_spec.tiers import Tier
 
 Floats = npt.NDArray[np.float64]
 
@@ -99,34 +99,6 @@ def _slopes(sizes: Floats, groups: Sequence[Sequence[Point]]) -> Floats:
 def step_factor(tier: Tier, step_share: float) -> float:
     """Returns the default cost of ``tier`` in zero-step rounds."""
     return 1 + step_share * tier.num_steps
-
-
-def fit_learned(
-    points: Mapping[Tier, Sequence[tuple[int, float]]], buckets: Sequence[int], step_share: float
-) -> dict[Tier, Curve]:
-    """Returns the curves of tiers known only by (batch size, ms) of served rounds.
-
-    All tiers together give one shape, each tier its ratio to it: a tier seen at small batches
-    alone must not look cheap at large ones. Without any point, a zero-step round takes 1 ms.
-    """
-    pooled = [
-        (size, 0, ms / step_factor(tier, step_share))
-        for tier, own in points.items()
-        for size, ms in own
-    ]
-    if not pooled:
-        return {PLAIN_TIER: Curve(np.ones(len(buckets)), np.zeros(len(buckets)), 0.0)}
-    shape = fit_curve(pooled, buckets)
-    at = np.array(buckets, dtype=np.float64)
-    curves = {}
-    for tier, own in points.items():
-        sizes, ms = np.array(sorted(own)).T
-        expected = np.interp(sizes, at, shape.base) + np.maximum(sizes - at[-1], 0) * shape.rise
-        ratios = ms / np.maximum(expected, MIN_MS)
-        base = shape.base * np.interp(at, sizes, ratios)
-        rise = shape.rise * float(ratios[-1])
-        curves[tier] = Curve(isotonic(base, np.ones_like(base)), shape.slope, rise)
-    return curves
 
 
 def extrapolate(tier: Tier, known: Mapping[Tier, Curve], step_share: float) -> Curve:

@@ -18,9 +18,8 @@ from sglang_adaptive_spec.policy.settings import CostSettings
 class Drift:
     """Owns the factor, and ``drift_*`` and ``rounds_since_drift`` of the state."""
 
-    def __init__(self, state: CostState, is_seeded: bool, settings: CostSettings) -> None:
+    def __init__(self, state: CostState, settings: CostSettings) -> None:
         self._state, self._settings = state, settings
-        self._least = settings.least_drift if is_seeded else settings.least_unseeded_drift
         self._sorted = sorted(state.drift_ratios)
         self.factor = self._of_window()
 
@@ -100,5 +99,5 @@ class Drift:
         if len(self._sorted) < self._settings.min_drift_rounds:
             return 1.0
         middle = self._sorted[len(self._sorted) // 2]
-        drift = clamp(middle, self._least, self._settings.most_drift)
+        drift = clamp(middle, self._settings.least_drift, self._settings.most_drift)
         return 1.0 if self.is_small(drift) else drift

@@ -22,12 +22,12 @@ import numpy as np
 from sglang_adaptive_spec.policy.costs.belief import prior
 from sglang_adaptive_spec.policy.costs.curves import (
     MIN_MS,
+    Curve,
     Floats,
     Point,
     difference,
     extrapolate,
     fit_curve,
-    fit_learned,
 )
 from sglang_adaptive_spec.policy.costs.state import CostState
 from sglang_adaptive_spec.policy.settings import CostSettings
@@ -49,24 +49,19 @@ class Smoothed(NamedTuple):
 class Seeds:
     """The curves of all tiers at the buckets; they do not change.
 
-    Where nothing was measured, points that served rounds left stand in for seeds.
+    A tier without a seed is guessed from the others. Without any a zero-step round takes 1 ms.
     """
 
     def __init__(self, state: CostState, settings: CostSettings) -> None:
         self.tiers = tiers = tuple(Tier(*fields) for fields in state.tiers)
         self.buckets = buckets = state.buckets
         self.plain_idx = tiers.index(PLAIN_TIER) if PLAIN_TIER in tiers else None
-        self.has_any = any(state.seeds)
-        if self.has_any:
-            smoothed = smooth(tiers, state.seeds, state.seed_spreads, settings)
-            unknown = covariance_at(smoothed, len(tiers), buckets)
-            by_tier = zip(tiers, smoothed.points, strict=True)
-            own = {tier: fit_curve(points, buckets) for tier, points in by_tier if points}
-        else:
-            by_tier_learned = zip(tiers, state.learned, strict=True)
-            learned = {tier: list(points.values()) for tier, points in by_tier_learned if points}
-            own = fit_learned(learned, buckets, settings.step_share)
-            unknown = np.zeros((len(buckets), len(tiers), len(tiers)))
+        smoothed = smooth(tiers, state.seeds, state.seed_spreads, settings)
+        unknown = covariance_at(smoothed, len(tiers), buckets)
+        by_tier = zip(tiers, smoothed.points, strict=True)
+        own = {tier: fit_curve(points, buckets) for tier, points in by_tier if points}
+        if not own:
+            own[PLAIN_TIER] = Curve(np.ones(len(buckets)), np.zeros(len(buckets)), 0.0)
         self.covariance = prior(unknown, self.plain_idx, settings)  # of corrections not yet served
         self.curves = [
             own.get(tier) or extrapolate(tier, own, settings.step_share) for tier in tiers

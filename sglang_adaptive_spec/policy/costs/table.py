@@ -100,7 +100,7 @@ class CostTable:
                 setattr(grown, name, getattr(state, name))
             self._state = state = grown
         seeds = Seeds(state, self._settings)
-        self._drift = Drift(state, seeds.has_any, self._settings)
+        self._drift = Drift(state, self._settings)
         self._corrections = Corrections(state, seeds, self._drift, self._settings)
 
     @property
@@ -218,14 +218,12 @@ class CostTable:
             seeded_ms = corrections.seeds.extra_ms(batch_size, context_tokens)
             corrections.learn_catch_up(ms - expected_ms, seeded_ms)
             return
-        is_seeded = corrections.seeds.has_any
-        if is_seeded:
-            corrections.visit(idx, round_time)
+        corrections.visit(idx, round_time)
         alone_ms = max(self._alone_ms(idx, batch_size, context_tokens), MIN_MS)
         ratio = ms / (drift.factor * alone_ms)
         corrections.learn_residual(idx, ratio - 1)
         drift.learn(ms / alone_ms, corrections.learn(idx, round_time, ratio))
-        if is_seeded and drift.is_below_alone:
+        if drift.is_below_alone:
             # What was booked on the tiers was a neighbour that has left since.
             drift.start_anew()
             corrections.forget()
