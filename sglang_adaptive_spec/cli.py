@@ -120,11 +120,11 @@ def _check(arguments: argparse.Namespace) -> int:
     from sglang_adaptive_spec.host.launch.preview import preview, render
 
     try:
-        told = preview(launch)
+        answer = preview(launch)
     except (ValueError, AssertionError, OSError) as error:  # as the server would refuse them
         print(error, file=sys.stderr)
         return 1
-    print(json.dumps(told, indent=2) if arguments.json else render(told))
+    print(json.dumps(answer, indent=2) if arguments.json else render(answer))
     return 0
 
 

@@ -87,5 +87,5 @@ def _allowed(hint: Any) -> str:
     """Returns what an annotation of policy/settings.py takes, in words."""
     (bounds,) = hint.__metadata__
     kind = "a whole number" if hint.__origin__ is int else "a finite number"
-    told = (("above", bounds.gt), ("from", bounds.ge), ("below", bounds.lt))
-    return " ".join([kind, *(f"{word} {bound:g}" for word, bound in told if bound is not None)])
+    limits = (("above", bounds.gt), ("from", bounds.ge), ("below", bounds.lt))
+    return " ".join([kind, *(f"{word} {bound:g}" for word, bound in limits if bound is not None)])

@@ -27,7 +27,7 @@ def exported(server: Server) -> dict[tuple[str, ...], float]:
         for sample in family.samples:
             if not sample.name.startswith(PREFIX) or not sample.name.endswith("_total"):
                 continue
-            ours = ("num_steps", "position", "reason")
+            ours = ("tier", "position", "reason")
             labels = [sample.labels[name] for name in ours if name in sample.labels]
             key = (sample.name.removeprefix(PREFIX).removesuffix("_total"), *labels)
             found[key] = found.get(key, 0) + sample.value

@@ -161,7 +161,7 @@ def planned(plans: Any, made: Any, spec: Any) -> None:
         req_to_token=None,
     )
     lens = torch.tensor(LENS)
-    plans.tell_lengths(
+    plans.pass_lengths(
         FlashInferIndicesUpdaterPrefill.call_begin_forward,
         updater,
         None,
@@ -392,7 +392,7 @@ def test_with_a_known_flashinfer_plans_are_made_here_without_a_warning(
     monkeypatch.setattr(plans, "known_reason", cache(plans.known_reason.__wrapped__))
     with caplog.at_level(logging.WARNING, logger="sglang_adaptive_spec"):
         hooks = plans.plan_hooks(is_in_use=True)
-    own = {plans.prepare_wrappers, plans.begin_graph, plans.tell_lengths, plans.know_bounds}
+    own = {plans.prepare_wrappers, plans.begin_graph, plans.pass_lengths, plans.know_bounds}
     assert set(hooks.values()) == own
     assert plans.has_uniform_plans(backend(log))
     assert caplog.records == []

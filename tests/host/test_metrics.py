@@ -31,6 +31,8 @@ def exporter_of(registered: None) -> Any:
 
 
 def value(name: str, **labels: str) -> float | None:
+    if "tier" in labels:
+        labels["num_steps"] = labels["tier"]  # the label's old name
     return REGISTRY.get_sample_value(
         f"sglang:adaptive_spec_{name}_total", {"model_name": "tiny", **labels}
     )
@@ -42,10 +44,10 @@ def test_accept_length_is_one_query(exporter_of: Any) -> None:
     counters.count_round(Plan(THREE), [0, 3])
     counters.count_round(Plan(THREE), [3])
     exporter.export()
-    accepted = [value("accepted_drafts", num_steps="3", position=str(d)) or 0 for d in (1, 2, 3)]
-    assert value("request_rounds", num_steps="3") == 3
+    accepted = [value("accepted_drafts", tier="3", position=str(d)) or 0 for d in (1, 2, 3)]
+    assert value("request_rounds", tier="3") == 3
     assert 1 + sum(accepted) / 3 == 3.0  # (1 + 4 + 4) / 3
-    assert value("request_rounds", num_steps="1") is None  # a series appears with its first round
+    assert value("request_rounds", tier="1") is None  # a series appears with its first round
 
 
 def test_what_was_exported_is_not_exported_again(exporter_of: Any) -> None:
@@ -66,7 +68,7 @@ def test_what_was_exported_is_not_exported_again(exporter_of: Any) -> None:
             "expected_ms": timed.expected_ms,
         }
         for name, total in shown.items():
-            assert (value(name, num_steps=steps) or 0.0) == pytest.approx(total), name
+            assert (value(name, tier=steps) or 0.0) == pytest.approx(total), name
     assert value("probe_rounds") == meter.num_probe_rounds > 0
     assert value("probe_ms") == pytest.approx(meter.probe_ms)
     assert value("probes") == policy.prober.num_probes > 0  # type: ignore[attr-defined]
@@ -101,5 +103,5 @@ def test_an_export_that_fails_is_logged_once_and_the_next_one_exports(
     monkeypatch.setattr("sglang_adaptive_spec.host.reporting.metrics.EXPORT_INTERVAL_S", 0.0)
     with pytest.raises(SystemExit):
         exporter.run()
-    assert value("rounds", num_steps="3") == 1
+    assert value("rounds", tier="3") == 1
     assert [record.levelname for record in caplog.records] == ["ERROR"]

@@ -59,7 +59,7 @@ class IndexShape(NamedTuple):
         view: ServerArgs,
         backends: Collection[str],
         model_config: ModelConfig,
-        shapes: Iterable[tuple[int, int, int]],
+        heads: Iterable[tuple[int, int, int]],
     ) -> "IndexShape":
         """Returns the shape for a server with these arguments.
 
@@ -67,11 +67,11 @@ class IndexShape(NamedTuple):
             view: The server's arguments, or as far as they are resolved.
             backends: Attention backends.
             model_config: The target's.
-            shapes: Heads of target and draft, as `shapes.heads` gives them.
+            heads: Of target and draft, as `sizes.heads` gives them.
         """
         splits = view.triton_attention_num_kv_splits
-        distinct = {(heads, width) for heads, _, width in shapes}
-        row_bytes = sum(triton_row_bytes(*heads, splits) for heads in distinct)
+        distinct = {(num_heads, width) for num_heads, _, width in heads}
+        row_bytes = sum(triton_row_bytes(*shape, splits) for shape in distinct)
         num_pools = 2 if model_config.is_hybrid_swa else 1
         return cls(backends, model_config.context_len, view.page_size or 1, num_pools, row_bytes)
 

@@ -34,14 +34,14 @@ def preview(arguments: Sequence[str]) -> dict[str, Any]:
             "reason": f"--speculative-algorithm is {named or 'not given'}, not {ALGORITHM}",
         }
     config = options.config
-    told = {"mode": options.mode, "base": options.base, "config": config.source}
+    answer = {"mode": options.mode, "base": options.base, "config": config.source}
     if options.static_reason is not None:
         shape = (view.speculative_num_steps, view.speculative_eagle_topk)
         names = ("num_steps", "topk")
-        return {**told, "reason": options.static_reason, **dict(zip(names, shape, strict=True))}
+        return {**answer, "reason": options.static_reason, **dict(zip(names, shape, strict=True))}
     assert options.initial_steps is not None, "resolution set it"
     return {
-        **told,
+        **answer,
         "reason": None,
         "policy": config.policy,
         "initial_tier": config.initial_tier(options.initial_steps).label,
@@ -56,27 +56,27 @@ def preview(arguments: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def render(told: dict[str, Any]) -> str:
+def render(answer: dict[str, Any]) -> str:
     """Returns the same as text."""
-    if told["mode"] == "without":
-        return f"would serve without ADAPTIVE_EAGLE: {told['reason']}"
-    head = f"would serve {told['mode']} {told['base']}, config {told['config']}"
-    if told["reason"] is not None:
-        steps = "SGLang's default" if told["num_steps"] is None else told["num_steps"]
-        return f"{head}: {told['reason']}; steps: {steps}"
-    lines = [f"{head}, policy {told['policy']}"]
+    if answer["mode"] == "without":
+        return f"would serve without ADAPTIVE_EAGLE: {answer['reason']}"
+    head = f"would serve {answer['mode']} {answer['base']}, config {answer['config']}"
+    if answer["reason"] is not None:
+        steps = "SGLang's default" if answer["num_steps"] is None else answer["num_steps"]
+        return f"{head}: {answer['reason']}; steps: {steps}"
+    lines = [f"{head}, policy {answer['policy']}"]
     lines += [
         f"  from batch {bound} on: {', '.join(tiers)} steps"
-        for bound, tiers in told["tiers"].items()
+        for bound, tiers in answer["tiers"].items()
     ]
-    lines.append(f"  begins at {told['initial_tier']}; sized by {told['startup_tier']}")
-    if told["memory_budget_gb"] is not None:
+    lines.append(f"  begins at {answer['initial_tier']}; sized by {answer['startup_tier']}")
+    if answer["memory_budget_gb"] is not None:
         lines.append(
-            f"  graphs and backends of all tiers: at most {told['memory_budget_gb']:g} GB a GPU "
+            f"  graphs and backends of all tiers: at most {answer['memory_budget_gb']:g} GB a GPU "
             "(memory_budget_gb); tiers beyond are left out"
         )
-    cap = told["max_running_requests"]
+    cap = answer["max_running_requests"]
     lines.append(f"  running requests: {'as memory allows' if cap is None else f'at most {cap}'}")
-    if told["record"] is not None:
-        lines.append(f"  records every decode round to {told['record']}")
+    if answer["record"] is not None:
+        lines.append(f"  records every decode round to {answer['record']}")
     return "\n".join(lines)

@@ -4,8 +4,8 @@ The rounds bump plain numbers, a few rounds at a time; once a second this thread
 the counters ``sglang:adaptive_spec_*_total``. All of them only grow; docs/monitoring.md lists them
 with their labels and has the queries. Accept length by tier, for example:
 
-    1 + sum by (num_steps) (rate(sglang:adaptive_spec_accepted_drafts_total[5m]))
-      / sum by (num_steps) (rate(sglang:adaptive_spec_request_rounds_total[5m]))
+    1 + sum by (tier) (rate(sglang:adaptive_spec_accepted_drafts_total[5m]))
+      / sum by (tier) (rate(sglang:adaptive_spec_request_rounds_total[5m]))
 """
 
 import logging
@@ -42,21 +42,22 @@ class MetricsExporter(threading.Thread):
         self._exported: dict[tuple[str, tuple[str, ...]], float] = {}
 
         def counter(name: str, text: str, *labels: str) -> Any:
-            return Counter(f"sglang:adaptive_spec_{name}", text, ["model_name", *labels])
+            old = ["num_steps"] if "tier" in labels else []  # its name for one more release
+            return Counter(f"sglang:adaptive_spec_{name}", text, ["model_name", *labels, *old])
 
         accepted = "Request-rounds whose drafts up to this position were all accepted."
         self._metrics: dict[str, Any] = {
-            "rounds": counter("rounds", "Decode rounds.", "num_steps"),
-            "request_rounds": counter("request_rounds", "Rounds times requests.", "num_steps"),
-            "proposed": counter("proposed_drafts", "Drafts proposed.", "num_steps"),
-            "accepted": counter("accepted_drafts", accepted, "num_steps", "position"),
+            "rounds": counter("rounds", "Decode rounds.", "tier"),
+            "request_rounds": counter("request_rounds", "Rounds times requests.", "tier"),
+            "proposed": counter("proposed_drafts", "Drafts proposed.", "tier"),
+            "accepted": counter("accepted_drafts", accepted, "tier", "position"),
             "switches": counter("switches", "Tier switches.", "reason"),
             "fallbacks": counter("fallbacks", "Failures survived.", "reason"),
-            "timed_rounds": counter("timed_rounds", "Rounds with a known period.", "num_steps"),
-            "timed_tokens": counter("timed_tokens", "Tokens of timed rounds.", "num_steps"),
-            "timed_ms": counter("timed_ms", "Periods of timed rounds.", "num_steps"),
-            "expected_tokens": counter("expected_tokens", "Expected of them.", "num_steps"),
-            "expected_ms": counter("expected_ms", "Expected of them.", "num_steps"),
+            "timed_rounds": counter("timed_rounds", "Rounds with a known period.", "tier"),
+            "timed_tokens": counter("timed_tokens", "Tokens of timed rounds.", "tier"),
+            "timed_ms": counter("timed_ms", "Periods of timed rounds.", "tier"),
+            "expected_tokens": counter("expected_tokens", "Expected of them.", "tier"),
+            "expected_ms": counter("expected_ms", "Expected of them.", "tier"),
             "catch_up_rounds": counter("catch_up_rounds", "Timed rounds with a catch-up."),
             "catch_up_ms": counter("catch_up_ms", "Periods of those."),
             "probe_rounds": counter("probe_rounds", "Timed rounds of probes."),
@@ -91,12 +92,12 @@ class MetricsExporter(threading.Thread):
     def _totals(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         counters = self._counters
         for tier in self._meter.by_tier:
-            steps = tier.label
-            yield "rounds", (steps,), counters.num_rounds.get(tier, 0)
-            yield "request_rounds", (steps,), counters.num_request_rounds(tier)
-            yield "proposed", (steps,), counters.num_proposed_drafts(tier)
+            labels = (tier.label,) * 2
+            yield "rounds", labels, counters.num_rounds.get(tier, 0)
+            yield "request_rounds", labels, counters.num_request_rounds(tier)
+            yield "proposed", labels, counters.num_proposed_drafts(tier)
             for position, total in enumerate(counters.accepted_per_position(tier), start=1):
-                yield "accepted", (steps, str(position)), total
+                yield "accepted", (tier.label, str(position), tier.label), total
         for reason, total in counters.num_switches.items():
             yield "switches", (reason,), total
         yield "fallbacks", ("policy_error",), counters.num_policy_errors
@@ -106,12 +107,12 @@ class MetricsExporter(threading.Thread):
     def _timed_totals(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         meter = self._meter
         for tier, timed in meter.by_tier.items():
-            steps = (tier.label,)
-            yield "timed_rounds", steps, timed.num_rounds
-            yield "timed_tokens", steps, timed.tokens
-            yield "timed_ms", steps, timed.ms
-            yield "expected_tokens", steps, timed.expected_tokens
-            yield "expected_ms", steps, timed.expected_ms
+            labels = (tier.label,) * 2
+            yield "timed_rounds", labels, timed.num_rounds
+            yield "timed_tokens", labels, timed.tokens
+            yield "timed_ms", labels, timed.ms
+            yield "expected_tokens", labels, timed.expected_tokens
+            yield "expected_ms", labels, timed.expected_ms
         yield "catch_up_rounds", (), meter.num_catch_ups
         yield "catch_up_ms", (), meter.catch_up_ms
         yield "probe_rounds", (), meter.num_probe_rounds

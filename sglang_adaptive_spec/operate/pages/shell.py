@@ -23,8 +23,8 @@ def page(title: str, body: str, script: str = "", data: Any = None) -> str:
     if script:
         styles.insert(0, asset("uPlot.min.css"))
         # A text in the data must not end the script.
-        told = json.dumps(data).replace("</", "<\\/")
-        scripts = [*map(asset, CHARTS), f"const DATA = {told};", script]
+        text = json.dumps(data).replace("</", "<\\/")
+        scripts = [*map(asset, CHARTS), f"const DATA = {text};", script]
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -45,13 +45,13 @@ def summary(story: Story) -> str:
 
 def render(story: Story) -> str:
     """Returns the report as text."""
-    told = [f"- {each.what} {each.fix}" for each in story.findings()]
-    return "\n".join([story.name, summary(story), *(told or ["- Nothing stands out."])])
+    findings = [f"- {each.what} {each.fix}" for each in story.findings()]
+    return "\n".join([story.name, summary(story), *(findings or ["- Nothing stands out."])])
 
 
 def report_page(story: Story) -> str:
     """Returns the report as a page."""
-    told = "".join(
+    findings = "".join(
         f"<li>{html.escape(each.what)} <span class=faint>{html.escape(each.fix)}</span></li>"
         for each in story.findings()
     )
@@ -67,7 +67,7 @@ def report_page(story: Story) -> str:
     )
     body = (
         f"<p>{html.escape(summary(story))}</p><h2>What stands out</h2>"
-        f"<ul>{told or '<li>Nothing.</li>'}</ul><h2>Over time</h2>{charts}"
+        f"<ul>{findings or '<li>Nothing.</li>'}</ul><h2>Over time</h2>{charts}"
         f"<h2>By tier</h2>{table(_tier_rows(total(story.spans)))}"
     )
     script = asset("page.js", __package__)

@@ -191,15 +191,15 @@ class TreeHazards:
         for _ in range(MAX_ITERATIONS):
             moved = observed @ weight  # of the logits observed
             hazard = sigmoid(start + moved)
-            told = alike * reached * hazard * (1.0 - hazard)
-            score = accepted - reached * hazard + told * moved
-            step = np.linalg.solve(identity + told[:, None] * observed, score) - weight
+            weights = alike * reached * hazard * (1.0 - hazard)
+            score = accepted - reached * hazard + weights * moved
+            step = np.linalg.solve(identity + weights[:, None] * observed, score) - weight
             length = float(np.abs(observed @ step).max())
             weight += step * min(1.0, MAX_STEP / max(length, 1e-9))
             if length < CONVERGED:
                 break
         self._mean += shared @ weight
         np.clip(self._mean, -LOGIT_LIMIT, LOGIT_LIMIT, out=self._mean)
-        gain = np.linalg.solve(identity + told[:, None] * observed, told[:, None] * shared.T)
+        gain = np.linalg.solve(identity + weights[:, None] * observed, weights[:, None] * shared.T)
         covariance = self._covariance - shared @ gain
         self._covariance = 0.5 * (covariance + covariance.T)

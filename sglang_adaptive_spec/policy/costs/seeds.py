@@ -162,8 +162,8 @@ def out_of_order(
 
 def _pooled(spreads: Sequence[Sequence[float]]) -> list[list[float]]:
     """Returns spreads drawn to their mean square: each comes from a few rounds."""
-    told = [spread**2 for of_tier in spreads for spread in of_tier if spread > 0]
-    common = sum(told) / len(told) if told else 0.0
+    variances = [spread**2 for of_tier in spreads for spread in of_tier if spread > 0]
+    common = sum(variances) / len(variances) if variances else 0.0
     return [
         [math.sqrt((one**2 + common) / 2) if one > 0 else 0.0 for one in of_tier]
         for of_tier in spreads

@@ -221,7 +221,7 @@ def guard(wrappers: Sequence[Any], copied: DoneEvent | None, num_tokens: int | N
         wrapper._cached_module = PlannedModule(wrapper._cached_module, copied, num_tokens)
 
 
-def tell_lengths(
+def pass_lengths(
     call: Callable[..., Any],
     updater: object,
     ragged: object,
@@ -283,6 +283,6 @@ def plan_hooks(is_in_use: bool) -> Hooks:
     return {
         "FlashInferAttnBackend._prepare_cuda_graph_metadata": prepare_wrappers,
         BEGIN: begin_graph,
-        "FlashInferIndicesUpdaterPrefill.call_begin_forward": tell_lengths,
+        "FlashInferIndicesUpdaterPrefill.call_begin_forward": pass_lengths,
         "FlashInferMultiStepDraftBackend.common_template": know_bounds,
     }
