@@ -91,7 +91,7 @@ class Minutes:
 
     def rows(self, most: int = MOST_MINUTES) -> list[str]:
         """Returns the newest minutes as JSON, oldest first; the last one is not over."""
-        newest = self._row(self._clock_s())
+        newest = self._row(min(self._clock_s(), self.ends_s))
         rows = [*self._rows, *([] if newest is None else [_text(newest)])]
         return rows[-most:]
 

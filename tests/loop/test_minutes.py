@@ -87,8 +87,10 @@ def test_an_idle_server_writes_nothing(server: Clocked) -> None:
     assert server.rows() == []
     server.round(THREE, [0])
     server.now_s += 600.0
+    (newest,) = server.rows()  # of an idle server: its minute was over long ago
     server.round(THREE, [0])
     first, second = server.rows()
+    assert newest == first
     assert (first["start"], first["seconds"]) == (START_S, 50.0)
     assert (second["start"] - MINUTE_S * 1_000_000) / MINUTE_S == 10.0
     assert second["seconds"] == 10.0
