@@ -61,7 +61,8 @@ def test_minutes_say_what_the_server_did(fleet: Fleet, launch: Launch) -> None:
     total = server.internal_state()["adaptive_spec"]
     for name in total["rounds"]:
         assert sum(row["rounds"].get(name, 0) for row in rows) == total["rounds"][name]
-    assert sum(row["prefills"]["number"] for row in rows) >= 4
+    # A row leaves zeros out: a minute may end between a prefill and its rounds.
+    assert sum(row.get("prefills", {"number": 0})["number"] for row in rows) >= 4
     assert all(0 < row["seconds"] <= 60 for row in rows)
     assert len(json.dumps(rows[-1])) < 4000
 
