@@ -1,8 +1,8 @@
 """Tiers, plans, and what a policy is told about a round.
 
-A tier is how far one round speculates, a plan all that it runs. A policy plans every decode round
-and later observes what that very round accepted. All are named tuples: made, compared and hashed
-several times a round, and at batch 1 a round is bound by the CPU.
+A tier is how far one round speculates. A plan is all that the round runs. A policy plans every
+decode round and later observes what that very round accepted. All are named tuples: made, compared
+and hashed several times a round, and at batch 1 a round is bound by the CPU.
 """
 
 from collections.abc import Hashable, Sequence
@@ -39,7 +39,7 @@ class Plan(NamedTuple):
     """What one decode round runs: a policy chooses the tier, the loop completes the rest."""
 
     tier: Tier
-    num_decodes: int = 1  # of a request: a zero-step round may run several, one after the other
+    num_decodes: int = 1  # decodes of a request; a zero-step round may run several in a row
     is_catch_up: bool = False  # a zero-step round that ends with a catch-up of the draft
 
 

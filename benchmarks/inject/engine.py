@@ -52,7 +52,7 @@ class ForcedPolicy:
         length: int = self._policy.run_length(batch)
         return length
 
-    def is_probe(self, _tier: Any) -> bool:
+    def is_probe(self, _plan: Any) -> bool:
         """Returns False: what is forced is no look of the policy's."""
         return False
 

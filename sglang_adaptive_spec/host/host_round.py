@@ -1,16 +1,22 @@
 """One forward of the host's worker, from its head until the next one: what its parts share.
 
 A process runs one forward at a time, and the host calls back in places that know no worker. They
-ask `current_round`. In order:
+ask `current_round`. The worker (serving/worker.py) alone opens one and sets its fields, but for
+``relayed``, which `PlainRound` sets. In order:
 
-1. `open_round` at the head of ``forward_batch_generation``, for any batch. From here on attention
-   may be planned for ``reqs``.
-2. A decode round: the controller chooses; ``has_bounds`` if the draft runs on bounds of lengths.
-3. A zero-step round: ``plain`` stands in for the host's steps until the worker takes it away again,
-   also after an error. ``num_decodes`` and ``ends_with_target`` are known by then, ``relayed`` once
-   the target has run.
-4. Afterwards, before the next one: the scheduler asks who read the shared buffers last, which
-   drafts are relayed already, and how many slots the round may have used.
+1. ``forward_batch_generation``: `open_round`, for any batch. From here on attention may be planned
+   for ``reqs``. A start-up measurement (``_run_alone``) opens one without requests.
+2. A decode round: ``controller.before_decode``; ``has_bounds`` if the draft runs on bounds of
+   lengths, until ``verify`` fetches these.
+3. A zero-step round: ``plain``, ``num_decodes`` and ``ends_with_target``. The host then calls
+   ``_build_trivial_verify_input``, ``verify``, which sets ``relayed`` and publishes lengths before
+   the target runs (other rounds do so after it), and the draft-extend. The worker takes ``plain``
+   away again, also after an error.
+4. An extend with decoding rows whose draft is behind: ``plain`` for a catch-up without a target,
+   then the host's extend.
+5. Until the next one the scheduler asks who read the shared buffers last, which drafts are relayed
+   already (serving/repeats.py), and how many slots the round may have used. Its result comes when
+   the next one has begun: ``controller.observe``.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +41,7 @@ class HostSteps(Protocol):
 
 @dataclass(slots=True)
 class HostRound:
-    """The newest forward; the module says who sets what."""
+    """The newest forward; the docstring of the module says who sets what."""
 
     reqs: Sequence[Request] = ()
     has_bounds: bool = False

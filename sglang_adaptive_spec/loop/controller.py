@@ -90,7 +90,8 @@ class AdaptiveController:
         self.pool = pool
         self.startup_tier = startup_tier
         self.clock = clock
-        self.draft_schedule = draft_schedule  # None: every zero-step round extends the draft
+        # None: nothing is put off. SGLang's own zero-step rounds extend the draft each time.
+        self.draft_schedule = draft_schedule
         self.meter = meter
         self.recorder = recorder
         self.shared_times: SharedTimes | None = None  # of a rank among several
@@ -220,14 +221,14 @@ class AdaptiveController:
             except Exception:  # noqa: BLE001 - any policy must leave serving alive
                 self._count_policy_error("learn_time")
 
-    def _with_draft_caught_up(self, chosen: Plan, batch: DecodeBatch) -> tuple[Plan, Sequence[int]]:
-        """Returns the plan to run, and what the draft lacks per row of a zero-step round."""
+    def _with_draft_caught_up(self, tier: Tier, batch: DecodeBatch) -> tuple[Plan, Sequence[int]]:
+        """Returns what to run, and what the draft lacks per row of a zero-step round."""
         schedule = self.draft_schedule
         if schedule is None:
-            return chosen, ()
-        if chosen.tier != PLAIN_TIER:
+            return Plan(tier), ()
+        if tier != PLAIN_TIER:
             if not schedule.is_behind(batch.requests):
-                return chosen, ()
+                return Plan(tier), ()
             is_catch_up, debts = schedule.book(batch, True, 1)
             return Plan(PLAIN_TIER, 1, is_catch_up), debts
         may_draft = self.may_draft(batch.size)
@@ -247,22 +248,22 @@ class AdaptiveController:
             self._count_policy_error("run_length")
             return 1
 
-    def _choose(self, batch: DecodeBatch) -> tuple[Plan, bool, Decision | None]:
-        """Returns the plan, whether it is a look at its tier, and the policy's newest decision."""
+    def _choose(self, batch: DecodeBatch) -> tuple[Tier, bool, Decision | None]:
+        """Returns the tier, whether it is a look at one, and the policy's newest decision."""
         policy = self.policy
         if batch.exact is not None:
             self.counters.num_exact_rounds[batch.exact] += 1
-            return Plan(PLAIN_TIER), False, None
+            return PLAIN_TIER, False, None
         if batch.is_near_end:  # no draft may stand past the end of the context
-            return Plan(policy.ladder.of(batch.size)[0]), False, None
+            return policy.ladder.of(batch.size)[0], False, None
         if self.pinned is not None:
-            return Plan(nearest(self.pinned, policy.ladder.of(batch.size))), False, None
+            return nearest(self.pinned, policy.ladder.of(batch.size)), False, None
         try:
             plan = policy.choose(batch)
-            return plan, policy.is_probe(plan), policy.decision
+            return plan.tier, policy.is_probe(plan), policy.decision
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("choose")
-            return Plan(self.decode_tier), False, None
+            return self.decode_tier, False, None
 
     def _count_switch(self, tier: Tier, batch: DecodeBatch) -> None:
         if self.newest.size:  # else it is the first choice, which switches from nothing

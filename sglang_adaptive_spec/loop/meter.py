@@ -91,7 +91,7 @@ class RoundMeter:
             self.probe_ms += num_rounds * period.ms
 
     def _expected(self, done: Round) -> tuple[float, float] | None:
-        """Returns the tokens and ms that the policy saw in such a round when it chose it."""
+        """Returns the tokens and ms that the policy expected of such a round when it chose it."""
         if not self._has_decisions:
             return 0.0, 0.0
         decision = done.decision

@@ -1,8 +1,8 @@
 """What the server did, minute by minute, for a day: for whoever asks afterwards.
 
 Rounds only add to sums that are there anyway, and compare a clock. Once a minute the first round
-after it writes down what the sums gained, as text, so that a day takes some hundred KB and no
-reader meets a row that changes. A minute without rounds has no row.
+or extend after it writes down what the sums gained, as text, so that a day takes some hundred KB
+and no reader meets a row that changes. A minute without either has no row.
 """
 
 import json
@@ -72,6 +72,8 @@ class Minutes:
         now_s = self._clock_s()
         if self._prefill_s is not None:
             self._end_prefill(now_s)
+        if now_s >= self.ends_s:
+            self.close(now_s)
         self._prefill_s = now_s
         self.num_prefills += 1
 
@@ -90,7 +92,7 @@ class Minutes:
         self.ends_s = self._end_of(now_s)
 
     def rows(self, most: int = MOST_MINUTES) -> list[str]:
-        """Returns the newest minutes as JSON, oldest first; the last one is not over."""
+        """Returns the newest minutes as JSON, oldest first; the last one may not be over."""
         newest = self._row(min(self._clock_s(), self.ends_s))
         rows = [*self._rows, *([] if newest is None else [_text(newest)])]
         return rows[-most:]

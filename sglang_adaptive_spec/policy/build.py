@@ -24,8 +24,8 @@ def build_policy(
         config: What the user asked for.
         initial_steps: Where to start.
         ladder: What of the config's tiers a server has; all without one.
-        costs: What rounds take, for a policy that weighs it; without any it knows none yet. They
-            were made with their own settings.
+        costs: What rounds take, for a policy that weighs it, made with their own settings. Without
+            any an empty table, to be seeded before the policy chooses.
         learns_own_times: Else it waits to be told what all ranks learn (`Policy.learn_time`).
         settings: What goodput was tuned with.
     """

@@ -203,9 +203,9 @@ class Prober:
         self._untimed_left = settings.late_rounds
         if probe.is_look:
             self._lost_ms += lost_share * probe.round_ms * probe.num_asked
-            has_told = probe.results_left <= 0  # else it was cut short: not again at once
+            is_whole = probe.results_left <= 0  # else it was cut short: not again at once
             shortest = settings.min_look_distance_rounds
-            self._look_distance = shortest if has_told else 2 * self._look_distance
+            self._look_distance = shortest if is_whole else 2 * self._look_distance
             self._look_wait = self._look_distance
         elif has_paid:
             self.num_paid += 1

@@ -9,18 +9,18 @@ from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Plan, RoundTime
 
 
 class Choices(Protocol):
-    """What the loop asks: a plan per decode round, a pure function of what was told before."""
+    """What the loop asks: a plan per decode round, a pure function of what it was given before."""
 
     @property
     def ladder(self) -> Ladder:
-        """What a plan may ever have."""
+        """The tiers that a plan may name."""
 
     @property
     def results_at_once(self) -> int:
         """How many results it takes together next, as long as the batch stays the same."""
 
     def choose(self, batch: DecodeBatch) -> Plan:
-        """Returns the plan for the decode batch that is about to launch: a tier."""
+        """Returns what the next decode round runs; only the tier counts, the loop adds the rest."""
 
     def run_length(self, batch: DecodeBatch) -> int:
         """Returns the decodes of the zero-step round that ``batch`` runs now: 1 to most_decodes."""
@@ -29,7 +29,7 @@ class Choices(Protocol):
         """Learns from a finished round; rounds arrive in launch order, one round late."""
 
     def observe_time(self, round_time: RoundTime) -> None:
-        """Learns what a round took; only uninterrupted rounds are reported."""
+        """Takes what an uninterrupted round took; several ranks are taught by `learn_time`."""
 
     def is_probe(self, plan: Plan) -> bool:
         """Returns whether ``plan`` is a look at its tier now, not what the policy is on."""

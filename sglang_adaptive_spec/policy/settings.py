@@ -136,8 +136,7 @@ class CostSettings:
     recent_rounds: Count = 3  # that say what all tiers do before drift has followed
     drift_window: Count = 64  # rounds; its median turns after 33, 0.3 s at 10 ms a round
     min_drift_rounds: Count = 8  # ratios before drift leaves 1
-    # Factors. Seeding ran alone, so little can be faster; neighbours slow down. Without seeds the
-    # first rounds may have met the neighbour.
+    # Factors. Seeding ran alone, so little can be faster; neighbours slow down.
     least_drift: Share = 0.8
     most_drift: Factor = 5.0
     # A factor; less either way is 1: clocks and the host's pace, not alike for all rounds.

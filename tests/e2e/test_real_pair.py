@@ -1,6 +1,7 @@
 """The pair of the demo, SmolLM2 and its EAGLE-3 head: by default, and with the host's policy."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,12 @@ from tests.e2e.fleet import Fleet
 from tests.e2e.launches import ALGORITHM, PAIR, PAIR_DRAFT
 from tests.e2e.server import LOGS, MODULE, Launch, Server
 from tests.e2e.traffic import check_identical, greedy
+from tests.hosts import REPO
 
 NUM_TOKENS = 48
 CHECK_TIMEOUT_S = 300  # it imports SGLang and reads the arguments; so long on a busy machine
+SEEDING = (REPO / "sglang_adaptive_spec" / "host" / "startup" / "seeding.py").read_text()
+(SEEDING_LIMIT_S,) = map(float, re.findall(r"^LIMIT_S = ([\d.]+)", SEEDING, re.MULTILINE))
 # Easy ones first: the average rises above the deepest tier's threshold, then falls below 1.
 PROMPTS = {
     "records": '[{"id": 1, "name": "Alice", "age": 30}, {"id": 2, "name": "Bob", "age": 31}, '
@@ -76,9 +80,10 @@ def test_the_default_weighs_what_it_measured(fleet: Fleet, launch: Launch) -> No
     seeding, times = spec["seeding"], list(spec["costs"]["round_ms"].values())
     assert seeding["source"] == "measured"
     assert spec["costs"]["is_seeded"]
-    # Which tiers pay depends on the machine; that one pays for all these prompts is unlikely.
-    assert sum(count > 0 for count in spec["rounds"].values()) >= 2, spec["rounds"]
     assert seeding["num_points"] >= len(spec["rounds"])
+    if seeding["seconds"] < SEEDING_LIMIT_S:  # else the machine is too busy for good round times
+        # Which tiers pay depends on the machine; that one pays for all these prompts is unlikely.
+        assert sum(count > 0 for count in spec["rounds"].values()) >= 2, spec["rounds"]
     assert len(times) == len(spec["rounds"])
     assert min(times) > 0
     newest = spec["decisions"]["newest"]

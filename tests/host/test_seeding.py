@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,17 +92,15 @@ def parts_of(free: int, row: int, page_size: int = 1, context_len: int = 10**6) 
         ),
     )
     tiers = [DEEP, chain_tier(1)]
-    config = SimpleNamespace(tiers=(chain_tier(1), DEEP))
     engine = SimpleNamespace(
         device="cuda",
-        options=SimpleNamespace(startup_tier=DEEP, config=config),
+        options=SimpleNamespace(startup_tier=DEEP),
         ranks=ranks(),
         target_runner=runner,
         draft_runner=SimpleNamespace(),
         pool=SimpleNamespace(
             states=[SimpleNamespace(tier=tier, graph_batch_sizes=SIZES) for tier in tiers],
             activate=lambda _tier: None,
-            current=DEEP,
         ),
     )
     builder = SimpleNamespace(
@@ -141,7 +140,7 @@ def test_no_context_outgrows_pool_request_rows_or_the_model_s_context(
 
 def test_a_long_context_is_measured_at_the_first_sizes_alone(seeding: Any) -> None:
     seeder = seeder_of(seeding)
-    plan = list(seeder._plan())
+    plan = list(seeder._points())
     long = [(tier, size) for tier, size, has_long in plan if has_long]
     assert [size for tier, size in long if tier == DEEP] == [1, 32, 4]
     assert {size for tier, size, _ in plan if tier == DEEP} == set(SIZES)
@@ -361,26 +360,64 @@ def test_sizes_out_of_time_and_out_of_room_are_told_apart(
 
 
 @pytest.mark.parametrize("step", ["measure", "activate", "fit"])
-def test_a_seeding_that_fails_at_any_step_ends_the_start_with_a_fix_and_keeps_no_table(
+def test_a_seeding_that_fails_at_any_step_ends_the_start_and_keeps_no_table(
     seeding: Any, monkeypatch: pytest.MonkeyPatch, start: Any, tmp_path: Path, step: str
 ) -> None:
     def fail(*_: Any) -> None:
         raise AttributeError("planted")
 
-    def measure(_self: Any, costs: Any, *_: Any) -> bool:
+    def measure(_self: Any, costs: Any, tier: Tier, size: int, *_: Any) -> bool:
         if step == "measure":
             fail()
         if step == "fit":
             costs.fit = fail
+        costs.seed(tier, size, 100, 1.0)
         return True
 
     with monkeypatch.context() as patch:
         patch.setattr(seeding.Seeder, "_measure", measure)
         activate = fail if step == "activate" else lambda _tier: None
-        with pytest.raises(RuntimeError, match=r"tier 3 takes: .*planted.*fix: .*\"ema\""):
+        with pytest.raises(AttributeError, match="planted"):
             start(10**6, activate=activate)
     assert list(tmp_path.iterdir()) == []
     assert start(10**6).source == "measured"
+
+
+@pytest.mark.parametrize(
+    ("error", "fix"),
+    [
+        (AttributeError("no positions"), "--speculative-adaptive-config conservative"),
+        (torch.OutOfMemoryError("of memory"), "Lower --mem-fraction-static"),
+    ],
+)
+@pytest.mark.parametrize("of", ["_warm_up", "_measure", "confirms"])
+def test_a_round_that_fails_names_its_tier_and_a_way_out(
+    seeding: Any, monkeypatch: pytest.MonkeyPatch, of: str, error: Exception, fix: str
+) -> None:
+    def run_alone(tier: Tier, *_: Any) -> None:
+        if tier == chain_tier(1):  # neither the first nor the start-up tier
+            raise error
+
+    engine, *others = parts_of(free=10**6, row=10**5)
+    engine.device, engine.run_alone = "cpu", run_alone
+    monkeypatch.setattr(seeding, "BorrowedBatch", FakeBatch)
+    monkeypatch.setattr(seeding, "fresh", lambda batch: batch)
+    if of != "_warm_up":
+        monkeypatch.setattr(seeding.Seeder, "_warm_up", lambda _self: None)
+    costs = CostTable.empty([DEEP, chain_tier(1)], SIZES)
+    others[0].agree = lambda _answer: True  # that of the start-up tier is confirmed
+    seeder = seeding.Seeder(engine, *others)
+    with pytest.raises(RuntimeError, match=f"tier 1.*{fix}"):
+        seeder.confirms(costs) if of == "confirms" else seeder.seed(costs)
+
+
+def test_a_pool_too_small_for_one_request_ends_the_start(
+    seeding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seeding.Seeder, "_measure", lambda *_: False)
+    monkeypatch.setattr(seeding.Seeder, "_warm_up", lambda _self: None)
+    with pytest.raises(RuntimeError, match="tier 3: the KV pool is too small"):
+        seeder_of(seeding).seed(CostTable.empty([DEEP, chain_tier(1)], SIZES))
 
 
 def test_a_tier_whose_batches_do_not_fit_is_measured_with_one_request(
@@ -411,7 +448,7 @@ def test_a_tier_that_no_size_listed_chooses_is_measured_where_its_range_begins(
 ) -> None:
     engine, builder, drafter = parts_of(free=10**6, row=10**5)
     builder.ladder = Ladder({1: [DEEP], 3: [chain_tier(1)], 4: [DEEP]})
-    plan = set(seeding.Seeder(engine, builder, drafter)._plan())
+    plan = set(seeding.Seeder(engine, builder, drafter)._points())
     assert [size for tier, size, _ in plan if tier == chain_tier(1)] == [3]
 
 

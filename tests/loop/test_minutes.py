@@ -96,6 +96,15 @@ def test_an_idle_server_writes_nothing(server: Clocked) -> None:
     assert second["seconds"] == 10.0
 
 
+def test_prefills_alone_fill_minutes_too(server: Clocked) -> None:
+    for _ in range(90):
+        server.minutes.extend()
+        server.now_s += 1.0
+    first, second = server.rows()
+    assert (first["seconds"], first["prefills"]["number"]) == (50.0, 50)
+    assert (second["seconds"], second["prefills"]["number"]) == (40.0, 40)
+
+
 def test_a_day_is_kept_and_takes_some_hundred_kilobytes(server: Clocked) -> None:
     for minute in range(MOST_MINUTES + 100):
         for size in (1, 2, 4, 8, 16):

@@ -171,5 +171,5 @@ def test_without_any_round_deeper_costs_more() -> None:
 
 def test_what_an_older_server_learned_without_seeds_can_still_be_read() -> None:
     state = CostTable.empty(TIERS).to_dict()
-    state["learned"][0] = {"3": [4, 10.0]}
+    state["learned"] = [{"3": [4, 10.0]}, *({} for _ in TIERS[1:])]
     assert CostTable.from_dict(state).round_ms(THREE, 8, 0) == pytest.approx(1.42)

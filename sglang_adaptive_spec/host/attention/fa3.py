@@ -1,5 +1,8 @@
 """On FA3 draft-extends run in graphs, and forwards look up the pages of their longest request.
 
+drafters/eagle.py calls `capture_missing_extends`. `capture_with_own_width` is hooked on any GPU,
+`bound_page_table` and `bound_extend_table` on FA3. The table of pages is shared: kv_index.py.
+
 Up to 0.5.22 SGLang's list of backends that capture draft-extends leaves FlashAttentionBackend out,
 which has all that such a graph needs. Every drafting round then launches the draft-extend kernel by
 kernel: 20 % of the scheduler's CPU time with a one-layer draft on an H200 (sglang 0.5.21

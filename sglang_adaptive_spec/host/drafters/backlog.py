@@ -72,8 +72,8 @@ class RowMap:
                 there on, and tell nothing.
             num_decodes: those of this round.
         """
-        is_told = self.rows is not None and not self._was_too_large
-        return [is_told and debt == num_decodes for debt in debts]
+        is_known = self.rows is not None and not self._was_too_large
+        return [is_known and debt == num_decodes for debt in debts]
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ class CatchUps(Protocol):
     """What zero-step rounds keep for a draft, and how it catches up on that."""
 
     width: int  # tokens of a request that one catch-up can work off
-    schedule: CatchUpSchedule | None  # None: the draft never falls behind
+    schedule: CatchUpSchedule | None  # None: a draft without KV, which no zero-step round extends
 
     def begin(self, requests: Sequence[Hashable]) -> None:
         """Takes the rows of a zero-step round that is about to run."""
@@ -38,7 +38,7 @@ class Drafter(Protocol):
 
     relayed: Sequence[str]  # of a draft input: what a round without a draft-extend hands on
     places: Sequence[Place]
-    catch_ups: CatchUps | None  # made by `prepare`; None: zero-step rounds stay the host's
+    catch_ups: CatchUps | None  # made by `prepare`, which is called where zero-step rounds are ours
 
     def prepare(self, max_batch_size: int, part_size: int, num_shards: int) -> None:
         """Makes what zero-step rounds keep; again, if fewer requests may run."""

@@ -42,7 +42,7 @@ class MetricsExporter(threading.Thread):
         self._exported: dict[tuple[str, tuple[str, ...]], float] = {}
 
         def counter(name: str, text: str, *labels: str) -> Any:
-            old = ["num_steps"] if "tier" in labels else []  # its name for one more release
+            old = ["num_steps"] if "tier" in labels else []  # its name until 0.2.0
             return Counter(f"sglang:adaptive_spec_{name}", text, ["model_name", *labels, *old])
 
         accepted = "Request-rounds whose drafts up to this position were all accepted."
@@ -92,7 +92,7 @@ class MetricsExporter(threading.Thread):
     def _totals(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         counters = self._counters
         for tier in self._meter.by_tier:
-            labels = (tier.label,) * 2
+            labels = (tier.label, tier.label)  # as tier and as num_steps
             yield "rounds", labels, counters.num_rounds.get(tier, 0)
             yield "request_rounds", labels, counters.num_request_rounds(tier)
             yield "proposed", labels, counters.num_proposed_drafts(tier)
@@ -107,7 +107,7 @@ class MetricsExporter(threading.Thread):
     def _timed_totals(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         meter = self._meter
         for tier, timed in meter.by_tier.items():
-            labels = (tier.label,) * 2
+            labels = (tier.label, tier.label)  # as tier and as num_steps
             yield "timed_rounds", labels, timed.num_rounds
             yield "timed_tokens", labels, timed.tokens
             yield "timed_ms", labels, timed.ms

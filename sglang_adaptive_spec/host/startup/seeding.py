@@ -30,6 +30,7 @@ from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 from sglang_adaptive_spec.policy.costs.cache import CostKey, default_folder, load, save
 from sglang_adaptive_spec.policy.costs.curves import MIN_MS
 from sglang_adaptive_spec.policy.costs.table import DEFAULT_BUCKETS, CostTable
+from sglang_adaptive_spec.runtime.builder import WHAT_TO_CHANGE
 from sglang_adaptive_spec.runtime.pool import TierState
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
@@ -45,7 +46,8 @@ MAX_LONG_TOKENS = 262144  # of all requests: the slope is one per token, and tim
 LONG_SIZES = 3
 WARM_UP_ROUNDS = 2
 TIMED_ROUNDS = 4  # on a GPU, between events
-# What is not measured by then is interpolated. On an H200 7 chains took 5.4 s (0.77 s a tier), and
+# What is not measured by then is interpolated; the first point of each tier is taken all the same.
+# On an H200 7 chains took 5.4 s (0.77 s a tier), and
 # 7 chains with 4 trees 9.6 s for all of 122 points (0.87 s)
 # (benchmarks/results/archive/matrix-trees-h200.json, by benchmarks/studies/matrix).
 LIMIT_S = 8.0  # or TIER_LIMIT_S for each tier, where that is more
@@ -91,7 +93,7 @@ def measured_costs(
     """Returns the costs of an earlier start on the same machine, else measures them.
 
     Raises:
-        RuntimeError: A tier's round cannot be run or timed on a borrowed batch.
+        RuntimeError: A tier's round cannot be run on a borrowed batch.
     """
     start_s = time.perf_counter()
     ranks = engine.ranks
@@ -103,17 +105,10 @@ def measured_costs(
     found = load(key, folder)
     state = ranks.broadcast(None if found is None else found.to_dict())
     kept = None if state is None else CostTable.from_dict(state)
-    try:
-        if kept is not None and seeder.confirms(kept):
-            costs, source = kept, "cache"
-        else:
-            costs, source = seeder.seed(costs), "measured"
-    except Exception as error:
-        raise RuntimeError(
-            f"ADAPTIVE_EAGLE cannot measure what a round of tier {engine.pool.current.label} "
-            f'takes: {error!r}. fix: a config with "policy": "ema" needs no round times; '
-            "please report the model and the draft."
-        ) from error
+    if kept is not None and not seeder.unmeasured(kept) and seeder.confirms(kept):
+        costs, source = kept, "cache"
+    else:
+        costs, source = seeder.seed(costs), "measured"
     if source == "measured" and ranks.is_first:
         _keep(key, costs, folder, seeder)
     if drafter.catch_ups is not None:
@@ -206,18 +201,25 @@ class Seeder:
             self._reset()
         return True
 
+    def unmeasured(self, costs: CostTable) -> list[Tier]:
+        """Returns the tiers that some batch may choose and that ``costs`` has no point of."""
+        tiers = [state.tier for state in self._pool.states if self._sizes(state)]
+        return [tier for tier in tiers if not costs.is_measured(tier)]
+
     def seed(self, costs: CostTable) -> CostTable:
         """Returns ``costs`` with what was measured, alike on every rank.
 
-        Every tier has its first point whatever that takes, at one request where the pool cannot
-        hold more.
+        Every tier has its first point whatever that takes, else at one request.
+
+        Raises:
+            RuntimeError: The KV pool cannot hold that, or the round cannot be run.
         """
         try:
             self._warm_up()
             deadline_s = time.perf_counter() + self.limit_s
-            plan = list(self._plan())
-            self.out_of_time = {(tier, size) for tier, size, _ in plan}
-            for tier, size, has_long in plan:
+            points = list(self._points())
+            self.out_of_time = {(tier, size) for tier, size, _ in points}
+            for tier, size, has_long in points:
                 is_first = not costs.is_measured(tier)
                 if not is_first and not self._builder.agree(time.perf_counter() < deadline_s):
                     break
@@ -226,9 +228,14 @@ class Seeder:
                     if is_first and not costs.is_measured(tier):
                         self._measure(costs, tier, 1, False)
                 self.out_of_time.remove((tier, size))
-            self._measure_again(costs, plan, deadline_s)
+            self._measure_again(costs, points, deadline_s)
         finally:
             self._reset()
+        if lacking := self.unmeasured(costs):
+            raise RuntimeError(
+                f"ADAPTIVE_EAGLE cannot measure tier {lacking[0].label}: the KV pool is too small "
+                "for a round of one request. Raise --mem-fraction-static or --max-total-tokens."
+            )
         costs.fit()
         ranks = self._engine.ranks
         if ranks.are_several:
@@ -237,7 +244,7 @@ class Seeder:
         return costs
 
     def _measure_again(
-        self, costs: CostTable, plan: Sequence[tuple[Tier, int, bool]], deadline_s: float
+        self, costs: CostTable, points: Sequence[tuple[Tier, int, bool]], deadline_s: float
     ) -> None:
         """Measures again what contradicts its neighbours, while there is time; alike on all ranks.
 
@@ -245,7 +252,7 @@ class Seeder:
         """
         for _ in range(MAX_REPEATS):
             doubtful = {
-                min((at for at in plan if at[0] == tier and at[1] >= size), key=itemgetter(1))
+                min((at for at in points if at[0] == tier and at[1] >= size), key=itemgetter(1))
                 for tier, size in self._engine.ranks.broadcast(costs.out_of_order())
             }  # a size without a graph was measured at the one that it pads to
             for tier, size, has_long in sorted(doubtful):
@@ -271,10 +278,10 @@ class Seeder:
             with self._borrowed(min(sizes, default=1), 1) as batch:
                 if batch is not None and sizes:
                     self._pool.activate(state.tier)
-                    self._engine.run_alone(state.tier, batch, self._has_catch_up(state.tier))
+                    self._run(state.tier, batch, self._has_catch_up(state.tier))
         self.warm_up_s = time.perf_counter() - start_s
 
-    def _plan(self) -> Iterator[tuple[Tier, int, bool]]:
+    def _points(self) -> Iterator[tuple[Tier, int, bool]]:
         """Yields tiers and batch sizes, the ends first, and whether to measure a long context."""
         sizes = {state.tier: self._sizes(state) for state in self._pool.states}
         for idx in range(max(map(len, sizes.values()), default=0)):
@@ -330,21 +337,37 @@ class Seeder:
         catch_ups = self._drafter.catch_ups
         return tier == PLAIN_TIER and catch_ups is not None and catch_ups.schedule is not None
 
+    def _run(self, tier: Tier, batch: ScheduleBatch, is_catch_up: bool) -> None:
+        """Runs a round of ``tier``, which is in force, on a batch that no request owns."""
+        try:
+            self._engine.run_alone(tier, batch, is_catch_up)
+        except torch.OutOfMemoryError as error:
+            raise RuntimeError(
+                f"ADAPTIVE_EAGLE ran out of memory in a round of tier {tier.label}. "
+                f"{WHAT_TO_CHANGE}."
+            ) from error
+        except Exception as error:  # a draft may ask more of a batch than a borrowed one has
+            raise RuntimeError(
+                f"ADAPTIVE_EAGLE cannot measure tier {tier.label}: its round fails with {error!r}. "
+                "--speculative-adaptive-config conservative needs no round times; please report "
+                "model and draft."
+            ) from error
+
     def _times_ms(self, tier: Tier, batch: ScheduleBatch, is_catch_up: bool) -> list[float]:
         """Returns the times of some rounds that follow each other at once."""
         for _ in range(1 if self._is_cpu else WARM_UP_ROUNDS):
-            self._engine.run_alone(tier, fresh(batch), is_catch_up)
+            self._run(tier, fresh(batch), is_catch_up)
         if self._is_cpu:
             marks_s = [time.perf_counter()]
             for _ in range(CPU_TIMED_ROUNDS):
-                self._engine.run_alone(tier, fresh(batch), is_catch_up)
+                self._run(tier, fresh(batch), is_catch_up)
                 marks_s.append(time.perf_counter())
             return [(end - begin) * 1e3 for begin, end in pairwise(marks_s)]
         event = torch.get_device_module(self._engine.device).Event
         marks = [event(enable_timing=True) for _ in range(TIMED_ROUNDS + 1)]
         marks[0].record()
         for mark in marks[1:]:
-            self._engine.run_alone(tier, fresh(batch), is_catch_up)
+            self._run(tier, fresh(batch), is_catch_up)
             mark.record()
         marks[-1].synchronize()
         return [float(begin.elapsed_time(end)) for begin, end in pairwise(marks)]

@@ -2,9 +2,9 @@
 
 A correction is the log of served over seeded time of a tier at a bucket: a low median of its first
 rounds, then it follows. Until it is settled it says nothing about other buckets. A tier's first
-rounds after another one ran are a visit: they tell drift from what is the tier's own, and one that
-disagrees with what it took when seen last is learned anew. What all corrections say together is a
-`Belief`, which the tables for predictions are made from.
+timed rounds after another one ran are a visit: they tell drift from what is the tier's own. One
+that disagrees with what the tier took when seen last is learned anew. What all corrections say
+together is a `Belief`, which the tables for predictions are made from.
 """
 
 import math
@@ -114,8 +114,8 @@ class Corrections:
         if len(own) >= settings.min_noise_rounds:
             return standard_error(own)
         pooled = [residual for window in self._state.residuals for residual in window]
-        is_told = len(pooled) >= settings.min_noise_rounds
-        return spread(pooled) if is_told else settings.unseen_noise
+        is_enough = len(pooled) >= settings.min_noise_rounds
+        return spread(pooled) if is_enough else settings.unseen_noise
 
     def forget(self) -> None:
         """Takes the corrections back to none."""

@@ -173,7 +173,7 @@ def _pooled(spreads: Sequence[Sequence[float]]) -> list[list[float]]:
 def _surfaces(
     seeds: Sequence[Sequence[Point]], spreads: Sequence[Sequence[float]]
 ) -> tuple[list[Surface], list[dict[Place, tuple[int, float]]]]:
-    """Returns the points by rank of their context length at their place, also as they were told."""
+    """Returns the points by rank of their context length at their place, and as they were given."""
     at: dict[Place, dict[int, list[tuple[float, float]]]] = {}
     for idx, (points, of_tier) in enumerate(zip(seeds, spreads, strict=True)):
         for (size, context, ms), spread in zip(points, of_tier, strict=True):

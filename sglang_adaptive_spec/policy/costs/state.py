@@ -17,7 +17,6 @@ MAD_TO_SIGMA = 1.4826  # of a normal distribution
 PER_TIER = (  # fields with one entry a tier
     "seeds",
     "seed_spreads",
-    "learned",
     "correction_log",
     "num_corrected",
     "unsettled_pairs",
@@ -32,7 +31,6 @@ class CostState(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     buckets: list[int]
     seeds: list[list[tuple[int, int, float]]]  # [T] batch size, context tokens, ms
     catch_up_seeds: list[tuple[int, int, float]]
-    learned: list[dict[int, tuple[int, float]]]  # [T] bucket index -> batch size, ms: served rounds
     correction_log: list[list[float]]  # [T][K]
     num_corrected: list[list[int]]  # [T][K] rounds behind it
     unsettled_pairs: list[dict[int, list[float]]]  # [T] bucket index -> values until settled
@@ -40,8 +38,11 @@ class CostState(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     rounds_since_drift: int
     catch_up_ratios: list[float]  # observed over expected extra time, oldest first
     residuals: list[list[float]]  # [T] relative, oldest first
+    learned: list[dict[int, tuple[int, float]]] = []  # in files of older servers; nobody reads it
     # Fields with defaults are younger than the oldest files that must be readable.
-    seed_spreads: list[list[float]] = []  # [T] relative standard error of every seed; 0 if not told
+    seed_spreads: list[
+        list[float]
+    ] = []  # [T] relative standard error of every seed; 0 if not known
     drift_shown: dict[int, dict[int, float]] = {}  # tier -> bucket: log of the drift it showed
     visit: list[
         float
@@ -57,7 +58,6 @@ def new_state(tiers: Sequence[Tier], buckets: Sequence[int]) -> CostState:
         buckets=list(buckets),
         seeds=[[] for _ in tiers],
         catch_up_seeds=[],
-        learned=[{} for _ in tiers],
         correction_log=[[0.0] * num_buckets for _ in tiers],
         num_corrected=[[0] * num_buckets for _ in tiers],
         unsettled_pairs=[{} for _ in tiers],

@@ -4,7 +4,8 @@ For tier t and a batch that pads to bucket k:
 
     round_ms = drift * (correction[t, k] * base[t, k] + slope[t, k] * context_tokens)
 
-base and slope come from start-up (`Seeds`), correction and drift from served rounds. A correction
+and at zero steps a share of the catch-ups, which have a scale of their own. base and slope come
+from start-up (`Seeds`), correction and drift from served rounds. A correction
 holds whatever the seed did not, such as host work that the GPU does not hide (`Corrections`). drift
 is one factor for all tiers, as far as a neighbour explains it (`Drift`). What some tiers were seen
 to do at a bucket says something about the rest (`Belief`). ms; no clock.
