@@ -323,6 +323,20 @@ def test_a_failing_policy_keeps_the_last_tier_is_counted_and_logged_once(
     assert f"{call}()" in caplog.text
 
 
+def test_of_a_policy_s_plan_only_the_tier_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller, policy, _ = make(3)
+    monkeypatch.setattr(policy, "choose", lambda _batch: Plan(chain_tier(3), 8, True))
+    assert decode(controller).plan == Plan(chain_tier(3))
+    assert controller.counters.num_policy_errors == 0
+
+
+def test_a_policy_that_returns_no_plan_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller, policy, _ = make(3)
+    monkeypatch.setattr(policy, "choose", lambda _batch: chain_tier(5))
+    assert decode(controller).tier == STARTUP  # the last in force
+    assert controller.counters.num_policy_errors == 1
+
+
 # -- times that several ranks learn together --
 
 
