@@ -44,6 +44,7 @@ REFUSED: dict[Launch, tuple[str, ...]] = {
     ),
 }
 DEAF = named("deaf-scheduler", plugin="deaf_scheduler")
+UNMEASURABLE = Launch("unmeasurable", TINY, EAGLE, plugins=(OURS, "unmeasurable"))
 
 pytestmark = pytest.mark.e2e
 
@@ -53,7 +54,9 @@ def started(request: pytest.FixtureRequest) -> Iterator[dict[Launch, Server]]:
     """All that the collected tests ask for, at once: each is over after its imports."""
     ensure_tiny_models()
     asked = [parameters(item).get("refused") for item in request.session.items]
-    servers = {launch: Server.start(launch) for launch in (*REFUSED, DEAF) if launch in asked}
+    servers = {
+        launch: Server.start(launch) for launch in (*REFUSED, DEAF, UNMEASURABLE) if launch in asked
+    }
     yield servers
     for server in servers.values():
         server.stop()
@@ -77,3 +80,13 @@ def test_a_scheduler_without_the_plugin_never_serves(
     server = started[refused]
     assert server.wait_end(END_TIMEOUT_S, never="/health") != 0
     assert "sglang_adaptive_spec is not active in the scheduler process" in server.log_text()
+
+
+@pytest.mark.parametrize("refused", [UNMEASURABLE], ids=lambda launch: launch.name)
+def test_a_round_that_cannot_be_measured_ends_the_start_with_a_way_out(
+    started: dict[Launch, Server], refused: Launch
+) -> None:
+    server = started[refused]
+    assert server.wait_end(END_TIMEOUT_S, never="/health") != 0
+    for part in ("cannot measure tier 0", "e2e: the batch has no such thing", "conservative"):
+        assert part in server.log_text()

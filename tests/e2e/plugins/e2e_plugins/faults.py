@@ -51,6 +51,15 @@ def run_round(run: Callable[..., Any], worker: Any, batch: Any, *args: Any, **kw
     return run(worker, batch, *args, **kwargs)
 
 
+def run_alone(run: Callable[..., Any], worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """Raises in rounds of start-up measurements, which have no requests."""
+    from sglang_adaptive_spec.host.host_round import current_round
+
+    if not current_round().reqs:
+        raise AttributeError("e2e: the batch has no such thing")
+    return run(worker, batch, *args, **kwargs)
+
+
 class JumpingClock:
     """Stands where the module `time` does; jumps hours forward and backward."""
 
@@ -101,6 +110,10 @@ def lift_limit(result: Any, *_args: Any, **_kw: Any) -> Any:
 
     seeding.LIMIT_S = float("inf")
     return result
+
+
+def fail_alone() -> None:
+    HookRegistry.register(ROUND, run_alone, HookType.AROUND)
 
 
 def seed_to_the_end() -> None:
