@@ -1,18 +1,19 @@
 """adaptive_spec.json: what is accepted, what it means, and one sentence for every mistake."""
 
 import ast
+import json
 import pickle
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.config.file import SlotKeys, TopLevelKeys, format_document
+from sglang_adaptive_spec.config.file import SlotKeys, TopLevelKeys
 from sglang_adaptive_spec.config.schema import (
     PRESETS,
     AdaptiveConfig,
@@ -84,7 +85,7 @@ def test_host_default_is_what_the_host_ships(version: str):
         and node.target.id == "DEFAULT_ADAPTIVE_CONFIG"
         and node.value is not None
     )
-    assert preset_path("host-default").read_text() == format_document(shipped)
+    assert json.loads(preset_path("host-default").read_bytes()) == json.loads(json.dumps(shipped))
 
 
 def test_a_tuning_key_counts_for_every_slot_and_a_slots_own_key_wins(load):
@@ -328,9 +329,30 @@ goodput_configs = st.builds(
 configs = ema_configs | goodput_configs
 
 
+def as_file(config: AdaptiveConfig) -> bytes:
+    """A file that loads as ``config``, every default written out."""
+    document: dict[str, object] = {
+        "base": config.base,
+        "policy": config.policy,
+        "record": config.record,
+        "exact": config.exact,
+    }
+    if config.policy == "goodput":
+        document["memory_budget_gb"] = config.memory_budget_gb
+    for bound, slot in config.slots.items():
+        keys = asdict(slot) if config.policy == "ema" else {"candidate_steps": slot.candidate_steps}
+        keys.pop("candidate_trees", None)
+        if slot.candidate_trees:
+            keys["candidate_tiers"] = slot.candidate_trees
+        if not slot.candidate_steps:
+            del keys["candidate_steps"]
+        document[str(bound)] = keys
+    return json.dumps(document).encode()
+
+
 @given(configs)
 def test_a_config_round_trips_through_its_file_and_through_pickle(config: AdaptiveConfig):
-    assert parse_config("x", config.to_json().encode()) == config
+    assert parse_config("x", as_file(config)) == config
     assert pickle.loads(pickle.dumps(config)) == config
 
 
@@ -363,7 +385,7 @@ def test_a_slot_that_loses_all_its_steps_gets_the_nearest_smaller_one(load):
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_round_trips_through_its_file(name: str):
     config = load_config(name)
-    assert parse_config(config.source, config.to_json().encode()) == config
+    assert parse_config(config.source, as_file(config)) == config
 
 
 def test_the_docs_table_of_keys_has_every_key_under_its_policies_with_its_default():

@@ -136,12 +136,6 @@ def parse_document(source: str, text: bytes) -> tuple[TopLevelKeys, dict[int, Sl
     return keys, slots
 
 
-def format_document(document: Mapping[str, object]) -> str:
-    """Returns ``document`` as JSON with one top-level key a line; presets are written this way."""
-    lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in document.items()]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
 def closest(name: str, names: Collection[str]) -> str:
     """Returns `` (did you mean X?)`` for a likely slip of the pen, else nothing."""
     found = difflib.get_close_matches(name, names, n=1)

@@ -8,7 +8,7 @@ keys; `goodput` measures what they guess. Reference: docs/config.md.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +22,6 @@ from sglang_adaptive_spec.config.file import (
     TuningKeys,
     closest,
     config_error,
-    format_document,
     parse_document,
 )
 from sglang_adaptive_spec.ladder import Ladder
@@ -170,17 +169,6 @@ class AdaptiveConfig:
         }
         return replace(self, slots=slots)
 
-    def to_json(self) -> str:
-        """Returns a file that loads as this config, every default written out."""
-        document: dict[str, object] = {"base": self.base, "policy": self.policy}
-        document["record"] = self.record
-        document["exact"] = self.exact
-        if self.policy == "goodput":
-            document["memory_budget_gb"] = self.memory_budget_gb
-        for bound, slot in self.slots.items():
-            document[str(bound)] = _as_keys(slot, has_tuning=self.policy == "ema")
-        return format_document(document)
-
 
 def load_config(path_or_preset: str | None) -> AdaptiveConfig:
     """Returns the config in a file or preset; None is the preset ``goodput``.
@@ -265,19 +253,6 @@ def _slot_config(common: dict[str, Any], slot: SlotKeys) -> SlotConfig:
     trees = tuple(sorted(tier for tier in tiers if tier.topk > 1))
     keys = {"candidate_steps": steps, "candidate_trees": trees}
     return SlotConfig(**{**common, **_given(slot), **keys})
-
-
-def _as_keys(slot: SlotConfig, has_tuning: bool) -> dict[str, object]:
-    """Returns the keys of a slot as they stand in a file."""
-    keys: dict[str, object] = asdict(slot)
-    if not has_tuning:
-        keys = {"candidate_steps": slot.candidate_steps, "candidate_trees": slot.candidate_trees}
-    trees = keys.pop("candidate_trees")
-    if slot.candidate_trees:
-        keys["candidate_tiers"] = trees
-    if not slot.candidate_steps:
-        del keys["candidate_steps"]
-    return keys
 
 
 def _has(tier: Tier, given: Sequence[int | None]) -> bool:

@@ -82,14 +82,6 @@ def read_trace(path: Path) -> Trace:
     return Trace(header, rounds)
 
 
-def write_trace(path: Path, trace: Trace) -> None:
-    """Writes a trace to a file, replacing it."""
-    encoder = msgspec.json.Encoder()
-    path.write_bytes(
-        b"".join(encoder.encode(line) + b"\n" for line in (trace.header, *trace.rounds))
-    )
-
-
 def _read_header(path: Path, file: BinaryIO) -> TraceHeader:
     line = file.readline()
     try:

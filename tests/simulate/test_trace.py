@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,11 +15,17 @@ from sglang_adaptive_spec.trace.format import (
     TraceHeader,
     TraceRound,
     read_trace,
-    write_trace,
 )
 from sglang_adaptive_spec.trace.record import TraceRecorder
 
 HEADER = TraceHeader(kind="synthetic", name="sample", max_steps=10, seed=7)
+
+
+def write_trace(path: Path, trace: Trace) -> None:
+    encoder = msgspec.json.Encoder()
+    path.write_bytes(
+        b"".join(encoder.encode(line) + b"\n" for line in (trace.header, *trace.rounds))
+    )
 
 
 @st.composite
