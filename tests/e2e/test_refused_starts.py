@@ -43,8 +43,17 @@ REFUSED: dict[Launch, tuple[str, ...]] = {
         "load_plugins()",
     ),
 }
-DEAF = named("deaf-scheduler", plugin="deaf_scheduler")
-UNMEASURABLE = Launch("unmeasurable", TINY, EAGLE, plugins=(OURS, "unmeasurable"))
+# What ends without ever answering: launch and what its log says.
+NEVER_READY: dict[Launch, tuple[str, ...]] = {
+    named("deaf-scheduler", plugin="deaf_scheduler"): (
+        "sglang_adaptive_spec is not active in the scheduler process",
+    ),
+    Launch("unmeasurable", TINY, EAGLE, plugins=(OURS, "unmeasurable")): (
+        "cannot measure tier 0",
+        "e2e: the batch has no such thing",
+        "conservative",
+    ),
+}
 
 pytestmark = pytest.mark.e2e
 
@@ -54,9 +63,8 @@ def started(request: pytest.FixtureRequest) -> Iterator[dict[Launch, Server]]:
     """All that the collected tests ask for, at once: each is over after its imports."""
     ensure_tiny_models()
     asked = [parameters(item).get("refused") for item in request.session.items]
-    servers = {
-        launch: Server.start(launch) for launch in (*REFUSED, DEAF, UNMEASURABLE) if launch in asked
-    }
+    launches = (*REFUSED, *NEVER_READY)
+    servers = {launch: Server.start(launch) for launch in launches if launch in asked}
     yield servers
     for server in servers.values():
         server.stop()
@@ -73,20 +81,11 @@ def test_a_mistake_ends_the_start_with_one_sentence(
         assert part in last, server.log_text()[-3000:]
 
 
-@pytest.mark.parametrize("refused", [DEAF], ids=lambda launch: launch.name)
-def test_a_scheduler_without_the_plugin_never_serves(
+@pytest.mark.parametrize("refused", NEVER_READY, ids=lambda launch: launch.name)
+def test_what_cannot_serve_as_asked_is_never_ready_and_says_why(
     started: dict[Launch, Server], refused: Launch
 ) -> None:
     server = started[refused]
     assert server.wait_end(END_TIMEOUT_S, never="/health") != 0
-    assert "sglang_adaptive_spec is not active in the scheduler process" in server.log_text()
-
-
-@pytest.mark.parametrize("refused", [UNMEASURABLE], ids=lambda launch: launch.name)
-def test_a_round_that_cannot_be_measured_ends_the_start_with_a_way_out(
-    started: dict[Launch, Server], refused: Launch
-) -> None:
-    server = started[refused]
-    assert server.wait_end(END_TIMEOUT_S, never="/health") != 0
-    for part in ("cannot measure tier 0", "e2e: the batch has no such thing", "conservative"):
+    for part in NEVER_READY[refused]:
         assert part in server.log_text()

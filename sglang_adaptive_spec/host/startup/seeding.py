@@ -220,12 +220,12 @@ class Seeder:
             points = list(self._points())
             self.out_of_time = {(tier, size) for tier, size, _ in points}
             for tier, size, has_long in points:
-                is_first = not costs.is_measured(tier)
-                if not is_first and not self._builder.agree(time.perf_counter() < deadline_s):
+                has_point = costs.is_measured(tier)
+                if has_point and not self._builder.agree(time.perf_counter() < deadline_s):
                     break
                 if not self._measure(costs, tier, size, has_long):
                     self.out_of_room.add((tier, size))
-                    if is_first and not costs.is_measured(tier):
+                    if not costs.is_measured(tier):
                         self._measure(costs, tier, 1, False)
                 self.out_of_time.remove((tier, size))
             self._measure_again(costs, points, deadline_s)
