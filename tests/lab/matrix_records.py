@@ -10,7 +10,7 @@ from benchmarks.studies.matrix.check import BATCH_SIZES
 from tests.lab.records import PROVENANCE
 
 NUM_ROUNDS = 200
-DEPTHS = {"none": None, "builtin": 3, "ema": 3, "goodput": 5}
+DEPTHS = {"none": None, "builtin": 3, "ema": 3, "goodput": 5, "at-old": 5}
 
 
 def depth_of(arm: str) -> int | None:

@@ -17,7 +17,13 @@ from benchmarks.stats.windows import (
 )
 from benchmarks.studies.matrix.check import check_matrix
 from benchmarks.studies.matrix.summary import merged
-from benchmarks.studies.matrix.tables import figures, missed_cells, ratio_of
+from benchmarks.studies.matrix.tables import (
+    figure_table,
+    figures,
+    missed_cells,
+    over_earlier,
+    ratio_of,
+)
 from tests.lab.matrix_records import run_record
 
 SMALL = (4, 16)
@@ -68,6 +74,22 @@ def test_commands_with_some_arms_and_repeats_each_merge_to_the_same_matrix(small
     again = merged(parts[::-1])
     assert again["cells"] == small["cells"]
     assert len(again["provenance"]["argv"]) == 3
+
+
+def test_ours_is_compared_with_an_earlier_commits_at_every_size() -> None:
+    record = run_record(("goodput", "at-old"), SMALL)
+    for window in record["windows"]:
+        if window["arm"] == "at-old" and window["batch_size"] == 16:
+            window["seconds"] *= 0.97
+    result = merged([record])
+    ratios = {
+        each.claim: (each.ratio.value, each.verdict) for each in over_earlier(result, "at-old")
+    }
+    small, large, both = (f"goodput / at-old, {what}" for what in ("at 4", "at 16", "all cells"))
+    assert ratios[small] == (pytest.approx(1.0), "met")
+    assert ratios[large] == (pytest.approx(0.97), "MISSED")
+    assert ratios[both][0] == pytest.approx(0.97 ** (6 / 12), rel=0.01)
+    assert large in figure_table(result)
 
 
 def test_runs_of_different_code_do_not_merge() -> None:

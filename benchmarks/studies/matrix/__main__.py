@@ -20,7 +20,12 @@ A command may take some of the cells (`--batches 1,4,16`, `--acceptances 0.7,mix
 machine compiles kernels for a minute: warm up with `--arms none,static-1 --batches 1
 --acceptances 0.5`, whose record is not kept. `--at-once` saves about 80 s of the starts where
 memory is plenty: time for a second visit to every cell (`--repeats 2 --windows 2`). `--record`
-keeps every round of `goodput` as a trace beside the record (docs/simulator.md).
+keeps every round of `goodput` as a trace beside the record (docs/simulator.md). `--before
+COMMIT=FOLDER` serves an earlier commit's `goodput` beside ours; where few arms are run, the figures
+are ours over that one's:
+
+    python3 -m benchmarks.studies.matrix $MATRIX --arms goodput --before COMMIT=FOLDER \\
+        --batches 16,64 --acceptances 0.4,0.6,0.8,mixed --repeats 4 --git-sha SHA --out $OUT
 
 Each command writes $OUT/matrix-TAG.json after every cell, so a time limit loses one cell at most,
 and at the end the servers' last lines beside it. docs/benchmarks.md says how to read the result.
@@ -32,7 +37,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.lab.arms import ARMS, Arm, recording
+from benchmarks.lab.arms import ARMS, Arm, earlier, recording
 from benchmarks.lab.fleet import (
     keep_logs,
     serving_fleet,
@@ -50,7 +55,7 @@ from benchmarks.studies.matrix import summary as matrix_summary
 from benchmarks.studies.matrix import tables as matrix_tables
 from benchmarks.studies.matrix.flags import parser
 
-RECORDED = "goodput"
+REPORTED = "goodput"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,9 +68,10 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="matrix-bench-") as scratch:
         plan = fleet_plan(args, Path(scratch))
         for group in groups:
-            arms = [
-                arm_of(name, path.with_suffix(".trace") if args.record else None) for name in group
-            ]
+            trace = path.with_suffix(".trace") if args.record else None
+            arms = [arm_of(name, trace) for name in group]
+            if REPORTED in group:
+                arms += earlier(ARMS[REPORTED], args.before)
             with serving_fleet(arms, plan, deadline, args.at_once) as engines:
                 num_missing += len(arms) - len(engines)
                 num_missing += visit_cells(
@@ -88,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 def arm_of(name: str, trace: Path | None) -> Arm:
     """Returns an arm; the policy goodput's writes its rounds to ``trace``, if there is one."""
     arm = ARMS[name]
-    return recording(arm, trace) if trace is not None and name == RECORDED else arm
+    return recording(arm, trace) if trace is not None and name == REPORTED else arm
 
 
 def merge(args: argparse.Namespace) -> int:

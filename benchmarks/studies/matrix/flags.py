@@ -2,7 +2,7 @@
 
 import argparse
 
-from benchmarks.lab.arms import ARMS
+from benchmarks.lab.arms import ARMS, add_before
 from benchmarks.lab.run_files import add_merge
 from benchmarks.lab.settings import add_fleet_flags, words
 from benchmarks.lab.visits import MAX_TOTAL_TOKENS, add_visit_flags
@@ -17,5 +17,6 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--record", action="store_true", help="keep the rounds of goodput")
     add_visit_flags(run_)
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
+    add_before(run_)
     add_merge(commands, has_plot=True, has_incomplete=True)
     return top

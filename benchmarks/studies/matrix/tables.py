@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.inject.acceptance import MIXED
-from benchmarks.lab.arms import ARMS
+from benchmarks.lab.arms import ARMS, is_earlier
 from benchmarks.stats.figures import (
     HEADER,
     MISSED,
@@ -32,6 +32,7 @@ MIXED_OVER_BEST_STATIC = 0.99
 MAX_STDERR = 0.02  # windows of one arm differ by 1 to 6 %
 MAX_SEEDING_S = 10.0
 MAX_PROBING = 0.01
+OVER_EARLIER = 0.99  # of a commit before: what a rebuilding must keep
 
 
 def window_table(windows: Sequence[Raw]) -> str:
@@ -171,10 +172,29 @@ def missed_cells(result: Raw) -> list[tuple[Any, ...]]:
 
 def figure_table(result: Raw) -> str:
     """Returns the claims with their verdicts, then every single cell that misses one."""
-    if not {"goodput", "builtin", "none"} <= set(result["cells"][0]["tokens_per_s"]):
-        return "no claims: goodput, builtin or none was not run"
+    arms = set(result["cells"][0]["tokens_per_s"])
+    if not {"goodput", "builtin", "none"} <= arms:
+        rows = [
+            each.row() for arm in filter(is_earlier, arms) for each in over_earlier(result, arm)
+        ]
+        return table(HEADER, rows) if rows else "no claims: goodput, builtin or none was not run"
     rows = [each.row() for each in figures(result)]
     return table(HEADER, rows + missed_cells(result))
+
+
+def over_earlier(result: Raw, arm: str) -> list[Figure]:
+    """Returns goodput over an earlier commit's at every batch size, and in all cells."""
+    ratios = {name_of(cell): ratio_of(cell, "goodput", arm) for cell in result["cells"]}
+    sizes = dict.fromkeys(cell["batch_size"] for cell in result["cells"])
+    found = {
+        f"at {size}": [each for name, each in ratios.items() if name.startswith(f"{size} ")]
+        for size in sizes
+    }
+    found["all cells"] = list(ratios.values())
+    return [
+        Figure(f"goodput / {arm}, {where}", geometric_mean(some), OVER_EARLIER)
+        for where, some in found.items()
+    ]
 
 
 def name_of(cell: Raw) -> str:
