@@ -160,7 +160,7 @@ def launches(events: Sequence[Event]) -> Traced:
     """Returns what the scheduler's calls ran on the GPU, a round.
 
     Raises:
-        ValueError: The trace has fewer than two decode rounds.
+        ValueError: The trace has fewer than two decode rounds, or nothing ran on a GPU.
     """
     complete = [each for each in events if each.get("ph") == "X"]
     thread = next((each["tid"] for each in complete if is_phase(each)), None)
@@ -188,6 +188,8 @@ def launches(events: Sequence[Event]) -> Traced:
         took = found.setdefault((phase_of.around(at), operation_of.around(at), what), [0.0, 0.0])
         took[0] += 1 / num_rounds
         took[1] += sum(span.end - span.start for span in kernels) / num_rounds
+    if not found:
+        raise ValueError("nothing ran on a GPU")
     rows = [(*where, round(times, 3), round(us, 2)) for where, (times, us) in found.items()]
     usual = statistics.median([by_round[number] for number in range(1, num_rounds + 1)])
     return Traced(num_rounds, usual, sorted(rows, key=lambda row: row[:3]))

@@ -67,6 +67,8 @@ def test_a_graph_is_one_launch_and_calls_that_run_nothing_are_none() -> None:
 def test_a_trace_without_rounds_is_refused() -> None:
     with pytest.raises(ValueError, match="1 decode rounds in the trace"):
         launches(trace())
+    with pytest.raises(ValueError, match="nothing ran on a GPU"):
+        launches([each for each in trace(1) if each["cat"] not in ("kernel", "cpu_op")])
 
 
 def record(num_kept: int) -> dict[str, Any]:
