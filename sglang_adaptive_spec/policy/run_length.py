@@ -9,7 +9,7 @@ nothing. The choice depends only on what all ranks are told.
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from math import hypot, sqrt
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from sglang_adaptive_spec.policy.settings import DEFAULTS, RunLengthSettings
@@ -41,7 +41,7 @@ class RunLengths:
     def __init__(self, settings: RunLengthSettings = DEFAULTS.run_length) -> None:
         self._settings = settings
         self._times_ms: dict[tuple[int, int], deque[float]] = {}  # per decode, by octave and length
-        self._known: dict[tuple[int, int], Known] = {}  # of those timed often enough
+        self._known: dict[tuple[int, int], Known] = {}  # of those timed often enough, when asked
         self._num_timed: dict[int, int] = {}  # by octave, since the last retry
         self._tokens = 0.0  # of requests, remembered
         self._ends = 0.0  # requests that left within them
@@ -65,7 +65,7 @@ class RunLengths:
         ]
         # The longest first: a look at zero steps sees at once what they can give.
         for length in reversed(fitting):
-            if (octave, length) not in self._known:
+            if self._known_of(octave, length) is None:
                 return length
         best = fitting[0]
         for length in fitting[1:]:
@@ -78,11 +78,7 @@ class RunLengths:
         octave, length = round_time.batch_size.bit_length(), round_time.plan.num_decodes
         times = self._times_ms.setdefault((octave, length), deque(maxlen=self._settings.window))
         times.append(round_time.ms / length)
-        if len(times) >= self._settings.known_rounds:
-            most = self._settings.outlier * median(times)
-            usual = [ms for ms in times if ms <= most]  # half of them at least
-            ms = fmean(min(ms, most) for ms in times)
-            self._known[octave, length] = Known(ms, stdev(usual) / sqrt(len(usual)))
+        self._known.pop((octave, length), None)
         num_timed = self._num_timed[octave] = self._num_timed.get(octave, 0) + 1
         if num_timed >= self._settings.retry_rounds:
             self._num_timed[octave] = 0
@@ -103,8 +99,10 @@ class RunLengths:
     def describe(self) -> dict[str, Any]:
         """Returns ms per decode by least batch size and length, for /server_info."""
         known: dict[str, dict[str, float]] = {}
-        for (octave, length), each in sorted(self._known.items()):
-            known.setdefault(str(2 ** (octave - 1)), {})[str(length)] = round(each.ms, 4)
+        for octave, length in sorted(self._times_ms):
+            each = self._known_of(octave, length)
+            if each is not None:
+                known.setdefault(str(2 ** (octave - 1)), {})[str(length)] = round(each.ms, 4)
         return {"ms_per_decode": known, "ends_per_token": round(self._end_share, 6)}
 
     @property
@@ -113,19 +111,31 @@ class RunLengths:
 
     def _bound_ms(self, octave: int, length: int, expected_ms: float) -> float:
         """Returns ms per decode, as known of this length, of another, or as expected."""
-        known = (
-            self._known[octave, each].ms
-            for each in (length, *LENGTHS)
-            if (octave, each) in self._known
-        )
-        return next(known, expected_ms)
+        for each in (length, *LENGTHS):
+            known = self._known_of(octave, each)
+            if known is not None:
+                return known.ms
+        return expected_ms
+
+    def _known_of(self, octave: int, length: int) -> Known | None:
+        """Returns what runs of a length take, worked out once after the newest was timed."""
+        known, times = self._known.get((octave, length)), self._times_ms.get((octave, length), ())
+        if known is None and len(times) >= self._settings.known_rounds:
+            most = self._settings.outlier * median(times)
+            usual = [ms for ms in times if ms <= most]  # half of them at least
+            middle, ms = fmean(usual), fmean([min(ms, most) for ms in times])
+            spread2 = sum((each - middle) ** 2 for each in usual) / (len(usual) - 1)
+            known = self._known[octave, length] = Known(ms, sqrt(spread2 / len(usual)))
+        return known
 
     def _gain(self, octave: int, longer: int, shorter: int) -> float:
         """Returns the share of a token's time that longer runs save, less a standard error.
 
         A length that wins by noise would only let tokens come in larger lumps.
         """
-        mine, others = self._known[octave, longer], self._known[octave, shorter]
+        mine, others = self._known_of(octave, longer), self._known_of(octave, shorter)
+        assert mine is not None, "an unknown length is tried first"
+        assert others is not None, "an unknown length is tried first"
         ratio = mine.ms / others.ms * self._kept(shorter) / self._kept(longer)
         return 1 - ratio * (1 + hypot(mine.stderr / mine.ms, others.stderr / others.ms))
 
