@@ -5,7 +5,7 @@ decode round and later observes what that very round accepted. All are named tup
 and hashed several times a round, and at batch 1 a round is bound by the CPU.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 
@@ -61,7 +61,7 @@ class DecodeBatch(NamedTuple):
     num_waiting: int = 0  # requests that the scheduler has not let in
     is_near_end: bool = False  # of the context: drafts of some request may not fit before it
     exact: str | None = None  # why the round must be a zero-step one, whatever pays
-    lengths: Sequence[int] = ()  # tokens with KV per row, if the host knows them
+    lengths: Callable[[], Sequence[int]] | None = None  # tokens with KV per row, as the host knows
 
 
 class Observation(NamedTuple):

@@ -11,6 +11,7 @@ it has committed per request is there on every backend. Under the overlap schedu
 tokens of the round in flight.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -172,6 +173,6 @@ def row_key(req_to_token_pool: RequestPool, row: int) -> int:
     return row + int(generation[row]) * len(generation)
 
 
-def context_lengths(batch: Batch) -> list[int]:
+def context_lengths(reqs: Sequence[Request]) -> list[int]:
     """Returns the tokens with KV of every request of a decode batch: [bs]."""
-    return [req.kv.kv_committed_len for req in batch.reqs]
+    return [req.kv.kv_committed_len for req in reqs]

@@ -51,8 +51,8 @@ class CatchUpSchedule:
         requests = batch.requests
         is_due = self.add_round(requests, is_last, num_decodes) and may_catch_up
         may_have_been_level = self.may_have_been_level
-        if may_have_been_level and self.prefixes is not None and batch.lengths:
-            self.prefixes.fall_behind(requests, batch.lengths)
+        if may_have_been_level and self.prefixes is not None and batch.lengths is not None:
+            self.prefixes.fall_behind(requests, batch.lengths())
         if is_due or self._is_too_large(requests):
             return is_due, self._settled(requests)
         return is_due, self.debts(requests) if may_have_been_level else []

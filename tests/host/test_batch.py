@@ -20,7 +20,7 @@ def test_rows_are_told_apart_and_their_tokens_counted(plugins_loaded: None) -> N
         req_pool_indices_cpu=torch.tensor([*lengths]),
         req_to_token_pool=SimpleNamespace(req_generation=generation),
     )
-    assert context_lengths(batch) == [*lengths.values()]
+    assert context_lengths(batch.reqs) == [*lengths.values()]
     before = set(row_keys(batch))
     assert len(before) == len(lengths)
     generation += 1  # the rows were given away again

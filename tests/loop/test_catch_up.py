@@ -115,7 +115,7 @@ def test_runs_never_exceed_the_interval_either(
 
 def decoded(schedule: CatchUpSchedule, *requests: str, may_catch_up: bool = True) -> list[int]:
     """Books a zero-step round of requests with 8 tokens each; returns their debts."""
-    batch = DecodeBatch(len(requests), requests, lengths=(8,) * len(requests))
+    batch = DecodeBatch(len(requests), requests, lengths=lambda: (8,) * len(requests))
     return schedule.book(batch, False, 1, may_catch_up)[1]
 
 

@@ -11,8 +11,7 @@ def needs_every_token(batch: Batch) -> bool:
     """Returns whether something on the CPU must see each token before the next is drawn.
 
     That is a grammar, penalties (`min_new_tokens` among them), a custom logit processor. Of
-    logprobs, hidden states, routed experts and indexer tokens a result holds one forward's. And a
-    run may step over the length at which a stream is due.
+    logprobs and hidden states a result holds one forward's.
     """
     info = batch.sampling_info
     return bool(
@@ -22,7 +21,6 @@ def needs_every_token(batch: Batch) -> bool:
         or batch.global_num_tokens is not None  # attention data parallel: ranks run alike
         or info.has_custom_logit_processor
         or has_penalties(info)
-        or _has_one_alone(batch.reqs)
     )
 
 
@@ -34,7 +32,12 @@ def has_penalties(info: SamplingInfo) -> bool:
     return penalties is not None and penalties.is_required
 
 
-def _has_one_alone(reqs: Sequence[Request]) -> bool:
+def shows_every_token(reqs: Sequence[Request]) -> bool:
+    """Returns whether some request is shown something of each token, whatever round it is from.
+
+    Of routed experts and indexer tokens a result holds one forward's, and a run may step over the
+    length at which a stream is due.
+    """
     usual = get_serving().stream_interval
     return any(
         (req.stream and (req.sampling_params.stream_interval or usual) > 1)

@@ -7,8 +7,7 @@ process that serves ADAPTIVE_EAGLE.
 
 import contextlib
 import logging
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from sglang.srt.arg_groups.overrides import resolved_view
@@ -18,7 +17,7 @@ from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 
 from sglang_adaptive_spec.host.attention.kv_index import SharedIndex
 from sglang_adaptive_spec.host.attention.lengths import LateLengths, may_be_late
-from sglang_adaptive_spec.host.batch import Batch, context_lengths, row_keys
+from sglang_adaptive_spec.host.batch import Batch, row_keys
 from sglang_adaptive_spec.host.drafters.catch_up import decoding_rows
 from sglang_adaptive_spec.host.drafters.registry import DRAFTERS
 from sglang_adaptive_spec.host.engine import HostEngine
@@ -29,12 +28,12 @@ from sglang_adaptive_spec.host.reporting.control import Control
 from sglang_adaptive_spec.host.reporting.telemetry import Telemetry
 from sglang_adaptive_spec.host.server_args import Scheduler
 from sglang_adaptive_spec.host.serving.assemble import assemble
-from sglang_adaptive_spec.host.serving.exact import ExactRequests, batch_reason
+from sglang_adaptive_spec.host.serving.decode_batches import DecodeBatches
+from sglang_adaptive_spec.host.serving.exact import ExactRequests
 from sglang_adaptive_spec.host.serving.plain_round import (
     PlainRounds,
     plain_round_unsupported_reason,
 )
-from sglang_adaptive_spec.host.serving.runs import needs_every_token
 from sglang_adaptive_spec.host.startup.build_hooks import install_build_hooks, install_gpu_hooks
 from sglang_adaptive_spec.host.startup.capture import (
     CaptureLists,
@@ -45,7 +44,7 @@ from sglang_adaptive_spec.host.startup.capture import (
 from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.runtime.pool import RuntimePool
-from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +69,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
     controller: AdaptiveController  # made when all tiers are built, as what follows
     control: Control
     exact_requests: ExactRequests
+    decode_batches: DecodeBatches
     telemetry: Telemetry
 
     def __init__(self, *args: object, **kwargs: object) -> None:
@@ -102,7 +102,6 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         )
         self._tier_builder = TierBuilder(self.engine, captures, self._startup, self.drafter)
         self._plain_rounds: PlainRounds | None = None
-        self._waiting: Callable[[], Sequence[Any]] = lambda: (True,)  # nobody knows yet
 
     # -- until the server is ready, in this order --
 
@@ -127,8 +126,6 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self._startup.is_over = True
         self._garbage_hold.release()
         view, runner = resolved_view(self.server_args), self._target_worker.model_runner
-        self._context_len = runner.model_config.context_len
-        self._round_reserve = get_alloc_reserve_per_decode()  # tokens of the two largest rounds
         is_late = may_be_late(view, runner.attn_backend, self._draft_worker)
         self._late_lengths = LateLengths(is_late)
         assembled = assemble(self.engine, self._tier_builder, self.drafter)
@@ -136,11 +133,17 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         exact, ladder = self.engine.options.config.exact, self.controller.policy.ladder
         self.exact_requests = ExactRequests(exact, ladder, self._plain_rounds is not None)
         self.exact_requests.install()
+        self.decode_batches = DecodeBatches(
+            runner.model_config.context_len,
+            get_alloc_reserve_per_decode(),
+            self.exact_requests.exact,
+            1 if self._plain_rounds is None else self._plain_rounds.most_decodes,
+        )
         self.telemetry.log_start()
 
     def connect(self, scheduler: Scheduler) -> None:
         """Takes the scheduler whose worker this is, before it serves."""
-        self._waiting = lambda: scheduler.waiting_queue
+        self.decode_batches.waiting = lambda: scheduler.waiting_queue
         self._late_lengths.connect(scheduler.future_map)
 
     def _prepare_plain_rounds(self) -> None:
@@ -193,7 +196,12 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         elif mode.is_idle():
             self.controller.before_idle()
         else:
-            launched = self.controller.before_decode(self._decode_batch(batch))
+            # The first round of a stay at zero steps runs one decode.
+            may_run = self.controller.decode_tier == PLAIN_TIER and (
+                self._target_worker.model_runner.sampling_observer is None
+            )
+            described = self.decode_batches.of(batch, may_run)
+            launched = self.controller.before_decode(described)
             current.has_bounds = self._late_lengths.bound(batch)
             if self._plain_rounds is not None and launched.tier == PLAIN_TIER:
                 current.plain = self._plain_rounds.begin(launched, on_publish)
@@ -265,29 +273,3 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             self.engine.pool.activate(self.controller.startup_tier)
             # Up to 0.5.21 its mark would stand for the reads of the extend that follows.
             self._draft_worker.draft_runner.shared_read_done_event = None
-
-    def _decode_batch(self, batch: Batch) -> DecodeBatch:
-        lengths, num_waiting = context_lengths(batch), len(self._waiting())
-        # Two rounds: one may be in flight, whose tokens are not counted yet.
-        is_near_end = max(lengths) + self._round_reserve > self._context_len
-        return DecodeBatch(
-            len(lengths),
-            row_keys(batch),
-            sum(lengths),
-            time.monotonic(),
-            1 if is_near_end else self._most_decodes(batch, num_waiting),
-            num_waiting,
-            is_near_end,
-            batch_reason(batch, self.exact_requests.exact),
-            lengths,
-        )
-
-    def _most_decodes(self, batch: Batch, num_waiting: int) -> int:
-        """Returns the decodes of a request that the round may run, if it is a zero-step one."""
-        if self._plain_rounds is None or self.controller.decode_tier != PLAIN_TIER:
-            return 1  # the first of a stay runs one
-        if num_waiting or needs_every_token(batch):
-            return 1
-        if self._target_worker.model_runner.sampling_observer is not None:
-            return 1
-        return self._plain_rounds.most_decodes
