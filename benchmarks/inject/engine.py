@@ -17,12 +17,11 @@ STEPS = "steps-"  # begins a command's policy that keeps to one depth
 SINGLE = "single"  # the policy that keeps to zero steps and one decode a round
 
 
-class Calls(NamedTuple):
-    """The object and methods that decide about tiers in a scheduler."""
+class Call(NamedTuple):
+    """A method that decides about tiers in a scheduler, called once per decode round."""
 
     owner: Any
-    choose: str  # once per decode round, before its launch
-    observe: str  # once per decode round, when its result is processed
+    name: str
 
 
 class ForcedPolicy:
@@ -36,6 +35,8 @@ class ForcedPolicy:
         self._num_steps = num_steps
         self._num_decodes = num_decodes
         self._turn = itertools.count()
+
+    rounds_at_once = 1  # another one's turn, or another command, may come in the next
 
     def choose(self, batch: Any) -> Any:
         """Plans the next of the tiers that the batch may choose, or the one of that depth."""
@@ -74,23 +75,22 @@ def alternation(tiers: Sequence[Any]) -> list[Any]:
 
 
 class Stopwatch:
-    """Times methods of one object by wrapping them on the instance.
+    """Times methods by wrapping them on the instance.
 
     What reading the clock takes is measured right before every call, and taken off it.
     """
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Mapping[str, Call]) -> None:
         self._calls = calls
-        self.took_ns: dict[str, list[int]] = {"choose": [], "observe": []}
+        self.took_ns: dict[str, list[int]] = {stage: [] for stage in calls}
         self.clock_ns: list[int] = []
-        for stage in self.took_ns:
-            name = getattr(calls, stage)
-            setattr(calls.owner, name, self._timed(getattr(calls.owner, name), stage))
+        for stage, (owner, name) in calls.items():
+            setattr(owner, name, self._timed(getattr(owner, name), stage))
 
     def remove(self) -> None:
         """Uncovers the methods again."""
-        delattr(self._calls.owner, self._calls.choose)
-        delattr(self._calls.owner, self._calls.observe)
+        for owner, name in self._calls.values():
+            delattr(owner, name)
 
     def _timed(self, method: Callable[..., Any], stage: str) -> Callable[..., Any]:
         took_ns, clock_ns, now = self.took_ns[stage], self.clock_ns, time.perf_counter_ns
@@ -154,14 +154,22 @@ class Engine:
             timed = {"took_ns": watch.took_ns, "clock_ns": watch.clock_ns}
             self._stopwatch.remove()
             self._stopwatch = None
-        if wanted and calls is not None:
+        if wanted and calls:
             self._stopwatch = Stopwatch(calls)
         return timed
 
-    def _calls(self) -> Calls | None:
+    def _calls(self) -> dict[str, Call]:
+        """Returns what is timed by stage: reading the batch, before the launch, at the result."""
         if self._ours is not None:
-            return Calls(self._ours, "before_decode", "observe")
+            return {
+                "describe": Call(self._worker.decode_batches, "of"),
+                "choose": Call(self._ours, "before_decode"),
+                "observe": Call(self._ours, "observe"),
+            }
         host = getattr(self._worker, "adaptive_controller", None)
         if host is not None:
-            return Calls(host, "activate_step_by_batch", "on_verify_complete")
-        return None
+            return {
+                "choose": Call(host, "activate_step_by_batch"),
+                "observe": Call(host, "on_verify_complete"),
+            }
+        return {}

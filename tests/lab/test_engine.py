@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.inject.engine import SINGLE, Calls, Engine, ForcedPolicy, Stopwatch, alternation
+from benchmarks.inject.engine import SINGLE, Call, Engine, ForcedPolicy, Stopwatch, alternation
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.tiers import DecodeBatch, Plan, chain_tier
 
@@ -68,7 +68,8 @@ def test_the_stopwatch_times_calls_and_uncovers_the_methods_again(
     clock = types.SimpleNamespace(perf_counter_ns=lambda: next(reads))
     monkeypatch.setattr("benchmarks.inject.engine.time", clock)
     controller = SmallController()
-    watch = Stopwatch(Calls(controller, "before_decode", "observe"))
+    stages = {"choose": Call(controller, "before_decode"), "observe": Call(controller, "observe")}
+    watch = Stopwatch(stages)
     controller.before_decode(batch_of(2))
     controller.before_decode(batch_of(2))
     controller.observe([1, 0], 2)
@@ -83,6 +84,12 @@ def test_the_stopwatch_times_calls_and_uncovers_the_methods_again(
 def command(**changed: Any) -> dict[str, Any]:
     """A command that changes nothing but what it names."""
     return {"accept_length": None, "policy": "own", "seed": 0, "timing": False, **changed}
+
+
+def worker_of(controller: "SmallController") -> types.SimpleNamespace:
+    """A worker of ours, as far as it is timed."""
+    batches = types.SimpleNamespace(of=batch_of)
+    return types.SimpleNamespace(controller=controller, decode_batches=batches)
 
 
 @pytest.fixture
@@ -100,9 +107,7 @@ def test_a_command_sets_acceptance_and_policy_and_the_next_takes_them_back(
 ) -> None:
     controller = SmallController()
     own = controller.policy
-    engine = Engine(
-        types.SimpleNamespace(draft_worker=types.SimpleNamespace(controller=controller))
-    )
+    engine = Engine(types.SimpleNamespace(draft_worker=worker_of(controller)))
     engine.obey(command(policy="alternate"))
     assert host_switch.SIMULATE_ACC_LEN == -1.0
     assert isinstance(controller.policy, ForcedPolicy)
@@ -115,9 +120,7 @@ def test_one_decode_a_round_can_be_asked_for_also_of_who_knows_no_runs(
     host_switch: types.SimpleNamespace,
 ) -> None:
     controller = SmallController()
-    engine = Engine(
-        types.SimpleNamespace(draft_worker=types.SimpleNamespace(controller=controller))
-    )
+    engine = Engine(types.SimpleNamespace(draft_worker=worker_of(controller)))
     engine.obey(command(policy=SINGLE))
     assert controller.policy.choose(batch_of(8)).tier == TIERS[0]
     assert controller.policy.run_length(batch_of(8)) == 1
@@ -127,12 +130,17 @@ def test_timing_is_reported_by_the_command_that_ends_it(
     host_switch: types.SimpleNamespace,
 ) -> None:
     controller = SmallController()
-    engine = Engine(
-        types.SimpleNamespace(draft_worker=types.SimpleNamespace(controller=controller))
-    )
+    worker = worker_of(controller)
+    engine = Engine(types.SimpleNamespace(draft_worker=worker))
     assert engine.obey(command(timing=True)) == {}
-    controller.before_decode(batch_of(1))
-    assert len(engine.obey(command())["took_ns"]["choose"]) == 1
+    controller.before_decode(worker.decode_batches.of(1))
+    took = engine.obey(command())["took_ns"]
+    assert {stage: len(each) for stage, each in took.items()} == {
+        "describe": 1,
+        "choose": 1,
+        "observe": 0,
+    }
+
     assert engine.obey(command()) == {}
 
 

@@ -17,5 +17,5 @@ def test_choosing_and_observing_are_timed_in_both_arms(tmp_path: Path) -> None:
     windows = {each["arm"]: each for each in record["windows"]}
     assert set(windows) == {"goodput", "builtin"}
     for each in windows.values():
-        assert set(each["took_us"]) == {"choose", "observe"}
+        assert set(each["took_us"]) == {"describe", "choose", "observe"}
         assert 0 < sum(each["took_us"].values()) < each["round_us"]
