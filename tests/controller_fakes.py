@@ -43,7 +43,9 @@ class ScriptedPolicy:
         self.observed: list[Observation] = []
         self.times: list[RoundTime] = []
         self.failing = ""
-        self.results_at_once = 1
+        self.counted: list[int] = []  # rounds that ran a plan
+        self.num_learned_from = 0  # times that results were worked through
+        self.rounds_at_once = 1
         self.length = 1  # of zero-step rounds, where there is room
         self.rooms: list[int] = []  # what there was
 
@@ -55,6 +57,14 @@ class ScriptedPolicy:
     def choose(self, batch: DecodeBatch) -> Plan:
         self._fail_in("choose")
         return Plan(self.script.pop(0) if len(self.script) > 1 else self.script[0])
+
+    def count_rounds(self, num_rounds: int) -> None:
+        self._fail_in("count_rounds")
+        self.counted.append(num_rounds)
+
+    def after_results(self) -> None:
+        self._fail_in("after_results")
+        self.num_learned_from += 1
 
     def observe(self, observation: Observation) -> None:
         self._fail_in("observe")
@@ -133,11 +143,11 @@ class FakeClock(KnownPeriods):
 
 
 class PatientPolicy(ScriptedPolicy):
-    """Takes three results together."""
+    """Plans three rounds and takes three results together."""
 
     def __init__(self, *steps: int) -> None:
         super().__init__(*steps)
-        self.results_at_once = 3
+        self.rounds_at_once = 3
 
 
 class KnownFirstDrafts:

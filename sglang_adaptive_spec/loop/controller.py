@@ -16,7 +16,7 @@ Nothing here touches a GPU, allocates device memory or logs per round.
 
 import logging
 from collections.abc import Hashable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.loop.meter import RoundMeter
@@ -73,6 +73,15 @@ class RoundClock(Protocol):
         """Returns the round before ``done``, whose result is there, if its period is known now."""
 
 
+class Chosen(NamedTuple):
+    """What the policy chose, for so many rounds as long as nothing changes."""
+
+    tier: Tier
+    is_probe: bool = False  # a look at a tier, not what the policy is on
+    decision: Decision | None = None  # the policy's newest
+    num_rounds: int = 1
+
+
 class AdaptiveController:
     """Plans every decode round and gives every result to the round that produced it."""
 
@@ -103,7 +112,10 @@ class AdaptiveController:
         self.newest = DecodeBatch(0, ())  # of the newest decode round
         # Accepted drafts per request and batch size of the oldest rounds, in launch order.
         self._results: list[tuple[Sequence[int], int]] = []
-        self._results_at_once = policy.results_at_once
+        self._rounds_at_once = policy.rounds_at_once
+        self._standing: Chosen | None = None  # while it stands, the policy is not asked
+        self._num_stood = 0  # rounds launched with it
+        self._run_lengths: dict[int, int] = {}  # asked for since, by the most decodes allowed
         self._policy_error_logged = False
 
     def before_extend(
@@ -148,17 +160,18 @@ class AdaptiveController:
         has_changed = batch.requests != self.newest.requests
         if has_changed:
             self.learn()
-        chosen, is_probe, decision = self._choose(batch)
+            self._end_standing()
+        chosen = self._choose(batch)
         if has_changed:
-            self._results_at_once = self.policy.results_at_once
-        plan, debts = self._with_draft_caught_up(chosen, batch)
+            self._rounds_at_once = self.policy.rounds_at_once
+        plan, debts = self._with_draft_caught_up(chosen.tier, batch)
         if plan.tier != self.decode_tier:
             self._count_switch(plan.tier, batch)
         self.newest = batch
         if plan.tier != self.pool.current:
             self.pool.activate(plan.tier)
         num_in_flight = len(self.rounds) - len(self._results)
-        launched = self.rounds.launch(batch, plan, is_probe, decision, debts)
+        launched = self.rounds.launch(batch, plan, chosen.is_probe, chosen.decision, debts)
         if self.clock is not None:
             self.clock.start(launched, num_in_flight)
         if len(self.rounds) > MAX_ROUNDS:
@@ -183,15 +196,22 @@ class AdaptiveController:
     def observe(self, num_correct_drafts: Sequence[int], batch_size: int) -> None:
         """Takes the result of the oldest round in flight: accepted drafts per request."""
         self._results.append((num_correct_drafts, batch_size))
-        if len(self._results) >= self._results_at_once:
+        if len(self._results) >= self._rounds_at_once:
             self.learn()
 
     def learn(self) -> None:
         """Works through the results taken so far; whoever reads counters or policy calls it."""
+        if not self._results:
+            return
+        self._end_standing()
         results, self._results = self._results, []
         for num_correct_drafts, batch_size in results:
             self._learn(num_correct_drafts, batch_size)
-        self._results_at_once = self.policy.results_at_once
+        try:
+            self.policy.after_results()
+        except Exception:  # noqa: BLE001 - any policy must leave serving alive
+            self._count_policy_error("after_results")
+        self._rounds_at_once = self.policy.rounds_at_once
 
     def _learn(self, num_correct_drafts: Sequence[int], batch_size: int) -> None:
         done = self.rounds.take(batch_size)
@@ -240,30 +260,51 @@ class AdaptiveController:
         return Plan(PLAIN_TIER, num_decodes, is_catch_up), debts
 
     def _run_length(self, batch: DecodeBatch) -> int:
-        if batch.most_decodes == 1:
+        most = batch.most_decodes
+        if most == 1:
             return 1
-        try:
-            return self.policy.run_length(batch)
-        except Exception:  # noqa: BLE001 - any policy must leave serving alive
-            self._count_policy_error("run_length")
-            return 1
+        length = self._run_lengths.get(most)
+        if length is None:
+            try:
+                length = self.policy.run_length(batch)
+            except Exception:  # noqa: BLE001 - any policy must leave serving alive
+                self._count_policy_error("run_length")
+                length = 1
+            self._run_lengths[most] = length
+        return length
 
-    def _choose(self, batch: DecodeBatch) -> tuple[Tier, bool, Decision | None]:
-        """Returns the tier, whether it is a look at one, and the policy's newest decision."""
-        policy = self.policy
+    def _choose(self, batch: DecodeBatch) -> Chosen:
+        policy, standing = self.policy, self._standing
         if batch.exact is not None:
             self.counters.num_exact_rounds[batch.exact] += 1
-            return PLAIN_TIER, False, None
+            return Chosen(PLAIN_TIER)
         if batch.is_near_end:  # no draft may stand past the end of the context
-            return policy.ladder.of(batch.size)[0], False, None
+            return Chosen(policy.ladder.of(batch.size)[0])
         if self.pinned is not None:
-            return nearest(self.pinned, policy.ladder.of(batch.size)), False, None
+            return Chosen(nearest(self.pinned, policy.ladder.of(batch.size)))
+        if standing is not None and self._num_stood < standing.num_rounds:
+            self._num_stood += 1
+            return standing
         try:
+            self._end_standing()
             plan = policy.choose(batch)
-            return plan.tier, policy.is_probe(plan), policy.decision
+            is_probe, num_rounds = policy.is_probe(plan), policy.rounds_at_once
+            self._standing = Chosen(plan.tier, is_probe, policy.decision, num_rounds)
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("choose")
-            return self.decode_tier, False, None
+            return Chosen(self.decode_tier)
+        self._num_stood = 1
+        return self._standing
+
+    def _end_standing(self) -> None:
+        """Has the policy asked before the next round, and told how many ran since it was."""
+        if self._standing is None:
+            return
+        num_rounds, self._standing, self._run_lengths = self._num_stood, None, {}
+        try:
+            self.policy.count_rounds(num_rounds)
+        except Exception:  # noqa: BLE001 - any policy must leave serving alive
+            self._count_policy_error("count_rounds")
 
     def _count_switch(self, tier: Tier, batch: DecodeBatch) -> None:
         if self.newest.size:  # else it is the first choice, which switches from nothing

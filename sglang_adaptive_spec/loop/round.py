@@ -14,9 +14,9 @@ from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Plan, RoundTime, Tier
 
-# Rounds whose results were not worked through: the overlap schedule has two in flight, and a few
-# results wait. More are not waited for.
-MAX_ROUNDS = 16
+# Rounds whose results were not worked through: the overlap schedule has two in flight, and up to 16
+# results wait (policy/cadence.py:MOST_AT_ONCE). More are not waited for.
+MAX_ROUNDS = 32
 
 
 class FirstDrafts(Protocol):

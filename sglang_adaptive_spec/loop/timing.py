@@ -19,13 +19,12 @@ first rounds once it has settled, then in one round in `SAMPLE_EVERY`, which sta
 import time
 from typing import Protocol
 
-from sglang_adaptive_spec.loop.round import Round
+from sglang_adaptive_spec.loop.round import MAX_ROUNDS, Round
 from sglang_adaptive_spec.policy.costs.corrections import SETTLING_ROUNDS, VISIT_ROUNDS
 from sglang_adaptive_spec.tiers import RoundTime, Tier
 
-# Rounds marked and not yet read: the overlap schedule has two in flight, and a few results wait
-# (policy/cadence.py:RESULTS_AT_ONCE). A mark is written over only when it is this many rounds old.
-RING_SIZE = 16
+# Rounds marked and not yet read. A mark is written over only when it is this many rounds old.
+RING_SIZE = MAX_ROUNDS
 # Of a process: the host's own request has 8 tokens, 30 at most (sglang 0.5.23
 # entrypoints/http_server.py:_execute_server_warmup, warmup.py). Its rounds took twice their time.
 WARM_UP_ROUNDS = 32
@@ -101,24 +100,33 @@ class Sampling:
         self._warm_up_rounds = warm_up_rounds
         self._uses: dict[tuple[Tier, int], int] = {}
         self._num_rounds = 0
-        self._tier: Tier | None = None  # of the last round
+        self._num_uses = 0  # of the newest tier and batch size, as far as it goes
+        self._size = 0  # of the last round, as its tier
+        self._tier: Tier | None = None
         self._num_settled = 0  # rounds of that tier since it settled; none yet up to 0
 
     def stands_for(self, tier: Tier, batch_size: int) -> int:
         """Counts a round; returns for how many its time stands, 0 if it is not timed."""
-        use = (tier, batch_size)
-        num_uses = self._uses[use] = self._uses.get(use, 0) + 1
         self._num_rounds += 1
-        if tier != self._tier:
-            self._num_settled = 0 if self._tier is None else -SETTLING_ROUNDS
-            self._tier = tier
+        if tier != self._tier or batch_size != self._size:
+            self._change(tier, batch_size)
+        self._num_uses += 1
         self._num_settled += 1
+        num_uses = self._num_uses
         if num_uses == 1 or self._num_settled <= 0 or self._num_rounds <= self._warm_up_rounds:
             return 0
         if num_uses <= ALL_TIMED_USES or self._num_settled <= VISIT_ROUNDS:
             return 1
         is_sampled = self._num_rounds * STRIDE % MODULUS < MODULUS / SAMPLE_EVERY
         return SAMPLE_EVERY if is_sampled else 0
+
+    def _change(self, tier: Tier, batch_size: int) -> None:
+        if self._tier is not None:
+            self._uses[self._tier, self._size] = self._num_uses
+        if tier != self._tier:
+            self._num_settled = 0 if self._tier is None else -SETTLING_ROUNDS
+        self._tier, self._size = tier, batch_size
+        self._num_uses = self._uses.get((tier, batch_size), 0)
 
 
 class RoundTimer:

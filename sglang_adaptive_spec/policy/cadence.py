@@ -4,9 +4,10 @@ import math
 
 from sglang_adaptive_spec.policy.settings import CadenceSettings
 
-# Learned from together: no decision comes sooner anyhow. loop/timing.py keeps marks for so many.
-RESULTS_AT_ONCE = 4
-OVERDUE_ROUNDS = RESULTS_AT_ONCE + 1  # a decision waits for a result no longer
+# Planned and learned from together, as long as no decision is due: CPU caches are cold after a GPU
+# round. A block of the acceptance model; loop/timing.py keeps marks for so many and some.
+MOST_AT_ONCE = 16
+OVERDUE_ROUNDS = 5  # a decision waits for a result no longer
 
 
 class Cadence:
@@ -14,24 +15,29 @@ class Cadence:
 
     def __init__(self, settings: CadenceSettings) -> None:
         self._settings = settings
-        self.results_at_once = RESULTS_AT_ONCE  # 1 until a batch of new requests is decided about
+        self._is_fresh = False  # a batch of new requests was not decided about yet
         self._due = 0.0  # rounds until the next decision
         self._interval = 0  # rounds between the last two decisions about this batch
         self._num_changes = 0  # of the acceptance, decided about
 
-    def count_round(self) -> None:
-        """Counts a round that is about to launch."""
-        self._due -= 1
+    @property
+    def rounds_at_once(self) -> int:
+        """Rounds to go until the next decision, as far as they are taken together."""
+        return 1 if self._is_fresh else min(max(math.ceil(self._due), 1), MOST_AT_ONCE)
+
+    def count_rounds(self, num_rounds: int) -> None:
+        """Counts rounds that were launched."""
+        self._due -= num_rounds
 
     def is_due_at_launch(self, has_batch_changed: bool) -> bool:
         """Returns whether to decide before a round.
 
         Else a result is waited for: there the GPU has a round to run, here it may wait for one.
         """
-        return self._due <= (0 if has_batch_changed else -OVERDUE_ROUNDS)
+        return self._due <= (1 if has_batch_changed else 1 - OVERDUE_ROUNDS)
 
     def is_due_at_result(self, num_changes: int) -> bool:
-        """Returns whether to decide now that a result is in; takes all changes of acceptance."""
+        """Returns whether to decide now that results are in."""
         return self._due <= 0 or num_changes != self._num_changes
 
     def note_batch(self, size: int, size_before: int, is_other_slot: bool) -> None:
@@ -44,9 +50,9 @@ class Cadence:
 
     def start_afresh(self, size: int) -> None:
         """Waits until a batch of none but new requests has shown something."""
-        self.results_at_once = 1
+        self._is_fresh = True
         rounds = math.ceil(self._settings.fresh_evidence / size)
-        self._due = min(self._settings.fresh_rounds, rounds)
+        self._due = min(self._settings.fresh_rounds, rounds) + 1  # the round about to launch
 
     def has_acceptance_changed(self, num_changes: int) -> bool:
         """Returns whether there are more changes of acceptance than were decided about."""
@@ -64,4 +70,4 @@ class Cadence:
         if is_steady:
             shortest = min(max(2 * self._interval, shortest), settings.max_decision_rounds)
         self._due = self._interval = shortest
-        self.results_at_once = RESULTS_AT_ONCE
+        self._is_fresh = False

@@ -64,21 +64,26 @@ class GoodputPolicy:
         self._home_ms = 0.0
 
     @property
-    def results_at_once(self) -> int:
-        """How many results to take together next."""
-        return self.cadence.results_at_once
+    def rounds_at_once(self) -> int:
+        """How many rounds to plan, and results to take, together next."""
+        until_decision = self.cadence.rounds_at_once
+        return min(self.prober.num_to_ask or until_decision, until_decision)
 
     def choose(self, batch: DecodeBatch) -> Plan:
         """Returns the plan for the decode batch that is about to launch."""
-        self._round += 1
-        self.cadence.count_round()
         self._batch = batch
         has_batch_changed = batch.requests != self._requests
         if has_batch_changed:
             self._note_batch(batch.requests)
         if self.cadence.is_due_at_launch(has_batch_changed):
             self._decide(batch)
-        return Plan(self.prober.pick(self.home, self._home_ms))
+        return Plan(self.prober.tier or self.home)
+
+    def count_rounds(self, num_rounds: int) -> None:
+        """Counts rounds that were launched with the newest plan."""
+        self._round += num_rounds
+        self.cadence.count_rounds(num_rounds)
+        self.prober.count_rounds(num_rounds, self._home_ms)
 
     def run_length(self, batch: DecodeBatch) -> int:
         """Returns the decodes of the zero-step round to come."""
@@ -96,6 +101,9 @@ class GoodputPolicy:
             self._has_first = True
             self.acceptance.observe_first(observation.requests, observation.first_draft_correct)
         self.prober.observe(tier)
+
+    def after_results(self) -> None:
+        """Decides if that is due now that more is known."""
         num_changes = self.acceptance.num_changes
         if self._batch is not None and self.cadence.is_due_at_result(num_changes):
             self._decide(self._batch)

@@ -84,22 +84,30 @@ class Prober:
         """Whether so much credit is left over that even an unlikely look is worth it."""
         return self._credit_ms >= self._settings.rich_ms
 
-    def pick(self, home: Tier, home_ms: float) -> Tier:
-        """Returns the tier of the round that is about to launch, and books its time."""
-        self._wait -= 1
-        self._look_wait -= 1
-        self._untimed_left -= 1
-        probe = self.probe
-        if probe is None or probe.rounds_left <= 0:
-            if probe is not None:
-                probe.patience -= 1
-            self._earn(home_ms)
-            return home
-        probe.rounds_left -= 1
-        probe.num_asked += 1
-        self._probing_ms += probe.round_ms
-        self._earn(probe.round_ms)
-        return probe.tier
+    @property
+    def num_to_ask(self) -> int:
+        """Rounds of the probe under way that are still to be asked for."""
+        return 0 if self.probe is None else self.probe.rounds_left
+
+    @property
+    def tier(self) -> Tier | None:
+        """The tier of the next round, unless it is the one in force."""
+        return self.probe.tier if self.probe is not None and self.probe.rounds_left else None
+
+    def count_rounds(self, num_rounds: int, home_ms: float) -> None:
+        """Books rounds that were launched at `tier`, or at the tier in force."""
+        self._wait -= num_rounds
+        self._look_wait -= num_rounds
+        self._untimed_left -= num_rounds
+        probe, ms = self.probe, home_ms
+        if probe is not None and probe.rounds_left > 0:
+            probe.rounds_left -= num_rounds
+            probe.num_asked += num_rounds
+            ms = probe.round_ms
+            self._probing_ms += num_rounds * ms
+        elif probe is not None:
+            probe.patience -= num_rounds
+        self._earn(num_rounds * ms)
 
     def step(self, decision: Decision, model: Model) -> None:
         """Ends the probe under way if it is over; starts one if it may pay and is paid for."""
@@ -259,7 +267,7 @@ class Prober:
         self._probing_ms += beyond_ms * probe.num_asked
         self._dearer[probe.tier] = max((probe.round_ms + beyond_ms) / probe.known_ms - 1, 0.0)
 
-    def _earn(self, round_ms: float) -> None:
-        self._total_ms += round_ms
-        earned_ms = self._settings.share * round_ms
+    def _earn(self, ms: float) -> None:
+        self._total_ms += ms
+        earned_ms = self._settings.share * ms
         self._credit_ms = min(self._credit_ms + earned_ms, self._settings.credit_limit_ms)

@@ -9,24 +9,34 @@ from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Plan, RoundTime
 
 
 class Choices(Protocol):
-    """What the loop asks: a plan per decode round, a pure function of what it was given before."""
+    """What the loop asks for: plans, a pure function of what it was given before.
+
+    A plan stands for some rounds. Then, or as soon as the batch changes or results were worked
+    through, the loop counts the rounds that ran it and asks for the next one.
+    """
 
     @property
     def ladder(self) -> Ladder:
         """The tiers that a plan may name."""
 
     @property
-    def results_at_once(self) -> int:
-        """How many results it takes together next, as long as the batch stays the same."""
+    def rounds_at_once(self) -> int:
+        """For how many rounds a plan stands, and how many results are worked through together."""
 
     def choose(self, batch: DecodeBatch) -> Plan:
-        """Returns what the next decode round runs; only the tier counts, the loop adds the rest."""
+        """Returns what the next decode rounds run; only the tier counts, the loop adds the rest."""
+
+    def count_rounds(self, num_rounds: int) -> None:
+        """Takes note of rounds that were launched with the newest plan."""
 
     def run_length(self, batch: DecodeBatch) -> int:
         """Returns the decodes of the zero-step round that ``batch`` runs now: 1 to most_decodes."""
 
     def observe(self, observation: Observation) -> None:
-        """Learns from a finished round; rounds arrive in launch order, one round late."""
+        """Learns from a finished round; rounds arrive in launch order, some rounds late."""
+
+    def after_results(self) -> None:
+        """Takes note that all results so far were observed; decides anew where that is due."""
 
     def observe_time(self, round_time: RoundTime) -> None:
         """Takes what an uninterrupted round took; several ranks are taught by `learn_time`."""
@@ -42,12 +52,18 @@ class Choices(Protocol):
 class SimplePolicy:
     """One that neither probes nor weighs tiers; it learns nothing unless it says how."""
 
-    results_at_once = 1
+    rounds_at_once = 1
     decision: Decision | None = None
 
     def run_length(self, _batch: DecodeBatch) -> int:
         """Returns 1."""
         return 1
+
+    def count_rounds(self, num_rounds: int) -> None:
+        """Takes no notice."""
+
+    def after_results(self) -> None:
+        """Takes no notice."""
 
     def observe(self, observation: Observation) -> None:
         """Takes no notice."""

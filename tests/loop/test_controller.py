@@ -301,7 +301,9 @@ def test_times_reach_the_policy_when_they_are_known() -> None:
     [
         ("choose", "choose"),
         ("decision", "choose"),
+        ("count_rounds", "count_rounds"),
         ("observe", "observe"),
+        ("after_results", "after_results"),
         ("observe_time", "observe"),
     ],
 )
@@ -409,7 +411,42 @@ def test_a_patient_policy_gets_its_results_together_and_in_order() -> None:
         seen.append([one.num_correct_drafts for one in policy.observed])
     assert [len(one) for one in seen] == [0, 0, 3, 3, 3, 6]
     assert seen[-1] == [[0], [1]] * 3
-    assert [one.tier.num_steps for one in policy.observed] == [3, 1, 1, 1, 1, 1]
+    assert [one.tier.num_steps for one in policy.observed] == [3, 3, 3, 1, 1, 1]
+
+
+def test_a_policy_is_asked_once_for_the_rounds_that_its_plan_stands_for() -> None:
+    policy = PatientPolicy(3, 1, 5)
+    controller = AdaptiveController(policy, FakePool(), STARTUP)
+    steps = [decode(controller).tier.num_steps for _ in range(7)]
+    assert steps == [3, 3, 3, 1, 1, 1, 5]
+    assert policy.counted == [3, 3]  # the newest plan still stands
+
+
+@pytest.mark.parametrize("moment", ["another batch", "a result"])
+def test_a_plan_stands_no_longer_once(moment: str) -> None:
+    policy = PatientPolicy(3, 1)
+    controller = AdaptiveController(policy, FakePool(), STARTUP)
+    for _ in range(2):
+        decode(controller, ["a"])
+    if moment == "a result":
+        controller.observe([2], 1)
+        controller.learn()
+        assert policy.counted == [2]  # before it learns from the result
+        assert policy.num_learned_from == 1
+    requests = ["a", "b"] if moment == "another batch" else ["a"]
+    assert decode(controller, requests).tier == chain_tier(1)
+    assert policy.counted == [2]
+
+
+def test_pinned_and_exact_rounds_are_not_counted_as_the_policy_s() -> None:
+    policy = PatientPolicy(3, 1)
+    controller = AdaptiveController(policy, FakePool(), STARTUP)
+    decode(controller)
+    controller.pin(chain_tier(5))
+    decode(controller)
+    controller.pin(None)
+    assert [decode(controller).tier.num_steps for _ in range(3)] == [3, 3, 1]
+    assert policy.counted == [3]
 
 
 def test_a_policy_may_become_patient_and_impatient_again() -> None:
@@ -417,7 +454,7 @@ def test_a_policy_may_become_patient_and_impatient_again() -> None:
     controller = AdaptiveController(policy, FakePool(), STARTUP)
     seen = []
     for request, patience in (("a", 1), ("a", 3), ("a", 3), ("b", 1), ("b", 1)):
-        policy.results_at_once = patience  # asked after learning, and when the batch has changed
+        policy.rounds_at_once = patience  # asked after learning, and when the batch has changed
         decode(controller, (request,))
         controller.observe([1], 1)
         seen.append(len(policy.observed))

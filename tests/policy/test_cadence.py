@@ -2,7 +2,7 @@
 
 import pytest
 
-from sglang_adaptive_spec.policy.cadence import OVERDUE_ROUNDS, RESULTS_AT_ONCE, Cadence
+from sglang_adaptive_spec.policy.cadence import MOST_AT_ONCE, OVERDUE_ROUNDS, Cadence
 from sglang_adaptive_spec.policy.settings import DEFAULTS
 
 SETTINGS = DEFAULTS.cadence
@@ -20,7 +20,7 @@ def rounds_until_due(cadence: Cadence) -> int:
     """Returns the rounds until a result is decided about."""
     num_rounds = 0
     while not cadence.is_due_at_result(0):
-        cadence.count_round()
+        cadence.count_rounds(1)
         num_rounds += 1
     return num_rounds
 
@@ -37,12 +37,11 @@ def test_decisions_that_change_nothing_come_after_twice_as_many_rounds_each(
 
 def test_a_result_is_waited_for_unless_it_is_overdue() -> None:
     cadence = decided(16)
-    for _ in range(SETTINGS.decision_rounds):
-        cadence.count_round()
+    cadence.count_rounds(SETTINGS.decision_rounds - 1)  # with the one about to launch it is due
     assert cadence.is_due_at_launch(has_batch_changed=True)
     for _ in range(OVERDUE_ROUNDS):
         assert not cadence.is_due_at_launch(has_batch_changed=False)
-        cadence.count_round()
+        cadence.count_rounds(1)
     assert cadence.is_due_at_launch(has_batch_changed=False)
 
 
@@ -70,8 +69,18 @@ def test_a_change_of_acceptance_is_due_until_it_was_decided_about() -> None:
 def test_new_requests_are_waited_for_and_their_results_taken_one_by_one() -> None:
     cadence = decided(64, num_steady=3)
     cadence.start_afresh(64)
-    assert (cadence.results_at_once, rounds_until_due(cadence)) == (1, 1)
+    assert (cadence.rounds_at_once, rounds_until_due(cadence)) == (1, 1 + 1)  # one is to launch
     cadence.start_afresh(2)
-    assert rounds_until_due(cadence) == SETTINGS.fresh_rounds
+    assert rounds_until_due(cadence) == SETTINGS.fresh_rounds + 1
+    assert cadence.rounds_at_once == 1
     cadence.decided(2, is_steady=False)
-    assert cadence.results_at_once == RESULTS_AT_ONCE
+    assert cadence.rounds_at_once == SETTINGS.small_batch_decision_rounds
+
+
+def test_no_more_rounds_are_taken_together_than_are_left_until_a_decision() -> None:
+    cadence = decided(16, num_steady=3)
+    assert cadence.rounds_at_once == MOST_AT_ONCE < SETTINGS.max_decision_rounds
+    cadence.count_rounds(SETTINGS.max_decision_rounds - 3)
+    assert cadence.rounds_at_once == 3
+    cadence.count_rounds(5)
+    assert cadence.rounds_at_once == 1

@@ -1,7 +1,7 @@
 """A batch of none but new requests may be of another kind: it is not judged by those before."""
 
-from sglang_adaptive_spec.policy.cadence import RESULTS_AT_ONCE
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Plan
 from tests.policy.rounds import goodput
 
@@ -11,9 +11,11 @@ def run_batch(policy: GoodputPolicy, requests: list[str], num_rounds: int, hold:
     ran = []
     for _ in range(num_rounds):
         tier = policy.choose(DecodeBatch(len(requests), tuple(requests))).tier
+        policy.count_rounds(1)
         ran.append(tier.num_steps)
         correct = [tier.num_steps if hold else 0] * len(requests)
         policy.observe(Observation(Plan(tier), len(requests), requests, correct))
+        policy.after_results()
     return ran
 
 
@@ -54,11 +56,13 @@ def test_the_more_requests_the_sooner_a_fresh_batch_is_decided_about() -> None:
     for size in (4, 16, 64):
         policy = goodput(initial=3)
         run_batch(policy, [f"a{row}" for row in range(size)], 100, hold=True)
-        assert policy.results_at_once == RESULTS_AT_ONCE
         requests = [f"b{row}" for row in range(size)]
         policy.choose(DecodeBatch(size, tuple(requests)))
-        assert policy.results_at_once == 1
-        ran = run_batch(policy, requests, 20, hold=False)
-        assert policy.results_at_once == RESULTS_AT_ONCE
+        assert policy.rounds_at_once == 1
+        ran, at_once = [], []
+        for _ in range(20):
+            ran += run_batch(policy, requests, 1, hold=False)
+            at_once.append(policy.rounds_at_once)
+        assert max(at_once) > 1
         rounds[size] = next(idx for idx, steps in enumerate(ran) if steps < 7)
-    assert rounds[64] < rounds[16] < rounds[4] <= 4
+    assert rounds[64] < rounds[16] < rounds[4] <= DEFAULTS.cadence.fresh_rounds + 1

@@ -183,7 +183,10 @@ def test_a_probe_ends_although_its_results_never_come() -> None:
     hazards[:, 1:] = 0.02
     server.run(500, hazards)
     requests = tuple(f"r{idx}" for idx in range(8))
-    steps = [policy.choose(DecodeBatch(8, requests)).tier.num_steps for _ in range(2000)]
+    steps = []
+    for _ in range(2000):
+        steps.append(policy.choose(DecodeBatch(8, requests)).tier.num_steps)
+        policy.count_rounds(1)
     runs = "".join("p" if step != 1 else "." for step in steps).split(".")
     assert 0 < max(map(len, runs)) <= DEFAULTS.probing.max_rounds
     assert sum(map(bool, runs)) >= 3  # the next one is not held up

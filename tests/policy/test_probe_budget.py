@@ -15,7 +15,7 @@ HOME_MS = 100.0  # a round earns one
 def with_credit(ms: float) -> Prober:
     prober = Prober()
     for _ in range(round(ms)):
-        prober.pick(HOME, HOME_MS)
+        prober.count_rounds(1, HOME_MS)
     return prober
 
 
@@ -41,12 +41,12 @@ def test_what_a_probe_owes_is_earned_before_the_next() -> None:
     prober = with_credit(CREDIT_LIMIT_MS + 1)
     prober.start(DEEPER, MIN_PROBE_ROUNDS, 200.0)
     for _ in range(MIN_PROBE_ROUNDS):
-        prober.pick(HOME, HOME_MS)
+        prober.count_rounds(1, HOME_MS)
         prober.observe_time(DEEPER, 200.0)
     prober.finish(has_paid=True)
     num_waited = 0
     while not prober.is_ready:
-        prober.pick(HOME, HOME_MS)
+        prober.count_rounds(1, HOME_MS)
         num_waited += 1
     # 600 ms cost, 300 ms were there: a round earns one.
     assert num_waited == pytest.approx(CREDIT_LIMIT_MS, abs=2 * MIN_PROBE_ROUNDS + 1)
@@ -57,7 +57,7 @@ def probed(*times_ms: float, late_ms: float | None = None) -> Prober:
     prober = with_credit(100)
     prober.start(DEEPER, MIN_PROBE_ROUNDS, 10.0)
     for _ in range(MIN_PROBE_ROUNDS):
-        prober.pick(HOME, HOME_MS)
+        prober.count_rounds(1, HOME_MS)
         prober.observe(DEEPER)
     for ms in times_ms:
         prober.observe_time(DEEPER, ms)
@@ -100,7 +100,7 @@ def test_a_tier_that_stays_dear_is_paid_at_that_every_time() -> None:
         prober.start(DEEPER, MIN_PROBE_ROUNDS, 10.0)
         costs.append(before - credit_ms(prober))
         for _ in range(MIN_PROBE_ROUNDS):
-            prober.pick(HOME, HOME_MS)
+            prober.count_rounds(1, HOME_MS)
             prober.observe(DEEPER)
         prober.observe_time(DEEPER, 15.0)
         prober.finish(has_paid=False)
@@ -110,7 +110,7 @@ def test_a_tier_that_stays_dear_is_paid_at_that_every_time() -> None:
 def test_a_time_that_comes_long_after_a_probe_is_not_its_own() -> None:
     prober = probed()
     for _ in range(DEFAULTS.probing.late_rounds):
-        prober.pick(HOME, HOME_MS)
+        prober.count_rounds(1, HOME_MS)
     before = credit_ms(prober)
     prober.observe_time(DEEPER, 45.0)
     assert credit_ms(prober) == before

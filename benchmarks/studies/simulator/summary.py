@@ -66,9 +66,17 @@ class Visitor:
         return self.policy.ladder
 
     @property
-    def results_at_once(self) -> int:
-        """How many results the policy takes together next."""
-        return self.policy.results_at_once
+    def rounds_at_once(self) -> int:
+        """How many rounds the policy plans together next."""
+        return self.policy.rounds_at_once
+
+    def count_rounds(self, num_rounds: int) -> None:
+        """Counts for the policy."""
+        self.policy.count_rounds(num_rounds)
+
+    def after_results(self) -> None:
+        """Lets the policy decide."""
+        self.policy.after_results()
 
     def run_length(self, batch: DecodeBatch) -> int:
         """Returns what the policy says."""

@@ -87,7 +87,7 @@ class AcceptanceModel:
             return
         if tier.topk > 1 and tier not in self.trees:
             return  # the start-up shape, after a policy failed: its lift is nobody's
-        if tier != self._block_tier or self._num_rounds >= BLOCK_ROUNDS:
+        if tier != self._block_tier:
             self.flush()
             self._block_tier = tier
         requests = tuple(requests)
@@ -98,6 +98,8 @@ class AcceptanceModel:
             self._block.append((self._rows, []))
         self._block[-1][1].append(num_correct)
         self._num_rounds += 1
+        if self._num_rounds == BLOCK_ROUNDS:
+            self.flush()
 
     def observe_first(self, requests: Sequence[Hashable], correct: Sequence[bool | None]) -> None:
         """Learns position 1 from a zero-step round; None entries are unknown."""

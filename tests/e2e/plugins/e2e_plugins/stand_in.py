@@ -32,6 +32,8 @@ def note_rids(run: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, *
 class StandIn:
     """What every policy of these tests has in common; the server's own answers all else."""
 
+    rounds_at_once = 1
+
     def __init__(self, policy: Any, tiers: Sequence[Any]) -> None:
         self._policy, self._tiers = policy, tiers
         self.ladder = Ladder(dict.fromkeys(policy.ladder.ranges, tiers))
