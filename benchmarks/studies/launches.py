@@ -29,6 +29,7 @@ from benchmarks.inject.engine import SINGLE, STEPS
 from benchmarks.inject.measure_plugin import RANGES_ENV
 from benchmarks.lab.arms import ARMS, add_before, earlier, is_earlier
 from benchmarks.lab.fleet import Engine, keep_logs, new_token_limit, running_batch, serving_fleet
+from benchmarks.lab.load import SKIPPED_ROUNDS, full_run
 from benchmarks.lab.models import prompt_ids
 from benchmarks.lab.run_files import add_merge, begin_run, merge_lists, run_command, write_run
 from benchmarks.lab.session import INJECTED
@@ -103,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="launches-bench-") as scratch:
         plan = fleet_plan(args, Path(scratch))
         prompts = prompt_ids(max(args.batches), plan.prompt_tokens, PROMPT_SEED)
-        with serving_fleet(arms, plan, deadline, at_once=True, ours_too=True) as engines:
+        with serving_fleet(arms, plan, deadline, at_once=True) as engines:
             for steps, size in itertools.product(args.steps, args.batches):
                 for engine in engines:
                     if not engine.arm.is_ours and engine.arm.name != host_arm(steps):
@@ -140,7 +141,7 @@ def trace(
     """Returns what an engine launches in rounds of a depth.
 
     Raises:
-        RuntimeError: No trace came, or the deadline is over.
+        RuntimeError: No trace came, rounds of another depth ran, or the deadline is over.
         ValueError: It has no rounds.
     """
     if time.monotonic() > deadline:
@@ -153,7 +154,14 @@ def trace(
     with running_batch(engine.server.url, prompts, limit, ids):
         time.sleep(args.settle_s)
         name = f"trace-{engine.arm.name}-{steps}-{size}"
-        return launches(trace_of(engine.server.url, folder / name, args.trace_s))
+        events = trace_of(engine.server.url, folder / name, args.trace_s)
+    ran = full_run(engine.server.rounds(), size)[SKIPPED_ROUNDS:]
+    wanted = steps + 1 if engine.arm.speculative else None
+    if {each.num_draft_tokens for each in ran} != {wanted}:
+        raise RuntimeError("rounds of another depth ran, or too few")
+    if not all(each.replayed_graph for each in ran) and not args.dry_cpu:
+        raise RuntimeError("rounds ran without graphs")
+    return launches(events)
 
 
 def launches(events: Sequence[Event]) -> Traced:

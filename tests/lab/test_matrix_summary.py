@@ -18,6 +18,7 @@ from benchmarks.stats.windows import (
 from benchmarks.studies.matrix.check import check_matrix
 from benchmarks.studies.matrix.summary import merged
 from benchmarks.studies.matrix.tables import (
+    cell_table,
     figure_table,
     figures,
     missed_cells,
@@ -90,6 +91,7 @@ def test_ours_is_compared_with_an_earlier_commits_at_every_size() -> None:
     assert ratios[large] == (pytest.approx(0.97), "MISSED")
     assert ratios[both][0] == pytest.approx(0.97 ** (6 / 12), rel=0.01)
     assert large in figure_table(result)
+    assert cell_table(result) == "no constant depth was run"
 
 
 def test_runs_of_different_code_do_not_merge() -> None:

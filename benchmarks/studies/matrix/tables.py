@@ -19,7 +19,7 @@ from benchmarks.stats.figures import (
     worst,
 )
 from benchmarks.stats.tables import table
-from benchmarks.stats.windows import MATRIX_ARMS, expected_rate, fair_best_static
+from benchmarks.stats.windows import MATRIX_ARMS, STATIC, expected_rate, fair_best_static
 
 Raw = Mapping[str, Any]
 
@@ -65,6 +65,8 @@ def window_table(windows: Sequence[Raw]) -> str:
 
 def cell_table(result: Raw) -> str:
     """Returns tokens/s of every arm per cell, and goodput over the best static arm."""
+    if not set(STATIC) & set(result["cells"][0]["tokens_per_s"]):
+        return "no constant depth was run"
     arms = [arm for arm in MATRIX_ARMS if arm in result["cells"][0]["tokens_per_s"]]
     rows = []
     for cell in result["cells"]:
