@@ -56,6 +56,7 @@ LAUNCH = "launch decode"  # the scheduler's phase, one a round
 GRAPH = "CUDA graph"
 SHOWN_CHARS = 70  # of a kernel's name
 MOST_SHOWN = 16
+MOST_GAPS = 40
 
 Raw = Mapping[str, Any]
 
@@ -64,11 +65,15 @@ class Traced(NamedTuple):
     """What a server launched in steady rounds.
 
     rows: phase, PyTorch's operation, what ran; times and us on the GPU, both a round.
+    gaps: what ran on the GPU before it had nothing to run, and after; times and us a round. The
+        longest in sum alone.
     """
 
     num_rounds: int
     usual: float  # launches of the median round
     rows: list[tuple[str, str, str, float, float]]
+    idle_us: float  # of the GPU, a round
+    gaps: list[tuple[str, str, float, float]]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -200,7 +205,35 @@ def launches(events: Sequence[Event]) -> Traced:
         raise ValueError("nothing ran on a GPU")
     rows = [(*where, round(times, 3), round(us, 2)) for where, (times, us) in found.items()]
     usual = statistics.median([by_round[number] for number in range(1, num_rounds + 1)])
-    return Traced(num_rounds, usual, sorted(rows, key=lambda row: row[:3]))
+    gaps = idle(
+        sorted(itertools.chain.from_iterable(ran.values())), (starts[-1] - starts[0]) / num_rounds
+    )
+    idle_us = round(sum(us for *_, us in gaps), 2)
+    return Traced(
+        num_rounds, usual, sorted(rows, key=lambda row: row[:3]), idle_us, gaps[:MOST_GAPS]
+    )
+
+
+def idle(busy: Sequence[Span], round_us: float) -> list[tuple[str, str, float, float]]:
+    """Returns the gaps between what ran on the GPU by both sides, the longest in sum first.
+
+    Args:
+        busy: by their starts; they may overlap.
+        round_us: the time of a round.
+    """
+    num_rounds = (busy[-1].end - busy[0].start) / round_us
+    found: dict[tuple[str, str], list[float]] = {}
+    last = busy[0]
+    for span in busy[1:]:
+        if span.start > last.end:
+            where = last.name[:SHOWN_CHARS], span.name[:SHOWN_CHARS]
+            took = found.setdefault(where, [0.0, 0.0])
+            took[0] += 1 / num_rounds
+            took[1] += (span.start - last.end) / num_rounds
+        if span.end > last.end:
+            last = span
+    rows = [(*where, round(times, 3), round(us, 2)) for where, (times, us) in found.items()]
+    return sorted(rows, key=lambda row: -row[3])
 
 
 def build_result(origin: Raw, traces: Sequence[Raw]) -> dict[str, Any]:
@@ -212,6 +245,7 @@ def build_result(origin: Raw, traces: Sequence[Raw]) -> dict[str, Any]:
             "usual": each["usual"],
             "mean": round(sum(row[3] for row in each["rows"]), 2),
             "gpu_us": round(sum(row[4] for row in each["rows"]), 1),
+            "idle_us": each["idle_us"],
         }
     return {"provenance": dict(origin), "a_round": found, "raw": list(traces)}
 
@@ -227,7 +261,7 @@ def figure_table(result: Raw) -> str:
                 more = arms[OURS]["usual"] - arms[host]["usual"]
                 claim = f"zero steps, {size} requests: launches beyond none's {arms[host]['usual']}"
                 figures.append(Figure(claim, exact(more), MOST_MORE, is_upper=True).row())
-    head = ("steps", "batch", "arm", "launches, median round", "mean", "us on the GPU")
+    head = ("steps", "batch", "arm", "launches, median round", "mean", "us on the GPU", "idle us")
     return "\n".join((table(HEADER, figures), table(head, rows)))
 
 
