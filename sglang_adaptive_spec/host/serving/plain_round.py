@@ -63,7 +63,6 @@ class PlainRounds:
     def __init__(self, engine: HostEngine, drafter: Drafter, most_decodes: int) -> None:
         self.target, self.drafter, self.ranks = engine.target, drafter, engine.ranks
         self.most_decodes = most_decodes  # of a round, as far as the host reserves slots
-        self.device = engine.device
         self.req_to_token = engine.target_runner.req_to_token_pool.req_to_token
         self.verify_input = EagleVerifyInput.create_idle_input(
             topk=1, spec_steps=0, num_verify_tokens=1, device=engine.device
@@ -89,11 +88,14 @@ class PlainRounds:
         return plain
 
     def accepted(self, num_decodes: int, size: int) -> torch.Tensor:
-        """Returns the tokens that a round gives each request: [size] int32."""
+        """Returns the tokens that a round gives each request: [size] int32, on the CPU.
+
+        The host reads them there; as they are known, nothing has to be copied from the device.
+        """
         lens = self._accept_lens.get(num_decodes)
         if lens is None or len(lens) < size:  # once for each number of decodes
             most = max(size, self.target.model_runner.max_running_requests)
-            lens = torch.full((most,), num_decodes, dtype=torch.int32, device=self.device)
+            lens = torch.full((most,), num_decodes, dtype=torch.int32)
             self._accept_lens[num_decodes] = lens
         return lens[:size]
 
@@ -140,8 +142,9 @@ class PlainRound:
         if self.on_publish is not None:
             self.on_publish(lens_after)
         tokens, columns, keep_alive = draft_input.bonus_tokens, [], [draft_input]
-        for _ in range(num_decodes):
-            output, forward_batch, tokens = self._decode(batch, tokens, grammar_barrier)
+        for left in reversed(range(num_decodes)):
+            lens = batch.seq_lens + 1 if left else lens_after
+            output, forward_batch, tokens = self._decode(batch, tokens, lens, grammar_barrier)
             columns.append(tokens)
             keep_alive.append(forward_batch)
         self._compare_first_drafts(draft_input, columns[0])
@@ -172,10 +175,14 @@ class PlainRound:
     # -- pieces of a round --
 
     def _decode(
-        self, batch: Batch, tokens: torch.Tensor, grammar_barrier: Callable[[], None] | None
+        self,
+        batch: Batch,
+        tokens: torch.Tensor,
+        lens_after: torch.Tensor,
+        grammar_barrier: Callable[[], None] | None,
     ) -> tuple[Any, ForwardBatch, torch.Tensor]:
         """Runs one decode of ``tokens``, which moves the batch on by one token."""
-        self._prepare(batch, tokens, batch.seq_lens + 1)
+        self._prepare(batch, tokens, lens_after)
         target, runner = self._rounds.target, self._rounds.target.model_runner
         forward_batch = ForwardBatch.init_new(
             batch,
