@@ -87,8 +87,8 @@ class GoodputPolicy:
 
     def run_length(self, batch: DecodeBatch) -> int:
         """Returns the decodes of the zero-step round to come."""
-        expected_ms = self.costs.round_ms(PLAIN_TIER, batch.size, batch.context_tokens)
-        return self.runs.choose(batch, expected_ms)
+        seeded_ms = self.costs.seeded_ms(PLAIN_TIER, batch.size, batch.context_tokens)
+        return self.runs.choose(batch, seeded_ms)
 
     def observe(self, observation: Observation) -> None:
         """Learns what a round accepted, and position 1 from zero-step rounds."""
@@ -120,7 +120,8 @@ class GoodputPolicy:
         """
         tier = round_time.tier
         if tier == PLAIN_TIER:
-            self.runs.learn(round_time)
+            _, size, context_tokens, _, _ = round_time
+            self.runs.learn(round_time, self.costs.seeded_ms(tier, size, context_tokens))
             round_time = of_one_decode(round_time, self.costs.plain_extra_ms)
         if len(self.ladder.of(round_time.batch_size)) > 1:
             self.costs.observe(round_time)

@@ -3,7 +3,9 @@
 Around its decode a round costs the CPU a fixed time, in which a small model leaves the GPU idle. A
 run of k decodes pays it once. It is weighed by what it takes per token, catch-ups included, and by
 what is lost: a request that ends within a run, and in the run launched behind it, decodes for
-nothing. The choice depends only on what all ranks are told.
+nothing. Times are kept as shares of what a round with one decode took at start-up: runs of two
+lengths are timed at other contexts and other sizes of an octave. The choice depends only on what
+all ranks are told.
 """
 
 from collections import deque
@@ -16,12 +18,13 @@ from sglang_adaptive_spec.policy.settings import DEFAULTS, RunLengthSettings
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime
 
 LENGTHS = (1, 2, 4, 8)
+MIN_MS = 1e-3  # a seeded time is no less
 
 
 class Known(NamedTuple):
-    """What a decode takes in runs of one length, in ms, and the standard error of that."""
+    """What a decode takes in runs of one length, as a share of the seeded, and its stderr."""
 
-    ms: float
+    share: float
     stderr: float
 
 
@@ -40,18 +43,19 @@ class RunLengths:
 
     def __init__(self, settings: RunLengthSettings = DEFAULTS.run_length) -> None:
         self._settings = settings
-        self._times_ms: dict[tuple[int, int], deque[float]] = {}  # per decode, by octave and length
+        self._shares: dict[tuple[int, int], deque[float]] = {}  # of a decode, by octave and length
+        self._seeded_ms: dict[int, float] = {}  # newest, by octave
         self._known: dict[tuple[int, int], Known] = {}  # of those timed often enough, when asked
         self._num_timed: dict[int, int] = {}  # by octave, since the last retry
         self._tokens = 0.0  # of requests, remembered
         self._ends = 0.0  # requests that left within them
 
-    def choose(self, batch: DecodeBatch, expected_ms: float) -> int:
+    def choose(self, batch: DecodeBatch, seeded_ms: float) -> int:
         """Returns the decodes of a request in the round to come, at most ``batch.most_decodes``.
 
         Args:
             batch: That is about to launch.
-            expected_ms: Of a round with one decode, for lengths that were not timed yet.
+            seeded_ms: Of a round with one decode, at start-up.
         """
         octave = batch.size.bit_length()
         fitting = [
@@ -60,30 +64,34 @@ class RunLengths:
             if length <= batch.most_decodes
             and (
                 length == 1
-                or length * self._bound_ms(octave, length, expected_ms) <= self._settings.max_run_ms
+                or length * self._bound_ms(octave, length, seeded_ms) <= self._settings.max_run_ms
             )
         ]
         # The longest first: a look at zero steps sees at once what they can give.
         for length in reversed(fitting):
             if self._known_of(octave, length) is None:
                 return length
-        best = fitting[0]
+        best, least = fitting[0], self._settings.min_gain
         for length in fitting[1:]:
-            if self._gain(octave, length, best) >= self._settings.min_gain:
+            gain, doubt = self._gain(octave, length, best)
+            if gain - doubt >= least:
                 best = length
+            elif gain + doubt >= least and self._may_be_timed(octave, length):
+                return length
         return best
 
-    def learn(self, round_time: RoundTime) -> None:
-        """Takes what a zero-step round took."""
+    def learn(self, round_time: RoundTime, seeded_ms: float) -> None:
+        """Takes what a zero-step round took, and what one with one decode took at start-up."""
         octave, length = round_time.batch_size.bit_length(), round_time.plan.num_decodes
-        times = self._times_ms.setdefault((octave, length), deque(maxlen=self._settings.window))
-        times.append(round_time.ms / length)
+        shares = self._shares.setdefault((octave, length), deque(maxlen=self._settings.window))
+        shares.append(round_time.ms / length / max(seeded_ms, MIN_MS))
+        self._seeded_ms[octave] = seeded_ms
         self._known.pop((octave, length), None)
         num_timed = self._num_timed[octave] = self._num_timed.get(octave, 0) + 1
         if num_timed >= self._settings.retry_rounds:
             self._num_timed[octave] = 0
             for each in LENGTHS:
-                self._times_ms.pop((octave, each), None)
+                self._shares.pop((octave, each), None)
                 self._known.pop((octave, each), None)
 
     def count_tokens(self, num_tokens: int) -> None:
@@ -99,45 +107,51 @@ class RunLengths:
     def describe(self) -> dict[str, Any]:
         """Returns ms per decode by least batch size and length, for /server_info."""
         known: dict[str, dict[str, float]] = {}
-        for octave, length in sorted(self._times_ms):
+        for octave, length in sorted(self._shares):
             each = self._known_of(octave, length)
             if each is not None:
-                known.setdefault(str(2 ** (octave - 1)), {})[str(length)] = round(each.ms, 4)
+                ms = round(each.share * self._seeded_ms[octave], 4)
+                known.setdefault(str(2 ** (octave - 1)), {})[str(length)] = ms
         return {"ms_per_decode": known, "ends_per_token": round(self._end_share, 6)}
 
     @property
     def _end_share(self) -> float:
         return self._ends / self._tokens if self._tokens else 0.0
 
-    def _bound_ms(self, octave: int, length: int, expected_ms: float) -> float:
-        """Returns ms per decode, as known of this length, of another, or as expected."""
+    def _bound_ms(self, octave: int, length: int, seeded_ms: float) -> float:
+        """Returns ms per decode, as known of this length, of another, or as seeded."""
         for each in (length, *LENGTHS):
             known = self._known_of(octave, each)
             if known is not None:
-                return known.ms
-        return expected_ms
+                return known.share * seeded_ms
+        return seeded_ms
 
     def _known_of(self, octave: int, length: int) -> Known | None:
         """Returns what runs of a length take, worked out once after the newest was timed."""
-        known, times = self._known.get((octave, length)), self._times_ms.get((octave, length), ())
-        if known is None and len(times) >= self._settings.known_rounds:
-            most = self._settings.outlier * median(times)
-            usual = [ms for ms in times if ms <= most]  # half of them at least
-            middle, ms = fmean(usual), fmean([min(ms, most) for ms in times])
+        known, shares = self._known.get((octave, length)), self._shares.get((octave, length), ())
+        if known is None and len(shares) >= self._settings.known_rounds:
+            most = self._settings.outlier * median(shares)
+            usual = [each for each in shares if each <= most]  # half of them at least
+            middle, share = fmean(usual), fmean([min(each, most) for each in shares])
             spread2 = sum((each - middle) ** 2 for each in usual) / (len(usual) - 1)
-            known = self._known[octave, length] = Known(ms, sqrt(spread2 / len(usual)))
+            known = self._known[octave, length] = Known(share, sqrt(spread2 / len(usual)))
         return known
 
-    def _gain(self, octave: int, longer: int, shorter: int) -> float:
-        """Returns the share of a token's time that longer runs save, less a standard error.
+    def _may_be_timed(self, octave: int, length: int) -> bool:
+        """Returns whether more times of a length would tell more."""
+        return len(self._shares[octave, length]) < self._settings.window
+
+    def _gain(self, octave: int, longer: int, shorter: int) -> tuple[float, float]:
+        """Returns the share of a token's time that longer runs save, and how far it is in doubt.
 
         A length that wins by noise would only let tokens come in larger lumps.
         """
         mine, others = self._known_of(octave, longer), self._known_of(octave, shorter)
         assert mine is not None, "an unknown length is tried first"
         assert others is not None, "an unknown length is tried first"
-        ratio = mine.ms / others.ms * self._kept(shorter) / self._kept(longer)
-        return 1 - ratio * (1 + hypot(mine.stderr / mine.ms, others.stderr / others.ms))
+        ratio = mine.share / others.share * self._kept(shorter) / self._kept(longer)
+        noise = hypot(mine.stderr / mine.share, others.stderr / others.share)
+        return 1 - ratio, self._settings.doubt_z * noise * ratio
 
     def _kept(self, length: int) -> float:
         """Returns the share of decodes that are not lost to ends of requests."""

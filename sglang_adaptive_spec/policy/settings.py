@@ -221,9 +221,10 @@ class ProbingSettings:
 class RunLengthSettings:
     """How many decodes a zero-step round runs."""
 
-    min_gain: Least0 = 0.02  # share that a longer run must bring, beyond a standard error
+    min_gain: Least0 = 0.02  # share that a longer run must bring, beyond its doubt
+    doubt_z: Least0 = 2.0  # standard errors; a length in doubt is timed for a window, then left
     max_run_ms: Positive = 20.0  # tokens of a stream come no further apart, a request waits as long
-    known_rounds: Annotated[int, Meta(ge=3)] = 4  # timed, before a length is believed; a choice
+    known_rounds: Annotated[int, Meta(ge=3)] = 4  # timed, before a length is weighed; a choice
     window: Count = 16  # rounds of a length
     retry_rounds: Count = 1024  # timed, of an octave until all its lengths are tried anew
     end_memory: Count = 8192  # tokens of requests after which what is known of ends counts half

@@ -55,6 +55,9 @@ class KnownCosts:
     ) -> np.ndarray:
         return self.drift * np.array([self.ms(tier.num_steps, batch_size) for tier in tiers])
 
+    def seeded_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
+        return self.ms(tier.num_steps, batch_size)
+
     def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
         return 0.1 * self.ms(0, batch_size) / CATCH_UP_ROUNDS
 

@@ -165,6 +165,12 @@ class CostTable:
             ms += self.plain_extra_ms(batch_size, context_tokens)
         return ms
 
+    def seeded_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
+        """Returns what a round took at start-up: nothing that is learned moves it."""
+        seeds = self._corrections.seeds
+        bucket, num_above = seeds.bucket(batch_size), seeds.num_above(batch_size)
+        return seeds.curves[self._idx[tier]].ms(bucket, context_tokens, num_above)
+
     def round_ms_all(self, tiers: tuple[Tier, ...], batch_size: int, context_tokens: int) -> Floats:
         """Returns `round_ms` of every one of ``tiers``."""
         seeds = self._corrections.seeds
