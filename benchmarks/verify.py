@@ -34,6 +34,7 @@ from benchmarks.stats.provenance import (
 )
 from benchmarks.studies import (
     backends,
+    launches,
     long_context,
     never_below_none,
     overhead,
@@ -45,7 +46,7 @@ from benchmarks.studies.defaults import summary as defaults
 from benchmarks.studies.matrix import starts as matrix_starts
 from benchmarks.studies.matrix import tables as matrix_tables
 from benchmarks.studies.matrix import trees as matrix_trees
-from benchmarks.studies.matrix.check import SMALL_BATCH_SIZES, check_matrix
+from benchmarks.studies.matrix.check import SMALL_BATCH_SIZES, check_matrix, check_over_earlier
 from benchmarks.studies.overlap import summary as overlap_summary
 from benchmarks.studies.ramp import summary as ramp_summary
 from benchmarks.studies.sampling import tables as sampling_tables
@@ -153,6 +154,13 @@ CHECKS = {
         ("matrix-starts-h200-fa3.json", "matrix-starts-again-h200-fa3.json"),
         Check(matrix_starts.check_starts, matrix_starts.figure_table),
     ),
+    "matrix-over-d7e715a-h200.json": Check(
+        functools.partial(check_over_earlier, arm="at-d7e715a"), matrix_tables.figure_table
+    ),
+    "matrix-over-04e9c7a-h200.json": Check(
+        functools.partial(check_over_earlier, arm="at-04e9c7a"), matrix_tables.figure_table
+    ),
+    "launches-h200.json": Check(launches.check_launches, launches.figure_table),
     "matrix-small-h100-fa3.json": Check(
         functools.partial(check_matrix, batch_sizes=SMALL_BATCH_SIZES, gpu="H100"),
         matrix_tables.figure_table,

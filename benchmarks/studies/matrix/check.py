@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.inject.acceptance import DEFAULT_NAMES
+from benchmarks.inject.acceptance import DEFAULT_NAMES, MIXED
 from benchmarks.lab.settings import cells_of
 from benchmarks.stats.differences import GPU, Gap, differences, gaps, keys, measured_on
 from benchmarks.stats.windows import MATRIX_ARMS, build_cell, luck
@@ -33,6 +33,11 @@ def check_matrix(
 ) -> list[str]:
     """Returns what is wrong with the shape or the figures of the matrix."""
     return check_cells(result, batch_sizes, DEFAULT_NAMES, MATRIX_ARMS, gpu)
+
+
+def check_over_earlier(result: Raw, arm: str, gpu: str = GPU) -> list[str]:
+    """Returns what is wrong with a file of ours beside an earlier commit's ``arm``."""
+    return check_cells(result, (16, 64), ("0.4", "0.6", "0.8", MIXED), ("goodput", arm), gpu)
 
 
 def check_cells(
