@@ -160,7 +160,8 @@ def test_a_batch_too_large_to_draft_drafts_once_it_is_smaller(fleet: Fleet) -> N
     server = fleet.use(TOO_LARGE_TO_DRAFT)
     assert texts(server) == expected
     state = server.internal_state()["adaptive_spec"]
-    assert state["rounds"]["0"] >= 30
+    decodes = state["zero_step_decodes"]  # a round runs several where that was faster
+    assert sum(int(length) * rounds for length, rounds in decodes.items()) >= 30
     assert state["num_correct_drafts"]["3"] > 0
 
 
