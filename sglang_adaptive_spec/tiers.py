@@ -1,7 +1,7 @@
 """Tiers, plans, and what a policy is told about a round.
 
-A tier is how far one round speculates. A plan is all that the round runs. A policy plans every
-decode round and later observes what that very round accepted. All are named tuples: made, compared
+A tier is how far one round speculates. A plan is all that the round runs. A policy plans all
+decode rounds and later observes what each of them accepted. All are named tuples: made, compared
 and hashed several times a round, and at batch 1 a round is bound by the CPU.
 """
 
@@ -61,7 +61,8 @@ class DecodeBatch(NamedTuple):
     num_waiting: int = 0  # requests that the scheduler has not let in
     is_near_end: bool = False  # of the context: drafts of some request may not fit before it
     exact: str | None = None  # why the round must be a zero-step one, whatever pays
-    lengths: Callable[[], Sequence[int]] | None = None  # tokens with KV per row, as the host knows
+    # Tokens with KV per row, if the host knows them: to be asked before the next batch is made.
+    lengths: Callable[[], Sequence[int]] | None = None
 
 
 class Observation(NamedTuple):

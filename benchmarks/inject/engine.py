@@ -3,7 +3,8 @@
 Acceptance: `SIMULATE_ACC_LEN`, the host's own switch, which `SGLANG_SIMULATE_ACC_LEN` sets at start
 (sglang 0.5.21 eagle_utils.py:eagle_sample reads it each round). Policy: ours, or a
 forced alternation of every tier that the batch may choose, or one depth throughout. Time: the calls
-of the adaptive controller, ours or the host's, wrapped on the instance.
+of the adaptive controller, ours or the host's, and what reads a batch for ours, wrapped on the
+instance.
 """
 
 import itertools
@@ -18,7 +19,7 @@ SINGLE = "single"  # the policy that keeps to zero steps and one decode a round
 
 
 class Call(NamedTuple):
-    """A method that decides about tiers in a scheduler, called once per decode round."""
+    """A method that is timed in a scheduler, called once per decode round."""
 
     owner: Any
     name: str
@@ -26,6 +27,8 @@ class Call(NamedTuple):
 
 class ForcedPolicy:
     """Overrides the choice of a policy: all reachable tiers in turn, or one depth."""
+
+    rounds_at_once = 1  # another one's turn, or another command, may come in the next
 
     def __init__(
         self, policy: Any, num_steps: int | None = None, num_decodes: int | None = None
@@ -35,8 +38,6 @@ class ForcedPolicy:
         self._num_steps = num_steps
         self._num_decodes = num_decodes
         self._turn = itertools.count()
-
-    rounds_at_once = 1  # another one's turn, or another command, may come in the next
 
     def choose(self, batch: Any) -> Any:
         """Plans the next of the tiers that the batch may choose, or the one of that depth."""
@@ -52,6 +53,12 @@ class ForcedPolicy:
             return self._num_decodes
         length: int = self._policy.run_length(batch)
         return length
+
+    def count_rounds(self, _num_rounds: int) -> None:
+        """Takes no notice: the rounds are not the policy's."""
+
+    def after_results(self) -> None:
+        """Takes no notice: there is nothing to decide."""
 
     def is_probe(self, _plan: Any) -> bool:
         """Returns False: what is forced is no look of the policy's."""

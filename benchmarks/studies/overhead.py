@@ -158,7 +158,7 @@ def check_overhead(result: Raw, gpu: str = GPU) -> list[str]:
 
 
 def figure_table(result: Raw) -> str:
-    """Returns the share of each batch size with its limit."""
+    """Returns share and us of each batch size with their limits."""
     rows = []
     for size, values in shares(result["raw"]).items():
         share = Ratio(_mean(values), relative_stderr(values), max(len(values) - 1, 1))

@@ -1,11 +1,11 @@
 """The loop: choose -> activate -> observe. Start reading here.
 
-Once per decode round the worker calls `before_decode`: the policy chooses a plan, the pool swaps
-its tier in by reference, and the round joins the queue. One round later (the overlap schedule
-processes results late) the worker calls `observe` with the accepted drafts; the oldest round of
-that size is the one that they belong to. Results are processed in groups of a few, and before a
-batch changes, because CPU caches are cold after a GPU round. Extend and mixed batches run on the
-start-up tier.
+Once per decode round the worker calls `before_decode`: the policy's plan stands or it chooses
+another, the pool swaps its tier in by reference, and the round joins the queue. One round later
+(the overlap schedule processes results late) the worker calls `observe` with the accepted drafts;
+the oldest round of that size is the one that they belong to. Plans stand for up to 16 rounds, whose
+results are worked through together, or before a batch changes: CPU caches are cold after a GPU
+round. Extend and mixed batches run on the start-up tier.
 
 Zero-step rounds let the draft fall behind (host/drafters/backlog.py); the last of them catches it
 up, so leaving zero steps takes one round more. Where a batch is too large to draft at all, no round
@@ -74,7 +74,7 @@ class RoundClock(Protocol):
 
 
 class Chosen(NamedTuple):
-    """What the policy chose, for so many rounds as long as nothing changes."""
+    """What a round shall run, and the rounds after it as long as nothing changes."""
 
     tier: Tier
     is_probe: bool = False  # a look at a tier, not what the policy is on
@@ -285,8 +285,8 @@ class AdaptiveController:
         if standing is not None and self._num_stood < standing.num_rounds:
             self._num_stood += 1
             return standing
+        self._end_standing()
         try:
-            self._end_standing()
             plan = policy.choose(batch)
             is_probe, num_rounds = policy.is_probe(plan), policy.rounds_at_once
             self._standing = Chosen(plan.tier, is_probe, policy.decision, num_rounds)
@@ -298,9 +298,10 @@ class AdaptiveController:
 
     def _end_standing(self) -> None:
         """Has the policy asked before the next round, and told how many ran since it was."""
+        self._run_lengths = {}
         if self._standing is None:
             return
-        num_rounds, self._standing, self._run_lengths = self._num_stood, None, {}
+        num_rounds, self._standing = self._num_stood, None
         try:
             self.policy.count_rounds(num_rounds)
         except Exception:  # noqa: BLE001 - any policy must leave serving alive

@@ -16,7 +16,7 @@ class Cadence:
     def __init__(self, settings: CadenceSettings) -> None:
         self._settings = settings
         self._is_fresh = False  # a batch of new requests was not decided about yet
-        self._due = 0.0  # rounds until the next decision
+        self._due = float(settings.decision_rounds)  # until the next decision
         self._interval = 0  # rounds between the last two decisions about this batch
         self._num_changes = 0  # of the acceptance, decided about
 

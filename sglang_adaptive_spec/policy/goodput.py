@@ -88,7 +88,8 @@ class GoodputPolicy:
     def run_length(self, batch: DecodeBatch) -> int:
         """Returns the decodes of the zero-step round to come."""
         seeded_ms = self.costs.seeded_ms(PLAIN_TIER, batch.size, batch.context_tokens)
-        return self.runs.choose(batch, seeded_ms)
+        expected_ms = self.costs.round_ms(PLAIN_TIER, batch.size, batch.context_tokens)
+        return self.runs.choose(batch, seeded_ms, expected_ms)
 
     def observe(self, observation: Observation) -> None:
         """Learns what a round accepted, and position 1 from zero-step rounds."""
@@ -177,6 +178,7 @@ class GoodputPolicy:
         self.cadence.start_afresh(size)
         allowed = self.ladder.of(size)
         self._keep_to(allowed)  # the next decision may come some rounds later
+        self.prober.keep_to(allowed)
         start = clip(self.initial, allowed)
         is_small = size <= self._settings.cadence.fresh_look_batch
         if is_small and self.home.num_steps < start.num_steps:

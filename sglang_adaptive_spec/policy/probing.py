@@ -92,7 +92,8 @@ class Prober:
     @property
     def tier(self) -> Tier | None:
         """The tier of the next round, unless it is the one in force."""
-        return self.probe.tier if self.probe is not None and self.probe.rounds_left else None
+        probe = self.probe
+        return probe.tier if probe is not None and probe.rounds_left > 0 else None
 
     def count_rounds(self, num_rounds: int, home_ms: float) -> None:
         """Books rounds that were launched at `tier`, or at the tier in force."""

@@ -18,7 +18,6 @@ from sglang_adaptive_spec.policy.settings import DEFAULTS, RunLengthSettings
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime
 
 LENGTHS = (1, 2, 4, 8)
-MIN_MS = 1e-3  # a seeded time is no less
 
 
 class Known(NamedTuple):
@@ -50,23 +49,23 @@ class RunLengths:
         self._tokens = 0.0  # of requests, remembered
         self._ends = 0.0  # requests that left within them
 
-    def choose(self, batch: DecodeBatch, seeded_ms: float) -> int:
+    def choose(self, batch: DecodeBatch, seeded_ms: float, expected_ms: float) -> int:
         """Returns the decodes of a request in the round to come, at most ``batch.most_decodes``.
 
         Args:
             batch: That is about to launch.
             seeded_ms: Of a round with one decode, at start-up.
+            expected_ms: Of such a round now, for lengths that were not timed yet.
         """
         octave = batch.size.bit_length()
-        fitting = [
-            length
-            for length in LENGTHS
-            if length <= batch.most_decodes
-            and (
-                length == 1
-                or length * self._bound_ms(octave, length, seeded_ms) <= self._settings.max_run_ms
-            )
-        ]
+
+        def is_short(length: int) -> bool:
+            ms = self._decode_ms(octave, length, seeded_ms)
+            run_ms = length * (expected_ms if ms is None else ms)
+            return length == 1 or run_ms <= self._settings.max_run_ms
+
+        most = batch.most_decodes
+        fitting = [length for length in LENGTHS if length <= most and is_short(length)]
         # The longest first: a look at zero steps sees at once what they can give.
         for length in reversed(fitting):
             if self._known_of(octave, length) is None:
@@ -84,7 +83,7 @@ class RunLengths:
         """Takes what a zero-step round took, and what one with one decode took at start-up."""
         octave, length = round_time.batch_size.bit_length(), round_time.plan.num_decodes
         shares = self._shares.setdefault((octave, length), deque(maxlen=self._settings.window))
-        shares.append(round_time.ms / length / max(seeded_ms, MIN_MS))
+        shares.append(round_time.ms / length / seeded_ms)
         self._seeded_ms[octave] = seeded_ms
         self._known.pop((octave, length), None)
         num_timed = self._num_timed[octave] = self._num_timed.get(octave, 0) + 1
@@ -118,13 +117,13 @@ class RunLengths:
     def _end_share(self) -> float:
         return self._ends / self._tokens if self._tokens else 0.0
 
-    def _bound_ms(self, octave: int, length: int, seeded_ms: float) -> float:
-        """Returns ms per decode, as known of this length, of another, or as seeded."""
+    def _decode_ms(self, octave: int, length: int, seeded_ms: float) -> float | None:
+        """Returns ms per decode, as known of this length, else of another; None of neither."""
         for each in (length, *LENGTHS):
             known = self._known_of(octave, each)
             if known is not None:
                 return known.share * seeded_ms
-        return seeded_ms
+        return None
 
     def _known_of(self, octave: int, length: int) -> Known | None:
         """Returns what runs of a length take, worked out once after the newest was timed."""

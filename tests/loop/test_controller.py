@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.loop.controller import AdaptiveController, nearest
 from sglang_adaptive_spec.loop.sharing import SHARE_ROUNDS, SharedTimes
 from sglang_adaptive_spec.tiers import (
@@ -445,8 +446,20 @@ def test_pinned_and_exact_rounds_are_not_counted_as_the_policy_s() -> None:
     controller.pin(chain_tier(5))
     decode(controller)
     controller.pin(None)
+    controller.before_decode(DecodeBatch(1, ("a",), exact="penalties"))
     assert [decode(controller).tier.num_steps for _ in range(3)] == [3, 3, 1]
     assert policy.counted == [3]
+
+
+def test_how_many_decodes_pay_is_asked_anew_for_another_batch_that_needs_zero_steps() -> None:
+    controller, policy, _ = make(3)
+    controller.draft_schedule = CatchUpSchedule(99)
+    lengths = []
+    for size, policy.length in ((1, 8), (1, 8), (4, 1), (4, 1)):
+        batch = DecodeBatch(size, tuple("abcd"[:size]), exact="penalties", most_decodes=8)
+        lengths.append(controller.before_decode(batch).plan.num_decodes)
+    assert lengths == [8, 8, 1, 1]
+    assert len(policy.rooms) == 2
 
 
 def test_a_policy_may_become_patient_and_impatient_again() -> None:

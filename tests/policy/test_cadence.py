@@ -77,6 +77,10 @@ def test_new_requests_are_waited_for_and_their_results_taken_one_by_one() -> Non
     assert cadence.rounds_at_once == SETTINGS.small_batch_decision_rounds
 
 
+def test_who_is_never_asked_takes_results_in_groups() -> None:
+    assert Cadence(SETTINGS).rounds_at_once == SETTINGS.decision_rounds
+
+
 def test_no_more_rounds_are_taken_together_than_are_left_until_a_decision() -> None:
     cadence = decided(16, num_steady=3)
     assert cadence.rounds_at_once == MOST_AT_ONCE < SETTINGS.max_decision_rounds

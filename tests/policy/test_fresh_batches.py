@@ -1,8 +1,9 @@
 """A batch of none but new requests may be of another kind: it is not judged by those before."""
 
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.probing import Probe
 from sglang_adaptive_spec.policy.settings import DEFAULTS
-from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Plan
+from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Plan, chain_tier
 from tests.policy.rounds import goodput
 
 
@@ -47,6 +48,14 @@ def test_a_fresh_batch_of_another_slot_runs_at_no_tier_that_its_slot_forbids() -
     policy = goodput(initial=3, slots={1: (0, 3, 7), 9: (0, 3)})
     assert run_batch(policy, ["a", "b", "c", "d"], 100, hold=True)[-1] == 7
     ran = run_batch(policy, [f"c{row}" for row in range(16)], 8, hold=True)
+    assert set(ran) <= {0, 3}
+
+
+def test_a_probe_ends_with_the_slot_that_allows_its_tier() -> None:
+    policy = goodput(initial=3, slots={1: (0, 3, 7), 9: (0, 3)})
+    run_batch(policy, ["a", "b", "c", "d"], 4, hold=True)
+    policy.prober.probe = Probe(chain_tier(7), 4, 4, 10.0, 10.0, patience=2)
+    ran = run_batch(policy, [f"c{row}" for row in range(16)], 4, hold=True)
     assert set(ran) <= {0, 3}
 
 

@@ -28,7 +28,7 @@ def serve(
     """Serves rounds that take a fixed time and one for each decode; returns their lengths."""
     lengths = []
     for _ in range(num_rounds):
-        length = runs.choose(batch(most=most), SEEDED_MS)
+        length = runs.choose(batch(most=most), SEEDED_MS, SEEDED_MS)
         runs.learn(timed(length, round_ms + length * decode_ms), SEEDED_MS)
         lengths.append(length)
     return lengths
@@ -52,7 +52,7 @@ def test_a_length_that_wins_by_noise_is_not_taken() -> None:
     for seed in range(6):
         rng, runs = random.Random(seed), RunLengths()
         for _ in range(2000):
-            lengths.append(runs.choose(batch(most=2), SEEDED_MS))
+            lengths.append(runs.choose(batch(most=2), SEEDED_MS, SEEDED_MS))
             ms = lengths[-1] * 5.0 * rng.gauss(1.0, 0.08)
             runs.learn(timed(lengths[-1], ms), SEEDED_MS)
     assert lengths.count(2) < 0.05 * len(lengths)
@@ -64,7 +64,7 @@ def test_a_length_timed_at_shorter_contexts_does_not_win_by_them() -> None:
     rng = random.Random(1)
     for number in range(600):
         seeded_ms = 5.0 * (1 + 0.3 * (number % 100) / 100)
-        length = runs.choose(batch(most=2), seeded_ms)
+        length = runs.choose(batch(most=2), seeded_ms, seeded_ms)
         ms = length * seeded_ms * rng.gauss(1.0, 0.01)
         runs.learn(timed(length, ms), seeded_ms)
         lengths.append(length)
@@ -73,15 +73,14 @@ def test_a_length_timed_at_shorter_contexts_does_not_win_by_them() -> None:
 
 def test_a_length_in_doubt_is_timed_until_a_window_tells() -> None:
     """A run saves 5 %, rounds scatter by 8 %: four times of each tell nothing yet."""
-    ends = []
     for seed in range(20):
-        runs, rng = RunLengths(), random.Random(seed)
+        runs, rng, num_runs = RunLengths(), random.Random(seed), 0
         for _ in range(400):
-            length = runs.choose(batch(most=2), SEEDED_MS)
+            length = runs.choose(batch(most=2), SEEDED_MS, SEEDED_MS)
             ms = (0.5 + length * 4.5) * rng.gauss(1.0, 0.08)
             runs.learn(timed(length, ms), SEEDED_MS)
-        ends.append(length)
-    assert ends.count(2) >= 1  # what a window cannot tell is left
+            num_runs += length == 2
+        assert num_runs >= RUNS.window
 
 
 def test_each_step_up_must_pay() -> None:
@@ -98,19 +97,25 @@ def test_a_run_takes_no_longer_than_a_stream_may_wait() -> None:
     lengths = serve(RunLengths(), round_ms=0.5, decode_ms=slow)
     assert lengths[-1] == 2
     assert max(lengths[RUNS.known_rounds :]) <= 2  # as soon as anything is known
-    assert RunLengths().choose(batch(), seeded_ms=RUNS.max_run_ms) == 1
+    assert RunLengths().choose(batch(), SEEDED_MS, expected_ms=RUNS.max_run_ms) == 1
+
+
+def test_a_length_that_was_not_timed_is_bounded_by_what_a_decode_takes_now() -> None:
+    for slower, most in ((1, 4), (2, 2), (5, 1)):
+        seeded_ms = RUNS.max_run_ms / 4
+        assert RunLengths().choose(batch(), seeded_ms, slower * seeded_ms) == most
 
 
 def test_what_ended_requests_lose_is_counted() -> None:
     runs = RunLengths()
     serve(runs, round_ms=0.2, decode_ms=1.0)
-    assert runs.choose(batch(), SEEDED_MS) > 1
+    assert runs.choose(batch(), SEEDED_MS, SEEDED_MS) > 1
     runs.count_tokens(20)
     runs.count_ends(("a", "b", "c"), ("c", "d"))  # one in ten tokens is a request's last
-    assert runs.choose(batch(), SEEDED_MS) == 1
+    assert runs.choose(batch(), SEEDED_MS, SEEDED_MS) == 1
     runs.count_tokens(RUNS.end_memory)
     runs.count_tokens(RUNS.end_memory)
-    assert runs.choose(batch(), SEEDED_MS) > 1
+    assert runs.choose(batch(), SEEDED_MS, SEEDED_MS) > 1
 
 
 def test_lengths_are_tried_anew_now_and_then() -> None:
@@ -123,8 +128,8 @@ def test_lengths_are_tried_anew_now_and_then() -> None:
 def test_sizes_an_octave_apart_are_apart() -> None:
     runs = RunLengths()
     serve(runs, round_ms=0.0, decode_ms=2.0)
-    assert runs.choose(batch(7), SEEDED_MS) == 1
-    assert runs.choose(batch(8), SEEDED_MS) == 8
+    assert runs.choose(batch(7), SEEDED_MS, SEEDED_MS) == 1
+    assert runs.choose(batch(8), SEEDED_MS, SEEDED_MS) == 8
     shown = runs.describe()["ms_per_decode"]
     assert shown == {"4": {"1": 2.0, "2": 2.0, "4": 2.0, "8": 2.0}}
 
@@ -137,8 +142,8 @@ def test_never_more_than_there_is_room_for(most: int, times: list[tuple[int, flo
     runs = RunLengths()
     for length, ms in times:
         runs.learn(timed(length, ms), SEEDED_MS)
-        assert runs.choose(batch(most=most), SEEDED_MS) in LENGTHS
-        assert runs.choose(batch(most=most), SEEDED_MS) <= most
+        assert runs.choose(batch(most=most), SEEDED_MS, SEEDED_MS) in LENGTHS
+        assert runs.choose(batch(most=most), SEEDED_MS, SEEDED_MS) <= most
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -146,4 +151,4 @@ def test_one_round_far_off_decides_nothing(length: int) -> None:
     runs = RunLengths()
     before = serve(runs, round_ms=1.3, decode_ms=1.0)[-1]
     runs.learn(timed(length, 1000.0), SEEDED_MS)
-    assert runs.choose(batch(), SEEDED_MS) == before
+    assert runs.choose(batch(), SEEDED_MS, SEEDED_MS) == before

@@ -55,6 +55,8 @@ def assemble(engine: HostEngine, builder: TierBuilder, drafter: Drafter) -> Asse
     controller = AdaptiveController(
         policy, engine.pool, options.startup_tier, clock, schedule, meter, recorder
     )
+    if recorder is not None:
+        atexit.register(controller.learn)  # before the file is closed: the last one goes first
     figures = HostFigures(lambda: controller.decode_tier)
     controller.minutes = Minutes(
         controller.counters, meter, policy.totals, lambda: figures.num_retractions

@@ -55,7 +55,7 @@ class DecodeBatches:
             self._may_run = not shows_every_token(batch.reqs)
             self._num_rounds = LENGTHS_ROUNDS
         self._num_rounds += 1
-        if self._num_rounds > LENGTHS_ROUNDS or self._is_near_end():
+        if self._num_rounds >= LENGTHS_ROUNDS or self._is_near_end():
             lengths = self.lengths()
             self._context_tokens, self._longest = sum(lengths), max(lengths)
             self._num_rounds = 0

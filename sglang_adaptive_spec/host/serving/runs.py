@@ -33,7 +33,7 @@ def has_penalties(info: SamplingInfo) -> bool:
 
 
 def shows_every_token(reqs: Sequence[Request]) -> bool:
-    """Returns whether some request is shown something of each token, whatever round it is from.
+    """Returns whether some request must be shown every token, so that its rounds run one decode.
 
     Of routed experts and indexer tokens a result holds one forward's, and a run may step over the
     length at which a stream is due.

@@ -169,7 +169,7 @@ class CostTable:
         """Returns what a round took at start-up: nothing that is learned moves it."""
         seeds = self._corrections.seeds
         bucket, num_above = seeds.bucket(batch_size), seeds.num_above(batch_size)
-        return seeds.curves[self._idx[tier]].ms(bucket, context_tokens, num_above)
+        return max(seeds.curves[self._idx[tier]].ms(bucket, context_tokens, num_above), MIN_MS)
 
     def round_ms_all(self, tiers: tuple[Tier, ...], batch_size: int, context_tokens: int) -> Floats:
         """Returns `round_ms` of every one of ``tiers``."""

@@ -16,6 +16,12 @@ class LongRuns(StandIn):
     def choose(self, batch: Any) -> Any:
         return self._policy.choose(batch)
 
+    def count_rounds(self, num_rounds: int) -> None:
+        self._policy.count_rounds(num_rounds)
+
+    def after_results(self) -> None:
+        self._policy.after_results()
+
     def observe(self, observation: Any) -> None:
         self._policy.observe(observation)
 

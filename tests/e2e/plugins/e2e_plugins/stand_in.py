@@ -44,6 +44,12 @@ class StandIn:
     def launch(self) -> None:
         """Takes note of a decode round; `choose` may follow, or not (exact rounds and such)."""
 
+    def count_rounds(self, _num_rounds: int) -> None:
+        """Takes no notice: the rounds are not the policy's own."""
+
+    def after_results(self) -> None:
+        """Takes no notice."""
+
     def run_length(self, _batch: Any) -> int:
         return 1  # what a round gives shall follow from the choice alone
 
