@@ -10,13 +10,15 @@ ask `current_round`. The worker (serving/worker.py) alone opens one and sets its
    lengths, until ``verify`` fetches these.
 3. A zero-step round: ``plain``, ``num_decodes`` and ``ends_with_target``. The host then calls
    ``_build_trivial_verify_input``, ``verify``, which sets ``relayed`` and publishes lengths before
-   the target runs (other rounds do so after it), and the draft-extend. The worker takes ``plain``
-   away again, also after an error.
-4. An extend with decoding rows whose draft is behind: ``plain`` for a catch-up without a target,
-   then the host's extend.
+   the target runs (other rounds do so after it), and the draft-extend, which asks
+   ``plain.draft_extend`` (drafters/eagle.py). The worker takes ``plain`` away again, also after an
+   error.
+4. An extend: ``controller.before_extend``. Where decoding rows are behind, ``plain`` for a catch-up
+   without a target comes first, for which the worker itself puts zero steps in force. Without
+   requests: ``controller.before_idle``.
 5. Until the next one the scheduler asks who read the shared buffers last, which drafts are relayed
-   already (serving/repeats.py), and how many slots the round may have used. Its result comes when
-   the next one has begun: ``controller.observe``.
+   already (serving/repeats.py), and how many slots the round may have used. Its result comes, under
+   the overlap schedule when the next one has begun: ``controller.observe``.
 """
 
 from collections.abc import Callable, Sequence

@@ -92,7 +92,7 @@ def pinned(base: str, *args: str) -> Launch:
 def forced(
     base: str, *mutants: str, host: str = "0.5.21", overlap: bool = False, config: Path = TIERS
 ) -> Launch:
-    """The same, at another tier in every round, under the host's own checks."""
+    """The same, at another tier in every round, under the host's own checks but for mutants."""
     plugins = (OURS, "forced_switch", *mutants)
     name = "-".join((base, *(mutants or ("forced",)), *([] if config == TIERS else [config.stem])))
     launch = adaptive(base, host=host, overlap=overlap, config=config)

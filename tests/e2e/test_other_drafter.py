@@ -1,5 +1,7 @@
 """A drafter that is no EAGLE serves through the same worker, rounds and controller."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.e2e.fleet import Fleet
@@ -7,7 +9,10 @@ from tests.e2e.launches import forced
 from tests.e2e.server import Launch
 from tests.e2e.traffic import answers, check_identical, check_idle_and_whole
 
-CASES = [forced("eagle", "table", host="0.5.21", overlap=overlap) for overlap in (True, False)]
+CASES = [
+    replace(forced("eagle", "table", host="0.5.21", overlap=overlap), strict=True)  # no mutant
+    for overlap in (True, False)
+]
 
 pytestmark = [
     pytest.mark.e2e,

@@ -212,7 +212,10 @@ class CostTable:
         return self._corrections.relative_noise(self._idx[tier])
 
     def observe(self, round_time: RoundTime) -> None:
-        """Learns from one uninterrupted served round; a tier it does not hold is left alone."""
+        """Learns from one uninterrupted served round, whatever number of rounds it stands for.
+
+        A tier that it does not hold is left alone.
+        """
         plan, batch_size, context_tokens, ms, _ = round_time
         idx = self._idx.get(plan.tier)
         if idx is None or not (math.isfinite(ms) and ms > 0):
