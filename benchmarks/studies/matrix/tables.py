@@ -1,5 +1,6 @@
 """The matrix in print: a run for whoever started it, the cells, and every claim with its limit."""
 
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -186,13 +187,11 @@ def figure_table(result: Raw) -> str:
 
 def over_earlier(result: Raw, arm: str) -> list[Figure]:
     """Returns goodput over an earlier commit's at every batch size, and in all cells."""
-    ratios = {name_of(cell): ratio_of(cell, "goodput", arm) for cell in result["cells"]}
-    sizes = dict.fromkeys(cell["batch_size"] for cell in result["cells"])
-    found = {
-        f"at {size}": [each for name, each in ratios.items() if name.startswith(f"{size} ")]
-        for size in sizes
-    }
-    found["all cells"] = list(ratios.values())
+    found: dict[str, list[Ratio]] = {}
+    for cell in result["cells"]:
+        ratio = ratio_of(cell, "goodput", arm)
+        found.setdefault(f"at {cell['batch_size']}", []).append(ratio)
+    found["all cells"] = list(itertools.chain.from_iterable(found.values()))
     return [
         Figure(f"goodput / {arm}, {where}", geometric_mean(some), OVER_EARLIER)
         for where, some in found.items()
