@@ -2,11 +2,13 @@
 
 import math
 
+from sglang_adaptive_spec.policy.acceptance.model import BLOCK_ROUNDS
 from sglang_adaptive_spec.policy.settings import CadenceSettings
 
 # Planned and learned from together, as long as no decision is due: CPU caches are cold after a GPU
-# round. A block of the acceptance model; loop/timing.py keeps marks for so many and some.
-MOST_AT_ONCE = 16
+# round, and the acceptance model works through as many. loop/timing.py keeps marks for so many and
+# some.
+MOST_AT_ONCE = BLOCK_ROUNDS
 OVERDUE_ROUNDS = 5  # a decision waits for a result no longer
 
 
