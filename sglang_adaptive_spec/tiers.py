@@ -6,6 +6,7 @@ and hashed several times a round, and at batch 1 a round is bound by the CPU.
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from enum import IntEnum
 from typing import NamedTuple
 
 
@@ -35,19 +36,36 @@ def chain_tier(num_steps: int) -> Tier:
 PLAIN_TIER = chain_tier(0)
 
 
+class CatchUp(IntEnum):
+    """What a zero-step round ends with, on behalf of the draft that does not follow it."""
+
+    NONE = 0
+    KV = 1  # the draft's KV of what it missed; of the newest token it goes on lacking the proposal
+    WHOLE = 2  # a draft-extend: the draft lacks nothing, and its next proposal is known
+
+
 class Plan(NamedTuple):
     """What one decode round runs: a policy chooses the tier, the loop completes the rest."""
 
     tier: Tier
     num_decodes: int = 1  # decodes of a request; a zero-step round may run several in a row
-    is_catch_up: bool = False  # a zero-step round that ends with a catch-up of the draft
+    catch_up: CatchUp = CatchUp.NONE
+
+    @property
+    def is_catch_up(self) -> bool:
+        """Whether the draft lacks nothing afterwards."""
+        return self.catch_up is CatchUp.WHOLE
 
 
-# Zero-step rounds from one catch-up of the draft to the next, and the width of the draft-extend
-# that does it (host/drafters/backlog.py). The draft's weights are read once per catch-up instead of
-# once per round. 15 and not 16: FlashInfer's plan for 128 requests of 16 tokens exceeds its
-# workspace of 384 MB by a hair (32 heads of 128; seen on an H200 with sglang 0.5.21).
-CATCH_UP_ROUNDS = 15
+# Tokens of a request that one catch-up works off (host/drafters/backlog.py). 15 and not 16:
+# FlashInfer's plan for 128 requests of 16 tokens exceeds its workspace of 384 MB by a hair (32
+# heads of 128; seen on an H200 with sglang 0.5.21).
+CATCH_UP_WIDTH = 15
+# A choice: as many catch-ups write KV alone before a whole one follows, which reads all weights of
+# the draft and says for free whether its next proposal would have held.
+KV_CATCH_UPS = 3
+# From one whole catch-up to the next; one that writes KV alone leaves a token to be made up for.
+CATCH_UP_ROUNDS = CATCH_UP_WIDTH + KV_CATCH_UPS * (CATCH_UP_WIDTH - 1)
 
 
 class DecodeBatch(NamedTuple):

@@ -37,6 +37,7 @@ class ModelRunner(Protocol):
     gpu_id: int
     model_config: ModelConfig
     attn_backend: Any
+    model: torch.nn.Module
     kv_cache_dtype: torch.dtype
     max_running_requests: int
     req_to_token_pool: RequestPool

@@ -7,7 +7,7 @@ rows, and finds what a round has to do in the `Round`.
 from collections.abc import Hashable, Sequence
 
 from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
-from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, DecodeBatch
+from sglang_adaptive_spec.tiers import CATCH_UP_WIDTH, CatchUp, DecodeBatch
 
 
 class CatchUpSchedule:
@@ -17,15 +17,20 @@ class CatchUpSchedule:
         interval: Tokens that a catch-up can work off.
         prefixes: Follows how far the draft's KV reaches; None where nobody asks for that.
         max_rows: Requests of the largest batch that is ever caught up; any by default.
+        num_kv_alone: Catch-ups that write KV alone before a whole one; those before drafts are.
     """
 
     def __init__(
         self,
-        interval: int = CATCH_UP_ROUNDS,
+        interval: int = CATCH_UP_WIDTH,
         prefixes: DraftPrefixes | None = None,
         max_rows: int | None = None,
+        num_kv_alone: int = 0,
     ) -> None:
         self._interval, self._max_rows = interval, max_rows
+        # What such a catch-up leaves and the next round's token need room beside each other.
+        self._most_kv_alone = num_kv_alone if interval > 1 else 0
+        self._num_kv_alone = 0  # since the draft was level
         self.prefixes = prefixes
         # Per request of the newest zero-step round: tokens behind when the batch last changed.
         self._behind: dict[Hashable, int] = {}
@@ -35,7 +40,7 @@ class CatchUpSchedule:
 
     def book(
         self, batch: DecodeBatch, is_last: bool, num_decodes: int, may_catch_up: bool = True
-    ) -> tuple[bool, list[int]]:
+    ) -> tuple[CatchUp, list[int]]:
         """Takes the zero-step round that is about to run.
 
         Args:
@@ -45,17 +50,24 @@ class CatchUpSchedule:
             may_catch_up: Whether batches of this size ever draft.
 
         Returns:
-            Whether the round must end with a catch-up, which is taken as done. And what the draft
-            lacks per row, this round included; empty where no row can have begun it level.
+            How the round must catch up, which is taken as done. And what the draft lacks per row,
+            this round included; empty where no row can have begun it level.
         """
         requests = batch.requests
         is_due = self.add_round(requests, is_last, num_decodes) and may_catch_up
         may_have_been_level = self.may_have_been_level
         if may_have_been_level and self.prefixes is not None and batch.lengths is not None:
             self.prefixes.fall_behind(requests, batch.lengths())
-        if is_due or self._is_too_large(requests):
-            return is_due, self._settled(requests)
-        return is_due, self.debts(requests) if may_have_been_level else []
+        if not is_due and not self._is_too_large(requests):
+            return CatchUp.NONE, self.debts(requests) if may_have_been_level else []
+        num_kv_alone = self._num_kv_alone
+        debts = self._settled(requests)
+        if not is_due:
+            return CatchUp.NONE, debts
+        if is_last or num_kv_alone >= self._most_kv_alone:
+            return CatchUp.WHOLE, debts
+        self._leave_newest(requests, num_kv_alone + 1)
+        return CatchUp.KV, debts
 
     def before_extend(
         self, prefilled: Sequence[Hashable], decoding: Sequence[Hashable], may_catch_up: bool
@@ -85,6 +97,12 @@ class CatchUpSchedule:
             self.prefixes.catch_up(requests, debts, width)
         self.settle()
         return debts
+
+    def _leave_newest(self, requests: Sequence[Hashable], num_kv_alone: int) -> None:
+        """Books that a catch-up wrote KV alone: what follows the newest token is not known."""
+        self._num_kv_alone = num_kv_alone
+        self._behind, self._furthest = dict.fromkeys(requests, 1), 1
+        self._requests = ()  # the next round begins another gap in the draft's KV
 
     def _is_too_large(self, requests: Sequence[Hashable]) -> bool:
         return self._max_rows is not None and len(requests) > self._max_rows
@@ -146,6 +164,11 @@ class CatchUpSchedule:
             self._furthest, self._since = max(self._behind.values(), default=0), 0
             self._requests = ()
 
+    @property
+    def rounds_between(self) -> int:
+        """From one whole catch-up to the next, of one decode each."""
+        return self._interval + self._most_kv_alone * (self._interval - 1)
+
     def settle(self) -> None:
         """Books a catch-up of every request."""
-        self._behind, self._since = {}, 0
+        self._behind, self._since, self._num_kv_alone = {}, 0, 0

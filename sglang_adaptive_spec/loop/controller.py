@@ -25,7 +25,7 @@ from sglang_adaptive_spec.loop.round import MAX_ROUNDS, Round, RoundQueue
 from sglang_adaptive_spec.loop.sharing import SharedTimes
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.protocol import Choices
-from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, Tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, CatchUp, DecodeBatch, Plan, Tier
 from sglang_adaptive_spec.trace.record import TraceRecorder
 
 logger = logging.getLogger(__name__)
@@ -51,8 +51,8 @@ class DraftSchedule(Protocol):
 
     def book(
         self, batch: DecodeBatch, is_last: bool, num_decodes: int, may_catch_up: bool = True
-    ) -> tuple[bool, Sequence[int]]:
-        """Takes a zero-step round; returns whether it catches up, and what rows lack."""
+    ) -> tuple[CatchUp, Sequence[int]]:
+        """Takes a zero-step round; returns how it catches up, and what rows lack."""
 
     def before_extend(
         self, prefilled: Sequence[Hashable], decoding: Sequence[Hashable], may_catch_up: bool
@@ -249,15 +249,15 @@ class AdaptiveController:
         if tier != PLAIN_TIER:
             if not schedule.is_behind(batch.requests):
                 return Plan(tier), ()
-            is_catch_up, debts = schedule.book(batch, True, 1)
-            return Plan(PLAIN_TIER, 1, is_catch_up), debts
+            catch_up, debts = schedule.book(batch, True, 1)
+            return Plan(PLAIN_TIER, 1, catch_up), debts
         may_draft = self.may_draft(batch.size)
         if may_draft and batch.most_decodes > 1:  # else nothing of what is kept is read
             most = max(1, min(batch.most_decodes, schedule.room(batch.requests)))
             batch = batch._replace(most_decodes=most)
         num_decodes = self._run_length(batch)
-        is_catch_up, debts = schedule.book(batch, False, num_decodes, may_draft)
-        return Plan(PLAIN_TIER, num_decodes, is_catch_up), debts
+        catch_up, debts = schedule.book(batch, False, num_decodes, may_draft)
+        return Plan(PLAIN_TIER, num_decodes, catch_up), debts
 
     def _run_length(self, batch: DecodeBatch) -> int:
         most = batch.most_decodes

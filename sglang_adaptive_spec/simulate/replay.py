@@ -27,6 +27,7 @@ from sglang_adaptive_spec.simulate.stalls import Stalls, Tail
 from sglang_adaptive_spec.simulate.workload import Clock, Live, Workload
 from sglang_adaptive_spec.tiers import (
     CATCH_UP_ROUNDS,
+    KV_CATCH_UPS,
     PLAIN_TIER,
     DecodeBatch,
     Observation,
@@ -142,7 +143,11 @@ class Replay:
         clock = SimulatedClock(self.result, seed, self._stalls)
         timer = RoundTimer("simulated", clock, warm_up_rounds=0)  # it has served before
         self._controller = AdaptiveController(
-            policy, SimulatedPool(startup_tier), startup_tier, timer, CatchUpSchedule()
+            policy,
+            SimulatedPool(startup_tier),
+            startup_tier,
+            timer,
+            CatchUpSchedule(num_kv_alone=KV_CATCH_UPS),
         )
         self._next_request = 0
 

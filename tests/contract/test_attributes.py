@@ -45,6 +45,7 @@ PLACED_BY_HAND = {
     "a process's": "terminate",
     "a counter's of prometheus_client": "inc",
     "a folder": "cache",
+    "a module's of torch": "register_forward_hook",
 }
 BY_HAND = frozenset(name for names in PLACED_BY_HAND.values() for name in names.split())
 

@@ -1,5 +1,6 @@
 """FA3's draft-extends get graphs where the host leaves them out, and the pages of the longest."""
 
+import contextlib
 from collections.abc import Callable
 from pkgutil import resolve_name
 from types import SimpleNamespace
@@ -104,17 +105,18 @@ def test_graphs_that_are_off_stay_off(graphs: Any, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_capture_finds_the_width_of_its_own_tier(plugins_loaded: None) -> None:
-    from sglang_adaptive_spec.host.attention.fa3 import capture_with_own_width
+    from sglang_adaptive_spec.host.attention.fa3 import capture_extend
 
+    worker = SimpleNamespace(capturing=lambda _: contextlib.nullcontext())
     shared = SimpleNamespace(extend_seq_lens=torch.full((4,), 15, dtype=torch.int32))
-    runner = SimpleNamespace(buffers=shared, captured_req_width=4)
+    runner = SimpleNamespace(buffers=shared, captured_req_width=4, eagle_worker=worker)
     seen: list[Any] = []
 
     def capture(runner: Any, size: int, *, forward: str) -> str:
         seen.append(runner.buffers.extend_seq_lens.tolist())
         return f"{size} {forward}"
 
-    assert capture_with_own_width(capture, runner, 4, forward="model") == "4 model"
+    assert capture_extend(capture, runner, 4, forward="model") == "4 model"
     assert seen == [[4] * 4]
 
 

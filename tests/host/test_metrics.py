@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
-from sglang_adaptive_spec.tiers import PLAIN_TIER, Plan, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, CatchUp, Plan, chain_tier
 from tests.loop.test_meter import LONG, Server, a_round, goodput
 
 THREE = chain_tier(3)
@@ -80,7 +80,7 @@ def test_what_was_exported_is_not_exported_again(exporter_of: Any) -> None:
 def test_catch_ups_are_counted(exporter_of: Any) -> None:
     server = Server(goodput())
     exporter = exporter_of(RoundCounters(), server)
-    server.meter.add(a_round(PLAIN_TIER, 25.0, is_catch_up=True))
+    server.meter.add(a_round(PLAIN_TIER, 25.0, catch_up=CatchUp.WHOLE))
     exporter.export()
     assert (value("catch_up_rounds"), value("catch_up_ms")) == (1, 25.0)
 

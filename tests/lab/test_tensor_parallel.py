@@ -23,7 +23,7 @@ from benchmarks.studies.tensor_parallel import (
     figure_table,
     ranks_of,
 )
-from sglang_adaptive_spec.tiers import Plan, chain_tier
+from sglang_adaptive_spec.tiers import CatchUp, Plan, chain_tier
 
 PROVENANCE = {"git_sha": "0", "date": "2027-01-01"}
 
@@ -75,7 +75,7 @@ def test_a_round_is_logged_as_it_was_decided(
 ) -> None:
     logger = Logger(tmp_path)
     logger._log = RankLog(tmp_path, 0)
-    launch = SimpleNamespace(tier=chain_tier(3), plan=Plan(chain_tier(3), is_catch_up=True))
+    launch = SimpleNamespace(tier=chain_tier(3), plan=Plan(chain_tier(3), catch_up=CatchUp.WHOLE))
     batch = SimpleNamespace(size=5)
     for _ in range(BLOCK_ROUNDS):
         assert logger.around_decide(lambda _controller, _batch: launch, None, batch) is launch

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
-from sglang_adaptive_spec.tiers import DecodeBatch
+from sglang_adaptive_spec.tiers import CatchUp, DecodeBatch
 
 
 def test_a_catch_up_is_due_when_the_oldest_debt_reaches_the_interval() -> None:
@@ -161,3 +161,54 @@ def test_no_other_rows_beside_a_prefill_are(owing: str, may_catch_up: bool, has_
     assert schedule.prefixes is not None
     schedule.prefixes.catch_up((owing,), (1,), width=8)  # what comes later closes no gap
     assert schedule.prefixes.end(owing, 20, 12, 4) == (8 if has_gap else 20)
+
+
+# -- catch-ups that write KV alone --
+
+
+def kinds(schedule: CatchUpSchedule, num_rounds: int, requests: str = "a") -> list[CatchUp]:
+    """How so many rounds catch up, one decode each."""
+    batch = DecodeBatch(len(requests), tuple(requests), lengths=lambda: [9] * len(requests))
+    return [schedule.book(batch, False, 1)[0] for _ in range(num_rounds)]
+
+
+def test_a_whole_catch_up_comes_after_some_that_write_kv_alone() -> None:
+    schedule = CatchUpSchedule(interval=4, num_kv_alone=2)
+    found = kinds(schedule, 2 * schedule.rounds_between)
+    due = {number: kind for number, kind in enumerate(found, 1) if kind is not CatchUp.NONE}
+    kv, whole = (
+        CatchUp.KV,
+        CatchUp.WHOLE,
+    )  # one of KV leaves a token that is made up for with the next
+    assert due == {4: kv, 7: kv, 10: whole, 14: kv, 17: kv, 20: whole}
+
+
+def test_whoever_is_about_to_draft_is_caught_up_whole_and_it_counts_anew() -> None:
+    schedule = CatchUpSchedule(interval=4, num_kv_alone=1)
+    assert kinds(schedule, 4)[-1] is CatchUp.KV
+    batch = DecodeBatch(1, ("a",))
+    assert schedule.book(batch, True, 1) == (CatchUp.WHOLE, [2])
+    assert not schedule.is_behind("a")
+    assert kinds(schedule, 4)[-1] is CatchUp.KV
+
+
+def test_after_kv_alone_nobody_is_level_but_who_joins() -> None:
+    schedule = CatchUpSchedule(interval=4, num_kv_alone=1)
+    kinds(schedule, 4, "ab")
+    assert schedule.is_behind("ab")
+    assert schedule.room("ab") == 3
+    joined = DecodeBatch(3, tuple("abc"))
+    assert schedule.book(joined, False, 1) == (CatchUp.NONE, [2, 2, 1])
+
+
+def test_what_kv_alone_wrote_may_be_built_on() -> None:
+    prefixes = DraftPrefixes()
+    schedule = CatchUpSchedule(4, prefixes, num_kv_alone=1)
+    assert kinds(schedule, 4)[-1] is CatchUp.KV
+    assert prefixes.end("a", 13, 4, 0) == 13
+    kinds(schedule, 2)  # these are missing again, from the length before the first of them
+    assert prefixes.end("a", 15, 6, 0) == 9
+
+
+def test_a_window_of_one_token_has_no_room_for_what_kv_alone_leaves() -> None:
+    assert set(kinds(CatchUpSchedule(1, num_kv_alone=3), 5)) == {CatchUp.WHOLE}

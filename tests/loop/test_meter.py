@@ -24,6 +24,7 @@ from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.protocol import Policy
 from sglang_adaptive_spec.tiers import (
     PLAIN_TIER,
+    CatchUp,
     DecodeBatch,
     Observation,
     Plan,
@@ -91,7 +92,7 @@ class Server:
 
 def a_round(tier: Tier, ms: float | None, **known: Any) -> Round:
     """A round of two requests of which each accepted a draft, and what is known of it."""
-    plan = Plan(tier, is_catch_up=known.pop("is_catch_up", False))
+    plan = Plan(tier, catch_up=known.pop("catch_up", CatchUp.NONE))
     period = None if ms is None else RoundTime(plan, 2, 200, ms)
     made = {"num_correct_drafts": [1, 1], "decision": DECISION, "period": period, **known}
     return Round(0, made.pop("batch", DecodeBatch(2, REQUESTS, 200)), plan, **made)
@@ -168,7 +169,7 @@ def test_the_rounds_of_probes_are_booked_with_their_time() -> None:
 
 def test_a_catch_up_is_booked_with_its_time() -> None:
     meter = RoundMeter(TIERS)
-    meter.add(a_round(PLAIN_TIER, 25.0, is_catch_up=True, num_correct_drafts=[0, 0]))
+    meter.add(a_round(PLAIN_TIER, 25.0, catch_up=CatchUp.WHOLE, num_correct_drafts=[0, 0]))
     meter.add(a_round(PLAIN_TIER, 9.0, num_correct_drafts=[0, 0]))
     assert (meter.num_catch_ups, meter.catch_up_ms) == (1, 25.0)
     assert meter.by_tier[PLAIN_TIER].num_rounds == 2

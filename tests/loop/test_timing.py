@@ -21,7 +21,15 @@ from sglang_adaptive_spec.loop.timing import (
     Sampling,
 )
 from sglang_adaptive_spec.policy.costs.corrections import SETTLING_ROUNDS, VISIT_ROUNDS
-from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime, Tier, chain_tier
+from sglang_adaptive_spec.tiers import (
+    PLAIN_TIER,
+    CatchUp,
+    DecodeBatch,
+    Plan,
+    RoundTime,
+    Tier,
+    chain_tier,
+)
 
 DEEP = chain_tier(3)
 
@@ -67,10 +75,10 @@ def launched(
     tier: Tier = DEEP,
     batch_size: int = 4,
     context_tokens: int = 0,
-    is_catch_up: bool = False,
+    catch_up: CatchUp = CatchUp.NONE,
 ) -> Round:
     batch = DecodeBatch(batch_size, tuple(range(batch_size)), context_tokens)
-    return Round(number, batch, Plan(tier, is_catch_up=is_catch_up))
+    return Round(number, batch, Plan(tier, catch_up=catch_up))
 
 
 class Bench:
@@ -90,9 +98,9 @@ class Bench:
         tier: Tier = DEEP,
         batch_size: int = 4,
         context_tokens: int = 100,
-        is_catch_up: bool = False,
+        catch_up: CatchUp = CatchUp.NONE,
     ) -> None:
-        shape = (tier, batch_size, context_tokens, is_catch_up)
+        shape = (tier, batch_size, context_tokens, catch_up)
         self.rounds.append(launched(self.num_started, *shape))
         self.timer.start(self.rounds[-1], self.num_in_flight)
         self.num_started += 1
@@ -139,11 +147,11 @@ def test_the_first_rounds_of_a_process_are_not_timed() -> None:
 
 def test_a_period_runs_from_a_head_to_the_next_and_names_its_round(bench: Bench) -> None:
     bench.warm_up((DEEP, 4), (PLAIN_TIER, 5))
-    bench.start(7.5, PLAIN_TIER, 5, 700, is_catch_up=True)
+    bench.start(7.5, PLAIN_TIER, 5, 700, catch_up=CatchUp.WHOLE)
     bench.start(9.0)
     assert bench.poll() is None  # the first round has none before it
     bench.start(1.0)
-    assert bench.poll() == RoundTime(Plan(PLAIN_TIER, is_catch_up=True), 5, 700, 7.5)
+    assert bench.poll() == RoundTime(Plan(PLAIN_TIER, catch_up=CatchUp.WHOLE), 5, 700, 7.5)
 
 
 @settings(deadline=None)

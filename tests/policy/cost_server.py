@@ -5,13 +5,18 @@ import random
 from hypothesis import strategies as st
 
 from sglang_adaptive_spec.policy.costs.table import CostTable
-from sglang_adaptive_spec.tiers import PLAIN_TIER, Plan, RoundTime, Tier, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, CatchUp, Plan, RoundTime, Tier, chain_tier
 
 TIERS = tuple(chain_tier(steps) for steps in (0, 1, 2, 3, 5, 7))
 THREE, FIVE, SEVEN = TIERS[3:]
 SEEDED_SIZES = (1, 4, 16, 32, 64, 128)
 NOISE = 0.01  # relative sigma of a round
 CONTEXT = 1000  # tokens a request
+
+
+def served(tier: Tier, is_catch_up: bool) -> Plan:
+    """A round of ``tier`` that catches the draft up, or not."""
+    return Plan(tier, catch_up=CatchUp.WHOLE if is_catch_up else CatchUp.NONE)
 
 
 def graph_ms(tier: Tier, batch_size: int, context_tokens: int) -> float:
@@ -85,6 +90,6 @@ def table_of(seeds, rounds) -> CostTable:
         table.seed(tier, batch_size, context, ms, is_catch_up=is_catch_up and tier == PLAIN_TIER)
     table.fit()
     for tier, batch_size, ms, is_catch_up in rounds:
-        is_catch_up = is_catch_up and tier == PLAIN_TIER
-        table.observe(RoundTime(Plan(tier, 1, is_catch_up), batch_size, 100 * batch_size, ms))
+        plan = served(tier, is_catch_up and tier == PLAIN_TIER)
+        table.observe(RoundTime(plan, batch_size, 100 * batch_size, ms))
     return table

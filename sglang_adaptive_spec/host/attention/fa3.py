@@ -1,13 +1,13 @@
 """On FA3 draft-extends run in graphs, and forwards look up the pages of their longest request.
 
-drafters/eagle.py calls `capture_missing_extends`. `capture_with_own_width` is hooked on any GPU,
+drafters/eagle.py calls `capture_missing_extends`. `capture_extend` is hooked on any GPU,
 `bound_page_table` and `bound_extend_table` on FA3. The table of pages is shared: kv_index.py.
 
 Up to 0.5.22 SGLang's list of backends that capture draft-extends leaves FlashAttentionBackend out,
 which has all that such a graph needs. Every drafting round then launches the draft-extend kernel by
 kernel: 20 % of the scheduler's CPU time with a one-layer draft on an H200 (sglang 0.5.21
 eagle_worker_v2.py:EagleDraftWorker._capture_cuda_graphs). With several tiers such a capture must
-also be told how many tokens a request has: see `capture_with_own_width`.
+also be told how many tokens a request has: see `capture_extend`.
 
 The host publishes no lengths on the CPU, since FA3 needs none, and a forward without a graph takes
 every request to be as long as the context: at 131,072 tokens FA3 gathers 1 GB a round for 2,048
@@ -47,17 +47,18 @@ class ExtendGraphRunner(EAGLEDraftExtendCudaGraphRunner):
         return output
 
 
-def capture_with_own_width(
+def capture_extend(
     capture: Callable[..., Any], runner: Any, *args: object, **kwargs: object
 ) -> Any:
-    """Around EAGLEDraftExtendCudaGraphRunner.capture_one_shape.
+    """Around EAGLEDraftExtendCudaGraphRunner.capture_one_shape: with the width of its own tier.
 
     Runners of equally many requests share this buffer, which holds the width of whoever wrote it
     last, and FA3 reads it inside the graph: behind a wider tier a capture would read past its end
     (sglang 0.5.23 eagle_draft_extend_cuda_graph_runner.py: `share_buffers`). Replays write it.
     """
     runner.buffers.extend_seq_lens.fill_(runner.captured_req_width)
-    return capture(runner, *args, **kwargs)
+    with runner.eagle_worker.capturing(runner):
+        return capture(runner, *args, **kwargs)
 
 
 def capture_missing_extends(draft_worker: DraftWorker) -> None:

@@ -1,7 +1,7 @@
 """What the draft has not seen yet: zero-step rounds let it fall behind and catch up in one go.
 
 A zero-step round needs no draft, so its draft-extend is put off: the target's hidden states and the
-tokens chosen from them are kept here, and once in `CATCH_UP_ROUNDS` rounds, or before the first
+tokens chosen from them are kept here, and once in `CATCH_UP_WIDTH` rounds, or before the first
 drafting round, one draft-extend of that width writes the draft's KV for all of them.
 
 `loop/catch_up.py` says when, `RowMap` where (host side); `Backlog` holds the rows (device side).

@@ -25,12 +25,13 @@ from sglang_adaptive_spec.host.drafters.backlog import (
     to_device,
     window_start,
 )
+from sglang_adaptive_spec.host.drafters.kv_alone import writing_kv_alone
 from sglang_adaptive_spec.host.drafters.parts import extend_in_parts, row_parts, rows_of
 from sglang_adaptive_spec.host.engine import DraftWorker
 from sglang_adaptive_spec.host.sizes import plan_bytes, plan_heads
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
-from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS
+from sglang_adaptive_spec.tiers import CATCH_UP_WIDTH, KV_CATCH_UPS, CatchUp
 
 # A choice, 0.3 GB in fp32: a draft-extend without graphs makes logits of every position of its
 # window, and nothing is planned for those (runtime/builder.py: MIN_RESERVED_GB).
@@ -46,9 +47,9 @@ def catch_up_width(draft_worker: DraftWorker, max_batch_size: int, num_shards: i
     backend = draft_worker.draft_extend_attn_backend
     workspace = getattr(backend, "workspace_buffer", None)
     if workspace is None or type(backend) is FlashInferMLAAttnBackend:  # not what derives from it
-        return CATCH_UP_ROUNDS
+        return CATCH_UP_WIDTH
     heads = plan_heads(draft_worker.draft_runner.model_config, num_shards)
-    for width in range(CATCH_UP_ROUNDS, 1, -1):
+    for width in range(CATCH_UP_WIDTH, 1, -1):
         if plan_bytes(max_batch_size, width, *heads) <= workspace.nbytes:
             return width
     return 1  # as wide as the host's own draft-extend at zero steps
@@ -108,7 +109,7 @@ class EagleCatchUps:
         num_rows = min(max_batch_size, MAX_ROWS)
         self.width = catch_up_width(draft_worker, part_size, num_shards)
         self.schedule: CatchUpSchedule | None = CatchUpSchedule(
-            self.width, DraftPrefixes(), num_rows
+            self.width, DraftPrefixes(), num_rows, KV_CATCH_UPS
         )
         self._draft_worker, self._req_to_token = draft_worker, req_to_token
         self._backlog = Backlog(
@@ -136,19 +137,40 @@ class EagleCatchUps:
         return self._row_map.caught_up(debts, num_decodes)
 
     def extend(
-        self, extend: Callable[..., Any], batch: Batch, result: Any, debts: Sequence[int]
+        self,
+        kind: CatchUp,
+        extend: Callable[..., Any],
+        batch: Batch,
+        result: Any,
+        debts: Sequence[int],
     ) -> None:
         """Catches the draft up through the host's ``extend``; it lacks ``debts`` per row."""
-        rows = self._row_map.rows
-        if rows is None:
+        if self._row_map.rows is None:
             return
+        if kind is CatchUp.WHOLE:
+            self._extend(extend, batch, result.new_seq_lens, result.next_draft_input, debts)
+            return
+        with writing_kv_alone(self._draft_worker):  # and what is relayed stays what it was
+            self._extend(extend, batch, result.new_seq_lens, EagleDraftInput(), debts)
+
+    def _extend(
+        self,
+        extend: Callable[..., Any],
+        batch: Batch,
+        seq_lens: torch.Tensor,
+        next_input: DraftInput,
+        debts: Sequence[int],
+    ) -> None:
+        """Extends the draft, in parts that its graphs hold; the host writes ``next_input``."""
+        rows = self._row_map.rows
+        assert rows is not None, "`extend` asks for them"
         owed = to_device(debts, rows.device)
 
         def extend_part(rows_of_batch: Batch, part: slice, draft_input: DraftInput) -> None:
-            window = self._backlog.window(rows[part], result.new_seq_lens[part], owed[part])
+            window = self._backlog.window(rows[part], seq_lens[part], owed[part])
             self._extend_window(extend, rows_of_batch, window, draft_input)
 
-        next_input, draft = result.next_draft_input, self._draft_worker
+        draft = self._draft_worker
         part_size = catch_up_part_size(draft, self.part_size, self.width)
         # Only graphs share a plan buffer: a plan without one waits for the device by itself.
         last = self._last_extend if has_extend_graphs(draft) else None

@@ -9,7 +9,7 @@ import torch
 from sglang_adaptive_spec.host.batch import Batch, DraftInput
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.runtime.pool import Place
-from sglang_adaptive_spec.tiers import Tier
+from sglang_adaptive_spec.tiers import CatchUp, Tier
 
 
 class CatchUps(Protocol):
@@ -28,7 +28,12 @@ class CatchUps(Protocol):
         """Returns per row whether the draft lacked nothing before a round of ``num_decodes``."""
 
     def extend(
-        self, extend: Callable[..., Any], batch: Batch, result: object, debts: Sequence[int]
+        self,
+        kind: CatchUp,
+        extend: Callable[..., Any],
+        batch: Batch,
+        result: object,
+        debts: Sequence[int],
     ) -> None:
         """Catches the draft up, through the host's draft-extend if it has one."""
 

@@ -24,6 +24,7 @@ from sglang_adaptive_spec.host.attention.fa3 import capture_missing_extends
 from sglang_adaptive_spec.host.batch import Batch, DraftInput
 from sglang_adaptive_spec.host.drafters.catch_up import EagleCatchUps
 from sglang_adaptive_spec.host.drafters.drafter import CatchUps
+from sglang_adaptive_spec.host.drafters.kv_alone import pairs_of_graphs
 from sglang_adaptive_spec.host.drafters.parts import RELAYED
 from sglang_adaptive_spec.host.engine import ModelRunner
 from sglang_adaptive_spec.host.host_round import current_round
@@ -41,6 +42,7 @@ class AdaptiveDraftWorker(EagleDraftWorker):
 
     startup: StartupCapture
     topk: int
+    builds_catch_ups = False  # what is captured now are draft-extends as wide as a catch-up
     relay_topk: int  # proposals that every round hands to the next, whatever tiers the two have
 
     def init_attention_backends(self, *args: object, **kwargs: object) -> None:
@@ -52,6 +54,11 @@ class AdaptiveDraftWorker(EagleDraftWorker):
         with self.startup.of_draft():
             super()._capture_cuda_graphs(*args, **kwargs)
             capture_missing_extends(self)
+
+    def capturing(self, runner: object) -> contextlib.AbstractContextManager[None]:
+        """Surrounds the capture of a draft-extend by ``runner``."""
+        nothing = contextlib.nullcontext()
+        return pairs_of_graphs(self, runner) if self.builds_catch_ups else nothing
 
     def draft(self, batch: Batch, *args: object, **kwargs: object) -> Any:
         """Drafts from as many of the relayed proposals as the tier is wide."""
@@ -187,8 +194,10 @@ class EagleDrafter:
         with worker._override_worker_state(width - 1, width):
             worker.speculative_num_steps = draft.speculative_num_steps = 0
             draft.init_attention_backend()
+            draft.builds_catch_ups = True
             with self._captures.narrowed(self._captures.catch_up_sizes()):
                 draft._capture_cuda_graphs()
+            draft.builds_catch_ups = False
             backend = runner._get_attention_backend(init_new_workspace=False)
             graphs = None
             if not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):

@@ -30,6 +30,7 @@ from sglang_adaptive_spec.host.drafters.drafter import CatchUps, Drafter
 from sglang_adaptive_spec.host.engine import HostEngine, ModelRunner
 from sglang_adaptive_spec.host.host_round import current_round
 from sglang_adaptive_spec.loop.round import Round
+from sglang_adaptive_spec.tiers import CatchUp
 
 
 def plain_round_unsupported_reason(target_runner: ModelRunner) -> str | None:
@@ -72,18 +73,19 @@ class PlainRounds:
     def begin(self, launched: Round, on_publish: Callable[..., Any] | None) -> "PlainRound":
         """Returns the round of the host that the controller launched."""
         plan = launched.plan
-        plain = PlainRound(self, launched.batch.requests, launched.debts, plan.is_catch_up)
+        plain = PlainRound(self, launched.batch.requests, launched.debts, plan.catch_up)
         plain.launched, plain.num_decodes = launched, plan.num_decodes
         plain.on_publish = on_publish
         return plain
 
     def begin_alone(self, size: int, is_catch_up: bool) -> "PlainRound":
         """Returns a round of ``size`` rows that no request owns: start-up measurements."""
-        return PlainRound(self, range(size), [0] * size, is_catch_up)
+        catch_up = CatchUp.WHOLE if is_catch_up else CatchUp.NONE
+        return PlainRound(self, range(size), [0] * size, catch_up)
 
     def begin_catch_up(self, requests: Sequence[Hashable], debts: Sequence[int]) -> "PlainRound":
         """Returns a round without its target: the draft is caught up on ``debts``, no more."""
-        plain = PlainRound(self, requests, debts, is_catch_up=True)
+        plain = PlainRound(self, requests, debts, CatchUp.WHOLE)
         plain.has_target = False
         return plain
 
@@ -108,13 +110,13 @@ class PlainRound:
         rounds: PlainRounds,
         requests: Sequence[Hashable],
         debts: Sequence[int],
-        is_catch_up: bool,
+        catch_up: CatchUp,
     ) -> None:
         self._rounds = rounds
         assert rounds.drafter.catch_ups is not None, "zero-step rounds are prepared with them"
         self._catch_ups: CatchUps = rounds.drafter.catch_ups
         self._catch_ups.begin(requests)
-        self._debts, self._is_catch_up = debts, is_catch_up
+        self._debts, self._catch_up = debts, catch_up
         self.num_decodes = 1
         self.on_publish: Callable[..., Any] | None = None
         self.launched: Round | None = None  # the loop's, if a controller chose
@@ -169,8 +171,8 @@ class PlainRound:
 
     def draft_extend(self, extend: Callable[..., Any], batch: Batch, result: object) -> None:
         """Catches the draft up through the host's ``extend``, if that is due."""
-        if self._is_catch_up:
-            self._catch_ups.extend(extend, batch, result, self._debts)
+        if self._catch_up is not CatchUp.NONE:
+            self._catch_ups.extend(self._catch_up, extend, batch, result, self._debts)
 
     # -- pieces of a round --
 

@@ -44,7 +44,7 @@ from sglang_adaptive_spec.host.startup.capture import (
 from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.runtime.pool import RuntimePool
-from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, CatchUp, Tier
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +206,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             if self._plain_rounds is not None and launched.tier == PLAIN_TIER:
                 current.plain = self._plain_rounds.begin(launched, on_publish)
                 current.num_decodes = launched.plan.num_decodes
-                current.ends_with_target = not launched.plan.is_catch_up
+                current.ends_with_target = launched.plan.catch_up is CatchUp.NONE
                 on_publish = None  # published inside `verify`, before the target runs
         try:
             return super().forward_batch_generation(batch, on_publish, *args, **kwargs)

@@ -11,7 +11,7 @@ from sglang.srt.utils import is_flashinfer_available
 from sglang_adaptive_spec.host.attention.fa3 import (
     bound_extend_table,
     bound_page_table,
-    capture_with_own_width,
+    capture_extend,
 )
 from sglang_adaptive_spec.host.attention.flashinfer.plans import plan_hooks
 from sglang_adaptive_spec.host.attention.kv_index import SharedIndex
@@ -39,7 +39,7 @@ def install_gpu_hooks(server_args: ServerArgs, index: SharedIndex) -> None:
     backends = attention_backends(resolved_view(server_args))
     if use_mla_backend(server_args):
         backends = {"flashinfer-mla" if name == "flashinfer" else name for name in backends}
-    hook_now({"EAGLEDraftExtendCudaGraphRunner.capture_one_shape": capture_with_own_width})
+    hook_now({"EAGLEDraftExtendCudaGraphRunner.capture_one_shape": capture_extend})
     if is_flashinfer_available():
         hook_now(plan_hooks(is_in_use="flashinfer" in backends))
     table = hooks_by_backend(index)

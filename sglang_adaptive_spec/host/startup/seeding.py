@@ -111,8 +111,9 @@ def measured_costs(
         costs, source = seeder.seed(costs), "measured"
     if source == "measured" and ranks.is_first:
         _keep(key, costs, folder, seeder)
-    if drafter.catch_ups is not None:
-        costs.catch_up_rounds = drafter.catch_ups.width
+    catch_ups = drafter.catch_ups
+    if catch_ups is not None and catch_ups.schedule is not None:
+        costs.catch_up_rounds = catch_ups.schedule.rounds_between
     seconds = time.perf_counter() - start_s - seeder.warm_up_s
     return costs, Seeding(source, seconds, seeder.num_points, seeder.warm_up_s)
 

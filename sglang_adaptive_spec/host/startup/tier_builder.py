@@ -31,7 +31,7 @@ from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.runtime.builder import build_tiers
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import TierState, read_places
-from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
+from sglang_adaptive_spec.tiers import CATCH_UP_WIDTH, PLAIN_TIER, Tier
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +62,12 @@ class TierBuilder:
         for tier, size in self._largest_graphs().items():
             decoded = max(self._captures.decode_sizes(tier))
             needs += [plan_bytes(decoded, tier.num_draft_tokens, *target)]
-            needs += [plan_bytes(size, extend_width(tier, CATCH_UP_ROUNDS), *draft)]
+            needs += [plan_bytes(size, extend_width(tier, CATCH_UP_WIDTH), *draft)]
         provide_workspace(max(needs), engine.device)
 
     def extent(self) -> Extent:
         """Returns the most that a graph of any tier will hold."""
-        extent = Extent.of(self._largest_graphs(), CATCH_UP_ROUNDS)
+        extent = Extent.of(self._largest_graphs(), CATCH_UP_WIDTH)
         decoded = max(self._captures.decode_sizes(PLAIN_TIER), default=0)
         return extent._replace(requests=max(extent.requests, decoded))
 

@@ -38,7 +38,9 @@ class Nothing:
     def were_level(self, debts: Sequence[int], num_decodes: int) -> list[bool]:
         return [False] * len(debts)
 
-    def extend(self, extend: Callable[..., Any], batch: Any, result: Any, debts: Any) -> None:
+    def extend(
+        self, kind: Any, extend: Callable[..., Any], batch: Any, result: Any, debts: Any
+    ) -> None:
         """Has no KV to write."""
 
 
