@@ -57,15 +57,11 @@ class Plan(NamedTuple):
         return self.catch_up is CatchUp.WHOLE
 
 
-# Tokens of a request that one catch-up works off (host/drafters/backlog.py). 15 and not 16:
-# FlashInfer's plan for 128 requests of 16 tokens exceeds its workspace of 384 MB by a hair (32
-# heads of 128; seen on an H200 with sglang 0.5.21).
-CATCH_UP_WIDTH = 15
-# A choice: as many catch-ups write KV alone before a whole one follows, which reads all weights of
-# the draft and says for free whether its next proposal would have held.
-KV_CATCH_UPS = 3
-# From one whole catch-up to the next; one that writes KV alone leaves a token to be made up for.
-CATCH_UP_ROUNDS = CATCH_UP_WIDTH + KV_CATCH_UPS * (CATCH_UP_WIDTH - 1)
+# Zero-step rounds from one catch-up of the draft to the next, and the tokens of a request that it
+# works off (host/drafters/backlog.py). 15 and not 16: FlashInfer's plan for 128 requests of 16
+# tokens exceeds its workspace of 384 MB by a hair (32 heads of 128; seen on an H200 with sglang
+# 0.5.21).
+CATCH_UP_ROUNDS = 15
 
 
 class DecodeBatch(NamedTuple):

@@ -2,10 +2,12 @@
 
 Two servers alive together, `none` and `zero`: ours by default, whose policy is kept at zero steps
 and chooses only how many decodes a round runs. Windows of the two take turns. Between two tokens of
-a stream lies the time from one round's result to the next, or none within a run. `text` is taken
-from a result of studies/transition with the SmolLM2 pair, where the policy chooses all. With
-`--before` rounds of one decode are compared, too: ours (`single`) and an earlier commit's
-(`before`). `--trace-s` adds a trace of every batch size at the end: which kernels ours runs more.
+a stream lies the time from one round's result to the next, or none within a run. Before the first
+window ours has stayed at zero steps for `--stay-s`: the longer it has, the less often its draft is
+caught up whole (loop/catch_up.py). `text` is taken from a result of studies/transition with the
+SmolLM2 pair, where the policy chooses all. With `--before` rounds of one decode are compared, too:
+ours (`single`) and an earlier commit's (`before`). `--trace-s` adds a trace of every batch size at
+the end: which kernels ours runs more.
 
 On the machine with the H200, from the project's root (T as in studies/transition; 150 s each):
 
@@ -20,6 +22,7 @@ On the machine with the H200, from the project's root (T as in studies/transitio
 import argparse
 import itertools
 import json
+import math
 import sys
 import tempfile
 import time
@@ -64,6 +67,7 @@ from benchmarks.studies.kernels import difference_table, kernels
 NONE, ZERO, BEFORE = "none", "zero", "before"
 ACCEPTANCE = "0.3"  # of drafts that nobody proposes
 MAX_TOTAL_TOKENS = 65536
+STAY_S = 30.0  # of one request, whose context has an end
 LEAST_SMALL, LEAST_LARGE, SMALL_BATCH = 0.99, 0.985, 40  # of none, by batch size
 
 Raw = Mapping[str, Any]
@@ -78,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--batches", type=numbers, default=(1, 4, 16, 40, 64, 128))
     run_.add_argument("--settle-s", type=float, default=1.0, help="before a window [1.0]")
     run_.add_argument("--window-s", type=float, default=1.0)
+    run_.add_argument("--stay-s", type=float, default=60.0, help="at zero steps before [60]")
     run_.add_argument("--trace-s", type=float, default=0.0, help="of every batch, at the end [0]")
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
     add_before(run_)
@@ -115,6 +120,7 @@ def run(args: argparse.Namespace) -> int:
         with serving_fleet(arms, plan, deadline, at_once=True, ours_too=True) as engines:
             by_name = {engine.arm.name: engine for engine in engines}
             visits = visits_of(list(by_name))
+            stay(by_name[ZERO], args, prompts)
             # Every batch size once before any twice: at the deadline all have as many pairs.
             for repeat, size in itertools.product(range(1, args.repeats + 1), args.batches):
                 if time.monotonic() > deadline:
@@ -147,6 +153,16 @@ def run(args: argparse.Namespace) -> int:
     write_run(record, path)
     print(figure_table(build_result(record["provenance"], [record], {})))
     return int(num_missing > 0)
+
+
+def stay(engine: Engine, args: argparse.Namespace, prompts: Sequence[Sequence[int]]) -> None:
+    """Keeps an engine at zero steps for a while, one request after the other."""
+    limit = new_token_limit(args.max_total_tokens, args.context_length, args.prompt_tokens, 1)
+    num_stays = math.ceil(args.stay_s / STAY_S)
+    for _ in range(num_stays):
+        seconds = args.stay_s / num_stays
+        wanted = Visit(ACCEPTANCE, 1, 0, seconds, args.window_s, policy=f"{STEPS}0")
+        visit_rounds(engine, wanted, prompts[:1], limit)
 
 
 def traced(

@@ -50,7 +50,12 @@ class DraftSchedule(Protocol):
         """Returns how many decodes the next zero-step round may add before a catch-up."""
 
     def book(
-        self, batch: DecodeBatch, is_last: bool, num_decodes: int, may_catch_up: bool = True
+        self,
+        batch: DecodeBatch,
+        is_last: bool,
+        num_decodes: int,
+        may_catch_up: bool = True,
+        is_look: bool = False,
     ) -> tuple[CatchUp, Sequence[int]]:
         """Takes a zero-step round; returns how it catches up, and what rows lack."""
 
@@ -164,7 +169,7 @@ class AdaptiveController:
         chosen = self._choose(batch)
         if has_changed:
             self._rounds_at_once = self.policy.rounds_at_once
-        plan, debts = self._with_draft_caught_up(chosen.tier, batch)
+        plan, debts = self._with_draft_caught_up(chosen, batch)
         if plan.tier != self.decode_tier:
             self._count_switch(plan.tier, batch)
         self.newest = batch
@@ -241,15 +246,17 @@ class AdaptiveController:
             except Exception:  # noqa: BLE001 - any policy must leave serving alive
                 self._count_policy_error("learn_time")
 
-    def _with_draft_caught_up(self, tier: Tier, batch: DecodeBatch) -> tuple[Plan, Sequence[int]]:
+    def _with_draft_caught_up(
+        self, chosen: Chosen, batch: DecodeBatch
+    ) -> tuple[Plan, Sequence[int]]:
         """Returns what to run, and what the draft lacks per row of a zero-step round."""
-        schedule = self.draft_schedule
+        schedule, tier = self.draft_schedule, chosen.tier
         if schedule is None:
             return Plan(tier), ()
         if tier != PLAIN_TIER:
             if not schedule.is_behind(batch.requests):
                 return Plan(tier), ()
-            catch_up, debts = schedule.book(batch, True, 1)
+            catch_up, debts = schedule.book(batch, True, 1, is_look=chosen.is_probe)
             return Plan(PLAIN_TIER, 1, catch_up), debts
         may_draft = self.may_draft(batch.size)
         if may_draft and batch.most_decodes > 1:  # else nothing of what is kept is read

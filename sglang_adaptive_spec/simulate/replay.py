@@ -27,7 +27,6 @@ from sglang_adaptive_spec.simulate.stalls import Stalls, Tail
 from sglang_adaptive_spec.simulate.workload import Clock, Live, Workload
 from sglang_adaptive_spec.tiers import (
     CATCH_UP_ROUNDS,
-    KV_CATCH_UPS,
     PLAIN_TIER,
     DecodeBatch,
     Observation,
@@ -147,7 +146,7 @@ class Replay:
             SimulatedPool(startup_tier),
             startup_tier,
             timer,
-            CatchUpSchedule(num_kv_alone=KV_CATCH_UPS),
+            CatchUpSchedule(can_write_kv_alone=True),
         )
         self._next_request = 0
 

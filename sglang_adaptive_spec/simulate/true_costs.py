@@ -23,7 +23,7 @@ from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 # What start-up measures: at most 10 batch sizes a tier, two context lengths per request.
 SEEDED_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128)
 SEEDED_CONTEXTS = (256, 16384)
-SEEDED_ROUNDS = 4  # whose mean is a seed and whose spread says how far to trust it
+SEEDED_ROUNDS = 3  # whose mean is a seed and whose spread says how far to trust it
 
 FILE = Path(__file__).parent / "h200-llama-8b.json"
 

@@ -13,7 +13,7 @@ from sglang_adaptive_spec.host.drafters.backlog import (
 )
 
 WIDTH = 4
-HIDDEN_SIZE = 3
+HIDDEN_SIZE = 4  # of 4 bytes: one unit of the ring
 CPU = "cpu"
 
 
@@ -84,7 +84,7 @@ def token_at(request: int, position: int) -> int:
 
 
 def hidden_at(request: int, position: int) -> list[float]:
-    return [float(request), float(position), 0.5]
+    return [float(request), float(position), 0.5, float("inf")]
 
 
 class Rounds:
@@ -93,12 +93,13 @@ class Rounds:
     def __init__(self, lens: list[int], num_rows: int) -> None:
         self.backlog = Backlog(num_rows, WIDTH, HIDDEN_SIZE, torch.float32, CPU)
         self.lens = list(lens)
+        self._rows: dict[tuple[int, ...], torch.Tensor] = {}  # the same while the batch is
 
     def keep(self, requests: list[int], rows: list[int]) -> None:
         positions = [self.lens[request] for request in requests]
         pairs = list(zip(requests, positions, strict=True))
         self.backlog.keep(
-            torch.tensor(rows),
+            self._rows.setdefault(tuple(rows), torch.tensor(rows)),
             torch.tensor([hidden_at(*pair) for pair in pairs]),
             torch.tensor([token_at(*pair) for pair in pairs]),
         )
@@ -157,6 +158,17 @@ def test_the_shapes_and_types_are_those_of_a_draft_extend() -> None:
     assert window.hidden_states.shape == (2 * WIDTH, HIDDEN_SIZE)
     assert (window.tokens.dtype, window.num_tokens.dtype) == (torch.int64, torch.int32)
     assert (window.start.dtype, window.positions.dtype) == (torch.int64, torch.int64)
+
+
+@pytest.mark.parametrize("hidden_size", [3, 8])
+def test_hidden_states_of_any_size_come_back_as_they_were(hidden_size: int) -> None:
+    backlog = Backlog(3, WIDTH, hidden_size, torch.bfloat16, CPU)
+    hidden = torch.randn(2, hidden_size).to(torch.bfloat16)
+    rows = torch.tensor([2, 0])
+    backlog.keep(rows, hidden, torch.tensor([7, 8]))
+    window = backlog.window(rows, torch.tensor([9, 9]), torch.ones(2))
+    found = window.hidden_states[window.is_owed.flatten()]
+    assert (found.dtype, found.tolist()) == (torch.bfloat16, hidden.tolist())
 
 
 def test_a_row_taken_over_shows_its_new_owner_only() -> None:

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from sglang_adaptive_spec.contract.table import HOOK_TARGETS
 from sglang_adaptive_spec.host.attention.kv_index_size import Extent, IndexShape, triton_row_bytes
-from sglang_adaptive_spec.tiers import CATCH_UP_WIDTH, PLAIN_TIER, Tier, chain_tier
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier, chain_tier
 
 MODULE = "sglang_adaptive_spec.host.attention.kv_index"
 ATTENTION = "sglang.srt.layers.attention"
@@ -196,7 +196,7 @@ class Stages(NamedTuple):
 def build(kind: str, tier: Tier, size: int, **attributes: Any) -> Stages:
     """Asks a tier's backends for the buffers of graphs up to ``size``, as the host does."""
     make, make_steps = KINDS[kind]
-    width = CATCH_UP_WIDTH if tier == PLAIN_TIER else tier.num_draft_tokens
+    width = CATCH_UP_ROUNDS if tier == PLAIN_TIER else tier.num_draft_tokens
     shape = tier._replace(num_draft_tokens=width)  # worker.py:_build_plain_tier
     target, extend = make(shape, **attributes), make(shape, is_draft=True, **attributes)
     target.init_cuda_graph_state(size, size * tier.num_draft_tokens)
@@ -209,7 +209,7 @@ def build(kind: str, tier: Tier, size: int, **attributes: Any) -> Stages:
 
 def build_all(index: Any, kind: str, largest: Mapping[Tier, int], **attributes: Any) -> Extent:
     """Builds tiers as at start-up; returns the extent."""
-    extent = Extent.of(largest, CATCH_UP_WIDTH)
+    extent = Extent.of(largest, CATCH_UP_ROUNDS)
     index.extent = extent
     for tier, size in largest.items():
         build(kind, tier, size, **attributes)
@@ -256,9 +256,9 @@ def test_no_tier_takes_more_than_the_first_did(
 
 def test_zero_steps_take_no_more_mask_than_their_catch_ups_have_tokens(index: Any) -> None:
     """Their target's backend is made for as many draft tokens, though it decodes one."""
-    index.extent = Extent(requests=16, tokens=16 * CATCH_UP_WIDTH, draft_rows=0)
+    index.extent = Extent(requests=16, tokens=16 * CATCH_UP_ROUNDS, draft_rows=0)
     mask = build("triton", PLAIN_TIER, 16).target._verify_mask.buffer
-    assert mask.numel() == 16 * CATCH_UP_WIDTH * (CONTEXT + CATCH_UP_WIDTH)
+    assert mask.numel() == 16 * CATCH_UP_ROUNDS * (CONTEXT + CATCH_UP_ROUNDS)
     assert mask.untyped_storage().nbytes() == pytest.approx(mask.nbytes, rel=0.01)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
-from sglang_adaptive_spec.tiers import CATCH_UP_WIDTH, PLAIN_TIER, chain_tier
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, chain_tier
 
 THREE = chain_tier(3)
 
@@ -89,7 +89,7 @@ def test_more_are_decoded_at_zero_steps_than_are_caught_up(plugins_loaded: None)
     tiers = builder(engine, Captures(engine))
     assert max(tiers.graph_batch_sizes(PLAIN_TIER)) == 512
     assert tiers.max_catch_up_size() == tiers.max_listed_size() == 256
-    assert tiers.extent() == (512, 256 * CATCH_UP_WIDTH, 32 * 3)
+    assert tiers.extent() == (512, 256 * CATCH_UP_ROUNDS, 32 * 3)
 
 
 @pytest.mark.parametrize(("cap", "size"), [(2048, 256), (64, 64)])

@@ -94,9 +94,10 @@ def test_rows_that_are_prefilled_and_those_that_decode_beside_them_are_told_apar
         decoding_reqs=["b", "c"],
         global_num_tokens=padded,
     )
-    worker = SimpleNamespace(controller=controller, _plain_rounds=object())
+    slots = SimpleNamespace(forget=lambda: asked.append(("slots",)))
+    worker = SimpleNamespace(controller=controller, _plain_rounds=SimpleNamespace(slots=slots))
     module.AdaptiveEagleWorker._before_extend(worker, batch, current_round())
-    assert asked == [told]
+    assert asked == [("slots",), told]
 
 
 def test_an_idle_forward_reaches_the_controller_and_runs(

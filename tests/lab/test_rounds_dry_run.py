@@ -15,8 +15,9 @@ POOL = ("--max-total-tokens", "4096", "--prompt-tokens", "16")
 
 def test_zero_steps_and_none_are_measured_in_turn(tmp_path: Path) -> None:
     windows = ("--batches", "2", "--repeats", "2", "--settle-s", "0.2", "--window-s", "0.5")
+    stay = ("--stay-s", "0.3")
     trace = ("--trace-s", "0.3")  # has no kernels on a CPU
-    record = dry_run(tmp_path, "never_below_none", "run", *windows, *trace, *POOL)
+    record = dry_run(tmp_path, "never_below_none", "run", *windows, *stay, *trace, *POOL)
     assert record["kernels"] == {"2": {NONE: {}, ZERO: {}}}
     found = [(each["arm"], each["repeat"]) for each in record["windows"]]
     assert found == [(NONE, 1), (ZERO, 1), (ZERO, 2), (NONE, 2)]

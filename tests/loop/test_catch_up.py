@@ -4,7 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
+from sglang_adaptive_spec.loop.catch_up import (
+    INTERVALS_FOR_ONE,
+    MOST_KV_ALONE,
+    CatchUpSchedule,
+)
 from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
 from sglang_adaptive_spec.tiers import CatchUp, DecodeBatch
 
@@ -166,49 +170,74 @@ def test_no_other_rows_beside_a_prefill_are(owing: str, may_catch_up: bool, has_
 # -- catch-ups that write KV alone --
 
 
-def kinds(schedule: CatchUpSchedule, num_rounds: int, requests: str = "a") -> list[CatchUp]:
-    """How so many rounds catch up, one decode each."""
+def kinds(
+    schedule: CatchUpSchedule, num_rounds: int, requests: str = "a", **ending: bool
+) -> list[CatchUp]:
+    """How so many rounds catch up, one decode each; the last one ends as told."""
     batch = DecodeBatch(len(requests), tuple(requests), lengths=lambda: [9] * len(requests))
-    return [schedule.book(batch, False, 1)[0] for _ in range(num_rounds)]
+    found = [schedule.book(batch, False, 1)[0] for _ in range(num_rounds - bool(ending))]
+    if ending:
+        found.append(schedule.book(batch, num_decodes=1, **ending)[0])
+    return found
 
 
-def test_a_whole_catch_up_comes_after_some_that_write_kv_alone() -> None:
-    schedule = CatchUpSchedule(interval=4, num_kv_alone=2)
-    found = kinds(schedule, 2 * schedule.rounds_between)
-    due = {number: kind for number, kind in enumerate(found, 1) if kind is not CatchUp.NONE}
-    kv, whole = (
-        CatchUp.KV,
-        CatchUp.WHOLE,
-    )  # one of KV leaves a token that is made up for with the next
-    assert due == {4: kv, 7: kv, 10: whole, 14: kv, 17: kv, 20: whole}
+def stayed(num_for: int, interval: int = 4) -> CatchUpSchedule:
+    """A schedule whose draft is level, after a stay long enough for so many of KV alone."""
+    schedule = CatchUpSchedule(interval, DraftPrefixes(), can_write_kv_alone=True)
+    kinds(schedule, num_for * INTERVALS_FOR_ONE * interval, is_last=True, is_look=True)
+    return schedule
 
 
-def test_whoever_is_about_to_draft_is_caught_up_whole_and_it_counts_anew() -> None:
-    schedule = CatchUpSchedule(interval=4, num_kv_alone=1)
-    assert kinds(schedule, 4)[-1] is CatchUp.KV
-    batch = DecodeBatch(1, ("a",))
-    assert schedule.book(batch, True, 1) == (CatchUp.WHOLE, [2])
+def due(found: list[CatchUp]) -> dict[int, CatchUp]:
+    """The rounds that catch up, by their number."""
+    return {number: kind for number, kind in enumerate(found, 1) if kind is not CatchUp.NONE}
+
+
+def test_the_longer_a_stay_the_more_catch_ups_write_kv_alone() -> None:
+    kv, whole = CatchUp.KV, CatchUp.WHOLE  # one of KV leaves a token to be made up for
+    assert due(kinds(stayed(0), 8)) == {4: whole, 8: whole}
+    assert due(kinds(stayed(1), 14)) == {4: kv, 7: whole, 11: kv, 14: whole}
+    assert due(kinds(stayed(2), 20)) == {4: kv, 7: kv, 10: whole, 14: kv, 17: kv, 20: whole}
+    longest = kinds(stayed(2 * MOST_KV_ALONE), 40)
+    assert list(due(longest).values())[: MOST_KV_ALONE + 1] == [kv] * MOST_KV_ALONE + [whole]
+
+
+def test_drafts_end_a_stay_and_looks_do_not() -> None:
+    schedule = stayed(1)
+    kinds(schedule, 1, is_last=True, is_look=True)
+    assert due(kinds(schedule, 4)) == {4: CatchUp.KV}
+    assert kinds(schedule, 1, is_last=True) == [CatchUp.WHOLE]
+    assert due(kinds(schedule, 4)) == {4: CatchUp.WHOLE}
+
+
+def test_whoever_is_about_to_draft_is_caught_up_whole() -> None:
+    schedule = stayed(1)
+    assert due(kinds(schedule, 4)) == {4: CatchUp.KV}
+    assert schedule.book(DecodeBatch(1, ("a",)), True, 1) == (CatchUp.WHOLE, [2])
     assert not schedule.is_behind("a")
-    assert kinds(schedule, 4)[-1] is CatchUp.KV
 
 
 def test_after_kv_alone_nobody_is_level_but_who_joins() -> None:
-    schedule = CatchUpSchedule(interval=4, num_kv_alone=1)
-    kinds(schedule, 4, "ab")
+    schedule = stayed(1)
+    assert due(kinds(schedule, 4, "ab")) == {4: CatchUp.KV}
     assert schedule.is_behind("ab")
     assert schedule.room("ab") == 3
-    joined = DecodeBatch(3, tuple("abc"))
-    assert schedule.book(joined, False, 1) == (CatchUp.NONE, [2, 2, 1])
+    assert schedule.book(DecodeBatch(3, tuple("abc")), False, 1) == (CatchUp.NONE, [2, 2, 1])
 
 
 def test_what_kv_alone_wrote_may_be_built_on() -> None:
-    prefixes = DraftPrefixes()
-    schedule = CatchUpSchedule(4, prefixes, num_kv_alone=1)
-    assert kinds(schedule, 4)[-1] is CatchUp.KV
-    assert prefixes.end("a", 13, 4, 0) == 13
+    schedule = stayed(1)
+    assert due(kinds(schedule, 4)) == {4: CatchUp.KV}
+    assert schedule.prefixes.end("a", 13, 4, 0) == 13
     kinds(schedule, 2)  # these are missing again, from the length before the first of them
-    assert prefixes.end("a", 15, 6, 0) == 9
+    assert schedule.prefixes.end("a", 15, 6, 0) == 9
 
 
 def test_a_window_of_one_token_has_no_room_for_what_kv_alone_leaves() -> None:
-    assert set(kinds(CatchUpSchedule(1, num_kv_alone=3), 5)) == {CatchUp.WHOLE}
+    assert set(kinds(stayed(3, interval=1), 5)) == {CatchUp.WHOLE}
+
+
+def test_a_draft_that_cannot_write_kv_alone_is_caught_up_whole() -> None:
+    schedule = CatchUpSchedule(interval=4)
+    kinds(schedule, 2 * INTERVALS_FOR_ONE * 4)
+    assert set(due(kinds(schedule, 12)).values()) == {CatchUp.WHOLE}

@@ -12,7 +12,7 @@ from sglang_adaptive_spec.runtime.builder import build_tiers, reserved_gb
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, thinned
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import Place, RuntimePool, TierState
-from sglang_adaptive_spec.tiers import CATCH_UP_WIDTH, PLAIN_TIER, Tier, chain_tier
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier, chain_tier
 from tests.runtime.fake_host import VOCAB, FakeHost
 
 TEN = chain_tier(10)
@@ -43,7 +43,7 @@ def index_gb(host: DefaultLadder, context_length: int) -> float:
     """What FlashInfer keeps for all tiers; it is there before the first tier is planned."""
     largest = {tier: max(host.graph_batch_sizes(tier), default=0) for tier in CONFIG.tiers}
     shape = IndexShape(["flashinfer"], context_length, page_size=1, num_pools=1, row_bytes=0)
-    return shape.gb(Extent.of(largest, CATCH_UP_WIDTH))
+    return shape.gb(Extent.of(largest, CATCH_UP_ROUNDS))
 
 
 def build(host: DefaultLadder, budget_gb: float = math.inf) -> set[Tier]:

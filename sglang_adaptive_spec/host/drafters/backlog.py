@@ -1,7 +1,7 @@
 """What the draft has not seen yet: zero-step rounds let it fall behind and catch up in one go.
 
 A zero-step round needs no draft, so its draft-extend is put off: the target's hidden states and the
-tokens chosen from them are kept here, and once in `CATCH_UP_WIDTH` rounds, or before the first
+tokens chosen from them are kept here, and once in `CATCH_UP_ROUNDS` rounds, or before the first
 drafting round, one draft-extend of that width writes the draft's KV for all of them.
 
 `loop/catch_up.py` says when, `RowMap` where (host side); `Backlog` holds the rows (device side).
@@ -109,7 +109,9 @@ class Backlog:
     """Keeps the hidden states and tokens of the newest ``width`` decodes, by row.
 
     All rows of a batch advance by one token in every decode, so a decode has one place in the ring
-    whatever the positions of its rows.
+    whatever the positions of its rows. Hidden states lie in a buffer of their graph, so each is
+    copied at once, in units of 16 bytes; tokens lie on their own, so those of a batch that does not
+    change are copied together.
     """
 
     def __init__(
@@ -117,7 +119,13 @@ class Backlog:
     ) -> None:
         self.width = width
         self._round = 0  # of the newest round kept
-        self._hidden = torch.zeros((width, num_rows, hidden_size), dtype=dtype, device=device)
+        self._dtype = dtype
+        is_whole = hidden_size * dtype.itemsize % torch.complex128.itemsize == 0
+        self._unit = torch.complex128 if is_whole else dtype
+        hidden = torch.zeros((width, num_rows, hidden_size), dtype=dtype, device=device)
+        self._hidden = hidden.view(self._unit)
+        self._rows: torch.Tensor | None = None  # of the newest rounds, whose tokens are ...
+        self._newest_tokens: list[torch.Tensor] = []  # ... not in the ring yet
         self._tokens = torch.zeros((width, num_rows), dtype=torch.int64, device=device)
         self._offsets = torch.arange(width, device=device)
 
@@ -133,10 +141,27 @@ class Backlog:
         tokens: torch.Tensor,  # [bs] int64: the token chosen after it
     ) -> None:
         """Keeps what one zero-step round produced."""
+        if rows is not self._rows or len(self._newest_tokens) == self.width:
+            self._write_tokens()
+            self._rows = rows
         self._round += 1
-        place = self._round % self.width
-        self._hidden[place].index_copy_(0, rows, hidden_states)
-        self._tokens[place].index_copy_(0, rows, tokens)
+        hidden = self._hidden[self._round % self.width]
+        hidden.index_copy_(0, rows, hidden_states.view(self._unit))
+        self._newest_tokens.append(tokens)
+
+    def _write_tokens(self) -> None:
+        """Writes the tokens of the newest rounds into the ring."""
+        tokens = self._newest_tokens
+        if not tokens:
+            return
+        assert self._rows is not None, "`keep` sets both"
+        self._newest_tokens = []
+        if len(tokens) == 1:
+            self._tokens[self._round % self.width].index_copy_(0, self._rows, tokens[0])
+            return
+        rounds = range(self._round - len(tokens) + 1, self._round + 1)
+        places = to_device([each % self.width for each in rounds], self._rows.device)
+        self._tokens[places.unsqueeze(1), self._rows] = torch.stack(tokens)
 
     def window(self, rows: torch.Tensor, seq_lens: torch.Tensor, debts: torch.Tensor) -> Window:
         """Returns the newest positions of every row.
@@ -146,6 +171,7 @@ class Backlog:
             seq_lens: [bs] int64, tokens with target KV, the newest round included.
             debts: [bs] int64, how many of them the draft lacks, at least 1.
         """
+        self._write_tokens()
         start = window_start(seq_lens, self.width)
         positions = start.unsqueeze(1) + self._offsets
         ages = (seq_lens - 1).unsqueeze(1) - positions  # in rounds; negative: not there yet
@@ -155,7 +181,7 @@ class Backlog:
             start=start,
             num_tokens=(seq_lens - start).to(torch.int32),
             tokens=self._tokens[places, columns].flatten(),
-            hidden_states=self._hidden[places, columns].flatten(0, 1),
+            hidden_states=self._hidden[places, columns].flatten(0, 1).view(self._dtype),
             positions=positions,
             is_owed=(ages >= 0) & (ages < debts.unsqueeze(1)),
         )

@@ -31,7 +31,7 @@ from sglang_adaptive_spec.host.engine import DraftWorker
 from sglang_adaptive_spec.host.sizes import plan_bytes, plan_heads
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
-from sglang_adaptive_spec.tiers import CATCH_UP_WIDTH, KV_CATCH_UPS, CatchUp
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, CatchUp
 
 # A choice, 0.3 GB in fp32: a draft-extend without graphs makes logits of every position of its
 # window, and nothing is planned for those (runtime/builder.py: MIN_RESERVED_GB).
@@ -47,9 +47,9 @@ def catch_up_width(draft_worker: DraftWorker, max_batch_size: int, num_shards: i
     backend = draft_worker.draft_extend_attn_backend
     workspace = getattr(backend, "workspace_buffer", None)
     if workspace is None or type(backend) is FlashInferMLAAttnBackend:  # not what derives from it
-        return CATCH_UP_WIDTH
+        return CATCH_UP_ROUNDS
     heads = plan_heads(draft_worker.draft_runner.model_config, num_shards)
-    for width in range(CATCH_UP_WIDTH, 1, -1):
+    for width in range(CATCH_UP_ROUNDS, 1, -1):
         if plan_bytes(max_batch_size, width, *heads) <= workspace.nbytes:
             return width
     return 1  # as wide as the host's own draft-extend at zero steps
@@ -109,7 +109,7 @@ class EagleCatchUps:
         num_rows = min(max_batch_size, MAX_ROWS)
         self.width = catch_up_width(draft_worker, part_size, num_shards)
         self.schedule: CatchUpSchedule | None = CatchUpSchedule(
-            self.width, DraftPrefixes(), num_rows, KV_CATCH_UPS
+            self.width, DraftPrefixes(), num_rows, can_write_kv_alone=True
         )
         self._draft_worker, self._req_to_token = draft_worker, req_to_token
         self._backlog = Backlog(

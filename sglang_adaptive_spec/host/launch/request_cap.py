@@ -34,7 +34,7 @@ from sglang_adaptive_spec.host.sizes import (
     largest_workspace_bytes,
     plan_bytes,
 )
-from sglang_adaptive_spec.tiers import CATCH_UP_WIDTH, PLAIN_TIER
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ def _fitting(server_args: ServerArgs, room: _Room) -> list[int]:
     """Returns the captured batch sizes whose index and plans find room."""
     sizes = sorted(resolving_view(server_args).cuda_graph_config.decode.bs)
     # Any tier may be captured above its own slot, because batches pad up.
-    width = max(room.config.largest_tier.num_draft_tokens, CATCH_UP_WIDTH)
+    width = max(room.config.largest_tier.num_draft_tokens, CATCH_UP_ROUNDS)
     return [size for size in sizes if room.holds_index(size) and room.holds_plans(size, width)]
 
 
@@ -193,6 +193,6 @@ def index_gb(
     """
     largest = config.ladder.largest_batches(batch_size)
     is_tree = any(tier.topk > 1 for tier in largest)
-    extent = Extent.of(largest, CATCH_UP_WIDTH)
+    extent = Extent.of(largest, CATCH_UP_ROUNDS)
     extent = extent._replace(requests=max(extent.requests, num_decoded))
     return index.gb(extent, is_tree)

@@ -34,6 +34,7 @@ class Telemetry:
         control: What an operator asked to see.
         seeding: How round times were measured, if they were.
         left_out: Tiers that were not built, and why.
+        kept: GB and seconds of what belongs to no tier, by what it is.
     """
 
     def __init__(
@@ -45,10 +46,11 @@ class Telemetry:
         control: Control,
         seeding: Seeding | None,
         left_out: Mapping[Tier, str],
+        kept: Mapping[str, tuple[float, float]],
     ) -> None:
         self._engine, self._controller, self._control = engine, controller, control
         self._policy, self._meter = policy, meter
-        self._seeding, self._left_out = seeding, left_out
+        self._seeding, self._left_out, self._kept = seeding, left_out, kept
         self._exporter: MetricsExporter | None = None
         if get_observability().enable_metrics and engine.ranks.is_first:
             model_name = get_serving().served_model_name
@@ -72,8 +74,11 @@ class Telemetry:
         total_gb = sum(state.build_gb for state in pool.states)
         total_s = sum(state.build_s for state in pool.states)
         lines.append(f"  all tiers: {total_gb:.2f} GB, {total_s:.1f} s")
+        lines += [f"  {what}: {gb:.2f} GB, {s:.1f} s" for what, (gb, s) in self._kept.items()]
         if (seeding := self._seeding) is not None:
-            lines.append(f"  round times: {seeding.source}, {seeding.seconds:.1f} s")
+            lines.append(f"  a first round of every tier: {seeding.warm_up_s:.1f} s")
+            at = f"{seeding.source}, {seeding.num_points} points measured"
+            lines.append(f"  round times: {at}, {seeding.seconds:.1f} s")
         if self._controller.recorder is not None:
             lines.append(f"  records every decode round to {config.record}")
         logger.info("\n".join(lines))

@@ -70,7 +70,9 @@ def assemble(engine: HostEngine, builder: TierBuilder, drafter: Drafter) -> Asse
     if schedule is not None and schedule.prefixes is not None:
         CachedPrefixes(schedule.prefixes, engine.target_runner.req_to_token_pool).install()
     control = Control(engine.pool, controller)
-    telemetry = Telemetry(engine, controller, policy, meter, control, seeding, builder.left_out)
+    telemetry = Telemetry(
+        engine, controller, policy, meter, control, seeding, builder.left_out, builder.kept()
+    )
     return Assembled(controller, control, telemetry)
 
 

@@ -29,6 +29,7 @@ from sglang_adaptive_spec.host.batch import Batch, DraftInput
 from sglang_adaptive_spec.host.drafters.drafter import CatchUps, Drafter
 from sglang_adaptive_spec.host.engine import HostEngine, ModelRunner
 from sglang_adaptive_spec.host.host_round import current_round
+from sglang_adaptive_spec.host.serving.next_slots import NextSlots
 from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.tiers import CatchUp
 
@@ -64,7 +65,9 @@ class PlainRounds:
     def __init__(self, engine: HostEngine, drafter: Drafter, most_decodes: int) -> None:
         self.target, self.drafter, self.ranks = engine.target, drafter, engine.ranks
         self.most_decodes = most_decodes  # of a round, as far as the host reserves slots
-        self.req_to_token = engine.target_runner.req_to_token_pool.req_to_token
+        req_to_token = engine.target_runner.req_to_token_pool.req_to_token
+        self.slots = NextSlots(req_to_token, most_decodes)
+        self._newest = -1  # the number of the newest round
         self.verify_input = EagleVerifyInput.create_idle_input(
             topk=1, spec_steps=0, num_verify_tokens=1, device=engine.device
         )
@@ -72,7 +75,9 @@ class PlainRounds:
 
     def begin(self, launched: Round, on_publish: Callable[..., Any] | None) -> "PlainRound":
         """Returns the round of the host that the controller launched."""
-        plan = launched.plan
+        if launched.number != self._newest + 1:  # others ran in between
+            self.slots.forget()
+        self._newest, plan = launched.number, launched.plan
         plain = PlainRound(self, launched.batch.requests, launched.debts, plan.catch_up)
         plain.launched, plain.num_decodes = launched, plan.num_decodes
         plain.on_publish = on_publish
@@ -80,6 +85,7 @@ class PlainRounds:
 
     def begin_alone(self, size: int, is_catch_up: bool) -> "PlainRound":
         """Returns a round of ``size`` rows that no request owns: start-up measurements."""
+        self.slots.forget()
         catch_up = CatchUp.WHOLE if is_catch_up else CatchUp.NONE
         return PlainRound(self, range(size), [0] * size, catch_up)
 
@@ -146,6 +152,8 @@ class PlainRound:
         tokens, columns, keep_alive = draft_input.bonus_tokens, [], [draft_input]
         for left in reversed(range(num_decodes)):
             lens = batch.seq_lens + 1 if left else lens_after
+            places = self._rounds.slots.take(batch.req_pool_indices, batch.seq_lens, left + 1)
+            batch.out_cache_loc = places
             output, forward_batch, tokens = self._decode(batch, tokens, lens, grammar_barrier)
             columns.append(tokens)
             keep_alive.append(forward_batch)
@@ -217,9 +225,6 @@ class PlainRound:
             num_tokens_for_logprob_per_req=1,
         )
         batch.input_ids = bonus_tokens.to(torch.int64)
-        batch.out_cache_loc = self._rounds.req_to_token[batch.req_pool_indices, batch.seq_lens].to(
-            torch.int64
-        )
         batch.seq_lens = lens_after
         if batch.seq_lens_cpu is not None:
             batch.seq_lens_cpu = batch.seq_lens_cpu + 1

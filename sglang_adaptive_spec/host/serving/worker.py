@@ -256,6 +256,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         if plain is None:
             self.controller.before_extend()
             return
+        plain.slots.forget()  # a mixed batch moves those on that decode
         requests = row_keys(batch)
         num_decoding = len(batch.decoding_reqs) if batch.forward_mode.is_mixed() else 0
         first = len(requests) - num_decoding  # rows that decode come last

@@ -200,6 +200,8 @@ class StartupCapture:
         device, gpu_id = target_runner.device, target_runner.gpu_id
         self.backends = Consumption(device, gpu_id, shared_gb)
         self.graphs = Consumption(device, gpu_id, shared_gb)
+        self.catch_ups = Consumption(device, gpu_id, shared_gb)
+        self.shared_gb = shared_gb
         self.is_measured = False  # what is captured from now on belongs to other tiers
         self.is_over = False  # all tiers are built
 

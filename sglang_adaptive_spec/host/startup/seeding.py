@@ -44,8 +44,8 @@ CONTEXT_LEN = 256  # tokens per request
 LONG_CONTEXT_LEN = 16384
 MAX_LONG_TOKENS = 262144  # of all requests: the slope is one per token, and time is short
 LONG_SIZES = 3
-WARM_UP_ROUNDS = 2
-TIMED_ROUNDS = 4  # on a GPU, between events
+WARM_UP_ROUNDS = 1
+TIMED_ROUNDS = 3  # on a GPU, between events
 # What is not measured by then is interpolated; the first point of each tier is taken all the same.
 # On an H200 7 chains took 5.4 s (0.77 s a tier), and
 # 7 chains with 4 trees 9.6 s for all of 122 points (0.87 s)
@@ -111,9 +111,8 @@ def measured_costs(
         costs, source = seeder.seed(costs), "measured"
     if source == "measured" and ranks.is_first:
         _keep(key, costs, folder, seeder)
-    catch_ups = drafter.catch_ups
-    if catch_ups is not None and catch_ups.schedule is not None:
-        costs.catch_up_rounds = catch_ups.schedule.rounds_between
+    if drafter.catch_ups is not None:
+        costs.catch_up_rounds = drafter.catch_ups.width
     seconds = time.perf_counter() - start_s - seeder.warm_up_s
     return costs, Seeding(source, seconds, seeder.num_points, seeder.warm_up_s)
 

@@ -31,7 +31,7 @@ from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.runtime.builder import build_tiers
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import TierState, read_places
-from sglang_adaptive_spec.tiers import CATCH_UP_WIDTH, PLAIN_TIER, Tier
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +62,12 @@ class TierBuilder:
         for tier, size in self._largest_graphs().items():
             decoded = max(self._captures.decode_sizes(tier))
             needs += [plan_bytes(decoded, tier.num_draft_tokens, *target)]
-            needs += [plan_bytes(size, extend_width(tier, CATCH_UP_WIDTH), *draft)]
+            needs += [plan_bytes(size, extend_width(tier, CATCH_UP_ROUNDS), *draft)]
         provide_workspace(max(needs), engine.device)
 
     def extent(self) -> Extent:
         """Returns the most that a graph of any tier will hold."""
-        extent = Extent.of(self._largest_graphs(), CATCH_UP_WIDTH)
+        extent = Extent.of(self._largest_graphs(), CATCH_UP_ROUNDS)
         decoded = max(self._captures.decode_sizes(PLAIN_TIER), default=0)
         return extent._replace(requests=max(extent.requests, decoded))
 
@@ -155,7 +155,8 @@ class TierBuilder:
     def prepare_catch_ups(self) -> None:
         """Makes what zero-step rounds keep for the draft, for as many requests as may run."""
         num_shards = self._engine.ranks.num_shards
-        self._drafter.prepare(self.max_batch_size, self.max_catch_up_size(), num_shards)
+        with self._startup.catch_ups.running():
+            self._drafter.prepare(self.max_batch_size, self.max_catch_up_size(), num_shards)
 
     def free_gb(self) -> float:
         """Returns this rank's free device memory plus what all tiers share."""
@@ -178,6 +179,16 @@ class TierBuilder:
         """Withdraws ``tier`` from the ladder."""
         self.left_out[tier] = "memory"
         self._captures.ladder = self._captures.ladder.without([tier])
+
+    # -- for the start-up block --
+
+    def kept(self) -> dict[str, tuple[float, float]]:
+        """Returns GB and seconds of what belongs to no tier, by what it is."""
+        catch_ups, shared_gb = self._startup.catch_ups, self._startup.shared_gb()
+        return {
+            "kept for the draft at zero steps": (catch_ups.gb, catch_ups.seconds),
+            "shared by all tiers": (shared_gb, 0.0),
+        }
 
     # -- what the host keeps --
 

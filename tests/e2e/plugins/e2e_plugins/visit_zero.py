@@ -15,6 +15,7 @@ from typing import Any
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from e2e_plugins.stand_in import StandIn, rids, take_over
+from sglang_adaptive_spec.loop import catch_up
 from sglang_adaptive_spec.tiers import Plan
 
 ROUND = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.forward_batch_generation"
@@ -79,5 +80,6 @@ def shown(visit: VisitZero) -> dict[str, Any]:
 
 
 def register(policy: type[VisitZero] = VisitZero) -> None:
+    catch_up.INTERVALS_FOR_ONE = 1  # so that one of two catch-ups of a visit writes KV alone
     take_over(policy, shown)
     HookRegistry.register(ROUND, keep_relay, HookType.AROUND)
