@@ -142,7 +142,7 @@ def test_a_long_context_is_measured_at_the_first_sizes_alone(seeding: Any) -> No
     seeder = seeder_of(seeding)
     plan = list(seeder._points())
     long = [(tier, size) for tier, size, has_long in plan if has_long]
-    assert [size for tier, size in long if tier == DEEP] == [1, 32, 4]
+    assert [size for tier, size in long if tier == DEEP] == [1, 32]
     assert {size for tier, size, _ in plan if tier == DEEP} == set(SIZES)
     assert seeder._contexts(1, True) == [seeding.CONTEXT_LEN, seeding.LONG_CONTEXT_LEN]
     assert seeder._contexts(32, True)[1] == seeding.MAX_LONG_TOKENS // 32

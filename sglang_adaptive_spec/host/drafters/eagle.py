@@ -34,6 +34,7 @@ from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
 TARGET_PLACES = ("attn_backend", "decode_cuda_graph_runner")
 INPUT_SEED = 1
+TOKEN_STRIDE = 7919  # of tokens made up; prime, and no divisor of a vocabulary
 CHAIN_BUFFERS = ("_topk1_parents_prealloc", "_topk1_score_indices_prealloc")
 
 
@@ -160,9 +161,9 @@ class EagleDrafter:
         return EagleDraftInput(
             draft_probs=probs,
             topk_p=torch.ones(shape, device=device),
-            topk_index=_distinct(shape, known, random).to(device),
+            topk_index=_distinct(shape, known).to(device),
             hidden_states=torch.randn((size, hidden_size), generator=random).to(device, dtype),
-            bonus_tokens=_distinct((size,), vocab_size, random).to(device),
+            bonus_tokens=_distinct((size,), vocab_size).to(device),
         )
 
     def build(self, tier: Tier) -> tuple[object, ...]:
@@ -234,8 +235,6 @@ class EagleDrafter:
         )
 
 
-def _distinct(shape: tuple[int, ...], below: int, random: torch.Generator) -> torch.Tensor:
-    """Returns random numbers from 0 to ``below``, no two alike as long as there are enough."""
-    return torch.randperm(below, generator=random)[torch.arange(math.prod(shape)) % below].view(
-        shape
-    )
+def _distinct(shape: tuple[int, ...], below: int) -> torch.Tensor:
+    """Returns numbers from 0 to ``below`` far apart, no two alike as long as there are enough."""
+    return (torch.arange(math.prod(shape)) * TOKEN_STRIDE % below).view(shape)

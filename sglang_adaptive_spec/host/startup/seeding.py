@@ -37,19 +37,18 @@ from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 logger = logging.getLogger(__name__)
 
 MAX_REPEATS = 2  # of points that contradict their neighbours
-MAX_SIZES = 8  # batch sizes per tier; the cost table interpolates
+MAX_SIZES = 7  # batch sizes per tier; the cost table interpolates
 CONTEXT_LEN = 256  # tokens per request
 # A long context as well at the first sizes: a second point of a line, whose slope the others
 # borrow. Far off, because contexts beyond it are extrapolated.
 LONG_CONTEXT_LEN = 16384
 MAX_LONG_TOKENS = 262144  # of all requests: the slope is one per token, and time is short
-LONG_SIZES = 3
+LONG_SIZES = 2
 WARM_UP_ROUNDS = 1
 TIMED_ROUNDS = 3  # on a GPU, between events
 # What is not measured by then is interpolated; the first point of each tier is taken all the same.
-# On an H200 7 chains took 5.4 s (0.77 s a tier), and
-# 7 chains with 4 trees 9.6 s for all of 122 points (0.87 s)
-# (benchmarks/results/archive/matrix-trees-h200.json, by benchmarks/studies/matrix).
+# On an H200 7 chains with 4 trees took 9.6 s for all of 122 points (0.87 s a tier;
+# benchmarks/results/archive/matrix-trees-h200.json), with six rounds a point.
 LIMIT_S = 8.0  # or TIER_LIMIT_S for each tier, where that is more
 TIER_LIMIT_S = 1.2
 # A choice: kept round times are dropped where one is off by more, either way. Windows of one arm
@@ -186,6 +185,7 @@ class Seeder:
                     if batch is None:
                         continue
                     ms = median(self._times_ms(tier, batch, False))
+                self.num_points += 1
                 expected_ms = costs.round_ms(tier, size, size * context_len)
                 if tier == PLAIN_TIER:
                     expected_ms -= costs.plain_extra_ms(size, size * context_len)
