@@ -185,7 +185,11 @@ CHECKS = {
         never_below_none.figure_table,
     ),
     **dict.fromkeys(
-        ("never-below-none-h200.json", "never-below-none-smollm2-h200.json"),
+        (
+            "never-below-none-h200.json",
+            "never-below-none-16-40-h200.json",
+            "never-below-none-smollm2-h200.json",
+        ),
         Check(never_below_none.check_never_below_none, never_below_none.figure_table),
     ),
     "defaults-h200.json": Check(defaults.check_defaults, defaults.figure_table),

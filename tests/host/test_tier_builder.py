@@ -1,5 +1,6 @@
 """What start-up says of sizes, and the number of requests that it takes back."""
 
+import contextlib
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -51,7 +52,9 @@ class Captures:
 def builder(engine: Any, captures: Any) -> Any:
     from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 
-    return TierBuilder(engine, captures, startup=Any, drafter=engine)
+    took = SimpleNamespace(running=contextlib.nullcontext, gb=0.5, seconds=0.25)
+    startup = SimpleNamespace(catch_ups=took, shared_gb=lambda: 1.5)
+    return TierBuilder(engine, captures, startup, drafter=engine)
 
 
 def test_a_number_of_our_own_is_taken_back_to_what_graphs_hold(
@@ -99,3 +102,12 @@ def test_without_graphs_a_catch_up_takes_as_many_as_graphs_would(
     engine = Engine(cap)
     captures = SimpleNamespace(max_batch_size=cap, sizes=lambda _tier: ())
     assert builder(engine, captures).max_catch_up_size() == size
+
+
+def test_what_belongs_to_no_tier_is_shown_by_what_it_is(plugins_loaded: None) -> None:
+    engine = Engine(64)
+    kept = builder(engine, Captures(engine)).kept()
+    assert kept == {
+        "kept for the draft at zero steps": (0.5, 0.25),
+        "shared by all tiers": (1.5, 0.0),
+    }

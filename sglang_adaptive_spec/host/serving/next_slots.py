@@ -27,7 +27,7 @@ class NextSlots:
         """Takes note that another round moves rows on: the next decode looks up anew."""
         self._rows = None
 
-    def take(self, rows: torch.Tensor, seq_lens: torch.Tensor, num_left: int) -> torch.Tensor:
+    def look_up(self, rows: torch.Tensor, seq_lens: torch.Tensor, num_left: int) -> torch.Tensor:
         """Returns the slot of the next token of every request: [bs] int64.
 
         Args:

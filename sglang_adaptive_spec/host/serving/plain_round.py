@@ -152,7 +152,7 @@ class PlainRound:
         tokens, columns, keep_alive = draft_input.bonus_tokens, [], [draft_input]
         for left in reversed(range(num_decodes)):
             lens = batch.seq_lens + 1 if left else lens_after
-            places = self._rounds.slots.take(batch.req_pool_indices, batch.seq_lens, left + 1)
+            places = self._rounds.slots.look_up(batch.req_pool_indices, batch.seq_lens, left + 1)
             batch.out_cache_loc = places
             output, forward_batch, tokens = self._decode(batch, tokens, lens, grammar_barrier)
             columns.append(tokens)
