@@ -120,7 +120,7 @@ class AdaptiveController:
         self._rounds_at_once = policy.rounds_at_once
         self._standing: Chosen | None = None  # while it stands, the policy is not asked
         self._num_stood = 0  # rounds launched with it
-        self._run_lengths: dict[int, int] = {}  # asked for since, by the most decodes allowed
+        self._asked_run = (0, 0)  # since: the most decodes allowed, and the policy's answer
         self._policy_error_logged = False
 
     def before_extend(
@@ -270,14 +270,15 @@ class AdaptiveController:
         most = batch.most_decodes
         if most == 1:
             return 1
-        length = self._run_lengths.get(most)
-        if length is None:
-            try:
-                length = self.policy.run_length(batch)
-            except Exception:  # noqa: BLE001 - any policy must leave serving alive
-                self._count_policy_error("run_length")
-                length = 1
-            self._run_lengths[most] = length
+        most_asked, length = self._asked_run
+        if most_asked >= most >= length:  # the room shrinks with every round until a catch-up
+            return length
+        try:
+            length = self.policy.run_length(batch)
+        except Exception:  # noqa: BLE001 - any policy must leave serving alive
+            self._count_policy_error("run_length")
+            length = 1
+        self._asked_run = (most, length)
         return length
 
     def _choose(self, batch: DecodeBatch) -> Chosen:
@@ -305,7 +306,7 @@ class AdaptiveController:
 
     def _end_standing(self) -> None:
         """Has the policy asked before the next round, and told how many ran since it was."""
-        self._run_lengths = {}
+        self._asked_run = (0, 0)
         if self._standing is None:
             return
         num_rounds, self._standing = self._num_stood, None

@@ -185,11 +185,19 @@ def test_runs_end_with_a_catch_up_where_no_other_one_fits() -> None:
 
 def test_a_run_is_what_is_left_until_the_catch_up() -> None:
     controller, policy, _ = lagging(0)
-    policy.length = 1
-    decode(controller, most_decodes=8)
+    decode(controller)
     policy.length = 8
     launch = decode(controller, most_decodes=8)
-    assert (policy.rooms, launch.plan.num_decodes, launch.plan.is_catch_up) == ([4, 3], 3, True)
+    assert (policy.rooms, launch.plan.num_decodes, launch.plan.is_catch_up) == ([3], 3, True)
+
+
+def test_while_a_plan_stands_a_run_is_asked_for_again_only_where_it_does_not_fit() -> None:
+    controller, policy, _ = lagging(0)
+    policy.rounds_at_once, policy.length = 16, 4
+    controller.draft_schedule = CatchUpSchedule(99)
+    launches = [decode(controller, most_decodes=most) for most in (8, 8, 5, 2, 2, 8)]
+    assert [each.plan.num_decodes for each in launches] == [4, 4, 4, 2, 2, 4]
+    assert policy.rooms == [8, 2, 8]
 
 
 def test_leaving_zero_steps_runs_one_decode_and_so_does_whoever_has_no_room() -> None:
