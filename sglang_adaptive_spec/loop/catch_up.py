@@ -48,12 +48,7 @@ class CatchUpSchedule:
         self._requests: Sequence[Hashable] = ()
 
     def book(
-        self,
-        batch: DecodeBatch,
-        is_last: bool,
-        num_decodes: int,
-        may_catch_up: bool = True,
-        is_look: bool = False,
+        self, batch: DecodeBatch, is_last: bool, num_decodes: int, may_catch_up: bool = True
     ) -> tuple[CatchUp, list[int]]:
         """Takes the zero-step round that is about to run.
 
@@ -62,14 +57,13 @@ class CatchUpSchedule:
             is_last: The next round will draft.
             num_decodes: Of the round.
             may_catch_up: Whether batches of this size ever draft.
-            is_look: The next round drafts as a look, which does not end the stay.
 
         Returns:
             How the round must catch up, which is taken as done. And what the draft lacks per row,
             this round included; empty where no row can have begun it level.
         """
         requests = batch.requests
-        self._stayed = 0 if is_last and not is_look else self._stayed + num_decodes
+        self._stayed += num_decodes
         is_due = self.add_round(requests, is_last, num_decodes) and may_catch_up
         may_have_been_level = self.may_have_been_level
         if may_have_been_level and self.prefixes is not None and batch.lengths is not None:
@@ -85,6 +79,10 @@ class CatchUpSchedule:
             return CatchUp.WHOLE, debts
         self._leave_newest(requests, num_kv_alone + 1)
         return CatchUp.KV, debts
+
+    def end_stay(self) -> None:
+        """Takes note that drafting is what the policy is on, not a look."""
+        self._stayed = 0
 
     def before_extend(
         self, prefilled: Sequence[Hashable], decoding: Sequence[Hashable], may_catch_up: bool

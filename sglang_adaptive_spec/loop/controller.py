@@ -50,14 +50,12 @@ class DraftSchedule(Protocol):
         """Returns how many decodes the next zero-step round may add before a catch-up."""
 
     def book(
-        self,
-        batch: DecodeBatch,
-        is_last: bool,
-        num_decodes: int,
-        may_catch_up: bool = True,
-        is_look: bool = False,
+        self, batch: DecodeBatch, is_last: bool, num_decodes: int, may_catch_up: bool = True
     ) -> tuple[CatchUp, Sequence[int]]:
         """Takes a zero-step round; returns how it catches up, and what rows lack."""
+
+    def end_stay(self) -> None:
+        """Takes note that drafting is what the policy is on, not a look."""
 
     def before_extend(
         self, prefilled: Sequence[Hashable], decoding: Sequence[Hashable], may_catch_up: bool
@@ -254,9 +252,11 @@ class AdaptiveController:
         if schedule is None:
             return Plan(tier), ()
         if tier != PLAIN_TIER:
+            if not chosen.is_probe:
+                schedule.end_stay()
             if not schedule.is_behind(batch.requests):
                 return Plan(tier), ()
-            catch_up, debts = schedule.book(batch, True, 1, is_look=chosen.is_probe)
+            catch_up, debts = schedule.book(batch, True, 1)
             return Plan(PLAIN_TIER, 1, catch_up), debts
         may_draft = self.may_draft(batch.size)
         if may_draft and batch.most_decodes > 1:  # else nothing of what is kept is read

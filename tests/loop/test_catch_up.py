@@ -184,7 +184,7 @@ def kinds(
 def stayed(num_for: int, interval: int = 4) -> CatchUpSchedule:
     """A schedule whose draft is level, after a stay long enough for so many of KV alone."""
     schedule = CatchUpSchedule(interval, DraftPrefixes(), can_write_kv_alone=True)
-    kinds(schedule, num_for * INTERVALS_FOR_ONE * interval, is_last=True, is_look=True)
+    kinds(schedule, num_for * INTERVALS_FOR_ONE * interval, is_last=True)
     return schedule
 
 
@@ -204,8 +204,9 @@ def test_the_longer_a_stay_the_more_catch_ups_write_kv_alone() -> None:
 
 def test_drafts_end_a_stay_and_looks_do_not() -> None:
     schedule = stayed(1)
-    kinds(schedule, 1, is_last=True, is_look=True)
+    kinds(schedule, 1, is_last=True)
     assert due(kinds(schedule, 4)) == {4: CatchUp.KV}
+    schedule.end_stay()
     assert kinds(schedule, 1, is_last=True) == [CatchUp.WHOLE]
     assert due(kinds(schedule, 4)) == {4: CatchUp.WHOLE}
 

@@ -248,6 +248,20 @@ def test_drafting_goes_on_at_once_where_no_request_of_the_batch_is_behind() -> N
     assert (launch.tier, launch.plan.is_catch_up) == (chain_tier(3), False)
 
 
+def test_a_batch_that_drafts_level_ends_the_stay_too_and_a_probe_does_not() -> None:
+    controller, policy, _ = lagging(0, 3, 0)
+    ended: list[str] = []
+    controller.draft_schedule.end_stay = lambda: ended.append("stay")
+    decode(controller, ["a"])
+    policy.is_probe = lambda _plan: True
+    decode(controller, ["b"])  # "a" left, and "b" lacks nothing
+    assert ended == []
+    policy.script = [chain_tier(3)]
+    policy.is_probe = lambda _plan: False
+    decode(controller, ["c"])
+    assert ended == ["stay"]
+
+
 def test_without_a_schedule_zero_steps_are_left_at_once() -> None:
     controller, _, _ = make(0, 3)
     launches = [decode(controller) for _ in range(2)]
