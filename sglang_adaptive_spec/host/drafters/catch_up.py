@@ -4,6 +4,7 @@ The host runs it as its own draft-extend, in the round that ends with a catch-up
 the draft missed; loop/catch_up.py says when.
 """
 
+import contextlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -145,41 +146,29 @@ class EagleCatchUps:
         debts: Sequence[int],
     ) -> None:
         """Catches the draft up through the host's ``extend``; it lacks ``debts`` per row."""
-        if self._row_map.rows is None:
+        rows, draft = self._row_map.rows, self._draft_worker
+        if rows is None:
             return
-        if kind is CatchUp.WHOLE:
-            self._extend(extend, batch, result.new_seq_lens, result.next_draft_input, debts)
-            return
-        with writing_kv_alone(self._draft_worker):  # and what is relayed stays what it was
-            self._extend(extend, batch, result.new_seq_lens, EagleDraftInput(), debts)
-
-    def _extend(
-        self,
-        extend: Callable[..., Any],
-        batch: Batch,
-        seq_lens: torch.Tensor,
-        next_input: DraftInput,
-        debts: Sequence[int],
-    ) -> None:
-        """Extends the draft, in parts that its graphs hold; the host writes ``next_input``."""
-        rows = self._row_map.rows
-        assert rows is not None, "`extend` asks for them"
+        seq_lens, next_input = result.new_seq_lens, result.next_draft_input
+        ending: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if kind is CatchUp.KV:  # what is relayed stays what it was
+            ending, next_input = writing_kv_alone(draft), EagleDraftInput()
         owed = to_device(debts, rows.device)
 
         def extend_part(rows_of_batch: Batch, part: slice, draft_input: DraftInput) -> None:
             window = self._backlog.window(rows[part], seq_lens[part], owed[part])
             self._extend_window(extend, rows_of_batch, window, draft_input)
 
-        draft = self._draft_worker
         part_size = catch_up_part_size(draft, self.part_size, self.width)
         # Only graphs share a plan buffer: a plan without one waits for the device by itself.
         last = self._last_extend if has_extend_graphs(draft) else None
-        if len(rows) > part_size:
-            parts = row_parts(len(rows), part_size)
-            extend_in_parts(extend_part, batch, next_input, parts, last)
-            return
-        with one_at_a_time(last):
-            extend_part(batch, slice(None), next_input)
+        with ending:
+            if len(rows) > part_size:
+                parts = row_parts(len(rows), part_size)
+                extend_in_parts(extend_part, batch, next_input, parts, last)
+                return
+            with one_at_a_time(last):
+                extend_part(batch, slice(None), next_input)
 
     def _extend_window(
         self, extend: Callable[..., Any], batch: Batch, window: Window, draft_input: DraftInput

@@ -95,10 +95,9 @@ def pairs_of_graphs(draft: DraftWorker, runner: Any) -> Iterator[None]:
         runner.backend = graphs
 
 
-@contextlib.contextmanager
-def writing_kv_alone(draft: DraftWorker) -> Iterator[None]:
+def writing_kv_alone(draft: DraftWorker) -> contextlib.AbstractContextManager[None]:
     """Ends draft-extends where the draft's KV is written, inside the block: graphs or none."""
     runner = draft.cuda_graph_runner_for_draft_extend
-    graphs = contextlib.nullcontext() if runner is None else pairs_of_graphs(draft, runner)
-    with graphs, _ending_early(draft.draft_runner.model, draft.device):
-        yield
+    if runner is None:
+        return _ending_early(draft.draft_runner.model, draft.device)
+    return pairs_of_graphs(draft, runner)
