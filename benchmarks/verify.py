@@ -154,11 +154,11 @@ CHECKS = {
         ("matrix-starts-h200-fa3.json", "matrix-starts-again-h200-fa3.json"),
         Check(matrix_starts.check_starts, matrix_starts.figure_table),
     ),
-    "matrix-over-d7e715a-h200.json": Check(
-        functools.partial(check_over_earlier, arm="at-d7e715a"), matrix_tables.figure_table
-    ),
     "matrix-over-04e9c7a-h200.json": Check(
         functools.partial(check_over_earlier, arm="at-04e9c7a"), matrix_tables.figure_table
+    ),
+    "matrix-over-3738e4f-h200.json": Check(
+        functools.partial(check_over_earlier, arm="at-3738e4f"), matrix_tables.figure_table
     ),
     "launches-h200.json": Check(launches.check_launches, launches.figure_table),
     "matrix-small-h100-fa3.json": Check(
@@ -189,6 +189,7 @@ CHECKS = {
             "never-below-none-h200.json",
             "never-below-none-16-40-h200.json",
             "never-below-none-smollm2-h200.json",
+            "never-below-none-smollm2-shapes-h200.json",
         ),
         Check(never_below_none.check_never_below_none, never_below_none.figure_table),
     ),
@@ -196,7 +197,7 @@ CHECKS = {
     "defaults-start-h100.json": Check(defaults.check_starts, defaults.start_table),
     "ramp-h200-fa3.json": Check(ramp_summary.check_ramp, ramp_summary.figure_table),
     **dict.fromkeys(
-        ("overhead-fa3.json", "overhead-before-h200.json"),
+        ("overhead-fa3.json", "overhead-before-h200.json", "overhead-over-3738e4f-h200.json"),
         Check(overhead.check_overhead, overhead.figure_table),
     ),
     **dict.fromkeys(
