@@ -2,6 +2,8 @@
 
     python -m tools.tiny_mtp DEST        writes DEST/mtp, about 2 MB
 
+With an indexer, as DeepSeek-V3.2 and GLM-5 have it, tokens attend to those 2,048 that it picks.
+
 The idea is that of tiny_models.py: the target mostly continues a fixed cycle of tokens, pushed off
 it by attention now and then; the MTP layer passes the embedding on and so knows the cycle.
 """
@@ -50,18 +52,32 @@ class Widths(NamedTuple):
     copies: int = 1
 
 
+class Indexer(NamedTuple):
+    """What picks the tokens that a layer attends to: the kernels know these numbers only."""
+
+    heads: int = 32
+    head_dim: int = 128
+    topk: int = 2048
+    shares_for_mtp: bool = False  # the draft's first step picks for all of its steps (GLM-5.2)
+
+
 SMALL_WIDTHS = Widths(48, 24, 16, 32)  # no two are equal, so that no shape hides a mistake
 # DeepSeek's own: MLA kernels are made for no other. And a hidden state of 512: the kernel before
 # the MTP layer takes no narrower one (sglang 0.5.21 kernels/ops/layernorm/fused_eh_norm.py).
 KERNEL_WIDTHS = Widths(512, 128, 64, 128, copies=4)
 
 # By the end of a weight's name: what it does with the hidden state.
-READS_HIDDEN = ("lm_head", "q_a_proj", "kv_a_proj_with_mqa", "gate", "gate_proj", "up_proj")
+READS_HIDDEN = (
+    *("lm_head", "q_a_proj", "kv_a_proj_with_mqa", "gate", "gate_proj", "up_proj"),
+    *("wk", "weights_proj"),
+)
 WRITES_HIDDEN = ("o_proj", "down_proj")
 HIDDEN_NORMS = ("norm", "enorm", "hnorm", "input_layernorm", "post_attention_layernorm")
 
 
-def make_tiny_mtp(dest: str | Path, widths: Widths = SMALL_WIDTHS) -> Path:
+def make_tiny_mtp(
+    dest: str | Path, widths: Widths = SMALL_WIDTHS, indexer: Indexer | None = None
+) -> Path:
     """Writes target and draft, which are one model, under dest and returns the folder."""
     generator = torch.Generator().manual_seed(SEED)
     embedding = torch.randn(VOCAB, HIDDEN, generator=generator)
@@ -82,9 +98,13 @@ def make_tiny_mtp(dest: str | Path, widths: Widths = SMALL_WIDTHS) -> Path:
             has_experts=layer >= DENSE_LAYERS,
         )
     weights |= _mtp_layer(f"model.layers.{LAYERS}", generator, widths)
+    if indexer is not None:
+        for layer in range(LAYERS + 1):
+            weights |= _indexer(f"model.layers.{layer}.self_attn.indexer", generator, indexer)
     folder = Path(dest) / "mtp"
     weights = {name: _widened(name, weight, widths.copies) for name, weight in weights.items()}
-    write_model(folder, _config(widths), weights)
+    config = _config(widths) if indexer is None else _sparse_config(widths, indexer)
+    write_model(folder, config, weights)
     return folder
 
 
@@ -162,6 +182,18 @@ def _layer(
     return weights
 
 
+def _indexer(prefix: str, generator: Generator, indexer: Indexer) -> Weights:
+    return {
+        f"{prefix}.wq_b.weight": _normal(
+            TARGET_QK_STD, generator, indexer.heads * indexer.head_dim, Q_RANK
+        ),
+        f"{prefix}.wk.weight": _normal(TARGET_QK_STD, generator, indexer.head_dim, HIDDEN),
+        f"{prefix}.weights_proj.weight": _normal(TARGET_QK_STD, generator, indexer.heads, HIDDEN),
+        f"{prefix}.k_norm.weight": torch.ones(indexer.head_dim),
+        f"{prefix}.k_norm.bias": torch.zeros(indexer.head_dim),
+    }
+
+
 def _feed_forward(prefix: str, generator: Generator, width: int, std: float) -> Weights:
     return {
         f"{prefix}.gate_proj.weight": _normal(std, generator, width, HIDDEN),
@@ -213,6 +245,17 @@ def _config(widths: Widths) -> dict[str, Any]:
             "mscale_all_dim": 1.0,
         },
     )
+
+
+def _sparse_config(widths: Widths, indexer: Indexer) -> dict[str, Any]:
+    """As DeepSeek-V3.2's."""
+    return _config(widths) | {
+        "architectures": ["DeepseekV32ForCausalLM"],
+        "index_n_heads": indexer.heads,
+        "index_head_dim": indexer.head_dim,
+        "index_topk": indexer.topk,
+        "index_share_for_mtp_iteration": indexer.shares_for_mtp,
+    }
 
 
 def main() -> None:

@@ -136,6 +136,10 @@ SETTINGS = {
 }
 
 
+# Whether the draft's first step picks for all of its steps, as GLM-5.2's does.
+SPARSE = {"dsa": False, "dsa-shared": True}
+
+
 class Case(NamedTuple):
     """One backend with one kind of attention, on one rank or several."""
 
@@ -145,12 +149,14 @@ class Case(NamedTuple):
     tp_size: int = 1
     family: str = ""  # an architecture in miniature
     setting: str = ""
+    sparse: str = ""  # latent attention with DeepSeek-V3.2's indexer: a key of SPARSE
 
     @property
     def name(self) -> str:
         """As the tables show it."""
         ranks = "" if self.tp_size == 1 else f"-tp{self.tp_size}"
         target = "-mla" * self.is_mla or f"-{self.family}" * bool(self.family)
+        target = f"-{self.sparse}" if self.sparse else target
         setting = f"-{self.setting}" * bool(self.setting)
         return f"{self.backend or 'default'}{target}{setting}{ranks}"
 
@@ -206,6 +212,7 @@ CASES = {
         Case("triton", is_mla=True, has_trees=True),
         Case("triton", is_mla=True, has_trees=True, tp_size=2),
         Case("fa3", is_mla=True, has_trees=True),
+        *(Case("", is_mla=True, has_trees=False, sparse=name) for name in SPARSE),  # Hopper
         Case("intel_amx", is_mla=False, has_trees=True),  # the CPU host
         Case("intel_amx", is_mla=True, has_trees=True),
         *(
@@ -352,9 +359,10 @@ def made_pair(case: Case, folder: Path, is_cpu: bool) -> ModelPair | None:
     if not case.is_miniature:
         return None
     if case.is_mla:
-        from tools.tiny_mtp import KERNEL_WIDTHS, SMALL_WIDTHS, make_tiny_mtp
+        from tools.tiny_mtp import KERNEL_WIDTHS, SMALL_WIDTHS, Indexer, make_tiny_mtp
 
-        model = make_tiny_mtp(folder, SMALL_WIDTHS if is_cpu else KERNEL_WIDTHS)
+        indexer = Indexer(shares_for_mtp=SPARSE[case.sparse]) if case.sparse else None
+        model = make_tiny_mtp(folder, SMALL_WIDTHS if is_cpu else KERNEL_WIDTHS, indexer)
         return ModelPair(model, model)
     from tools.tiny_models import make_tiny_models
     from tools.tiny_targets import make_tiny_targets

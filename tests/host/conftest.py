@@ -57,7 +57,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "eagle": write_model(root / "eagle", architectures=eagle, num_hidden_layers=1),
         "eagle3": write_model(root / "eagle3", architectures=eagle3, num_hidden_layers=1),
         "index_share": write_model(
-            root / "index_share", architectures=eagle, index_share_for_mtp_iteration=True
+            root / "index_share",
+            architectures=eagle,
+            index_share_for_mtp_iteration=True,
+            # QSA's
+            indexer_n_heads=4,
+            indexer_kv_heads=1,
+            indexer_head_dim=128,
+            indexer_budget=2048,
+            indexer_compress_ratio=4,
         ),
     }
 

@@ -85,13 +85,9 @@ QSA = {
 
 
 @pytest.mark.parametrize("is_nested", [False, True])
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [({}, "tiers of such a draft were never switched"), (QSA, "QSA's sparse indices")],
-    ids=["DSA", "QSA"],
-)
-def test_shared_sparse_indices_have_the_reason_of_their_kind(
-    monkeypatch: pytest.MonkeyPatch, fields: dict[str, int], words: str, is_nested: bool
+@pytest.mark.parametrize("fields", [{"index_topk": 2048}, QSA], ids=["DSA", "QSA"])
+def test_of_shared_sparse_indices_only_those_of_qsa_are_as_wide_as_a_tier(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, int], is_nested: bool
 ) -> None:
     from sglang_adaptive_spec.host.launch import unsupported
 
@@ -101,7 +97,7 @@ def test_shared_sparse_indices_have_the_reason_of_their_kind(
         monkeypatch.setattr(unsupported, "draft_config", lambda server_args: config)
         return str(unsupported._index_share_reason(None))
 
-    assert words in reason(is_shared=True)
+    assert ("QSA's sparse indices" in reason(is_shared=True)) is (fields is QSA)
     assert reason(is_shared=False) == "None"
 
 

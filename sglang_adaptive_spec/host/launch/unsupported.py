@@ -110,19 +110,18 @@ def _disaggregation_reason(mode: str) -> str:
 
 
 def _index_share_reason(server_args: ServerArgs) -> str | None:
-    """Drafts that look sparse indices up once for all their steps (INDEX_SHARE)."""
+    """Drafts that look QSA's sparse indices up once for all their steps (INDEX_SHARE).
+
+    DSA's may: each draft-extend hands its own on, as wide as the model says.
+    """
     config = draft_config(server_args)
     # --json-model-override-args writes the outer one, checkpoints the inner one (sglang 0.5.23
     # speculative/eagle_worker_v2.py:_qsa_index_share_requested).
     configs = (config, getattr(config, "text_config", None))
-    if not any(getattr(each, INDEX_SHARE, False) for each in configs):
+    is_shared = any(getattr(each, INDEX_SHARE, False) for each in configs)
+    if not is_shared or parse_qsa_profile(config) is None:
         return None
-    if parse_qsa_profile(config) is not None:
-        return (
-            f"the draft shares QSA's sparse indices across its steps ({INDEX_SHARE}), in a buffer "
-            "as wide as they are many: tiers would not find each other's"
-        )
     return (
-        f"the draft shares sparse indices across its steps ({INDEX_SHARE}), and tiers of such a "
-        "draft were never switched"
+        f"the draft shares QSA's sparse indices across its steps ({INDEX_SHARE}), in a buffer "
+        "as wide as they are many: tiers would not find each other's"
     )
