@@ -27,6 +27,7 @@ PLUGINS = {
     "bench_rank_log": "benchmarks.inject.rank_log_plugin:register",
     "bench_plant": "benchmarks.inject.plant_plugin:register",
     "bench_delay": "benchmarks.inject.delay_plugin:register",
+    "bench_indexer": "benchmarks.inject.indexer_plugin:register",
 }
 POLL_S = 0.05
 WATCH_POLL_S = 0.005

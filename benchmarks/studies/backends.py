@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.inject.delay_plugin import DELAY_ENV
+from benchmarks.inject.indexer_plugin import INDEXER_ENV
 from benchmarks.inject.plant_plugin import FAULT_ENV
 from benchmarks.lab.arms import OURS, Arm, add_before, earlier, is_earlier, static
 from benchmarks.lab.fleet import Engine, in_parallel, keep_logs, serving_fleet
@@ -138,6 +139,7 @@ SETTINGS = {
 
 # Whether the draft's first step picks for all of its steps, as GLM-5.2's does.
 SPARSE = {"dsa": False, "dsa-shared": True}
+TORCH_INDEXER = {INDEXER_ENV: "1"}
 
 
 class Case(NamedTuple):
@@ -184,7 +186,8 @@ class Case(NamedTuple):
         extra: tuple[str, ...] = ("--attention-backend", self.backend) if self.backend else ()
         if self.tp_size > 1:
             extra += ("--tp-size", str(self.tp_size), *WITHOUT_FUSION)
-        extra += FEW_GRAPHS * bool(self.family) + setting.extra + OTHER_KERNELS.get(self.family, ())
+        extra += FEW_GRAPHS * bool(self.family or self.sparse)
+        extra += setting.extra + OTHER_KERNELS.get(self.family, ())
         config = TREE_CONFIG if self.has_trees else CHAIN_CONFIG
         arms = [
             Arm("none"),
@@ -196,7 +199,12 @@ class Case(NamedTuple):
             replace(
                 arm,
                 extra=extra + setting.speculative * bool(arm.speculative),
-                environment={**NO_MULTICAST, **PYTHON_TREE, **setting.environment},
+                environment={
+                    **NO_MULTICAST,
+                    **PYTHON_TREE,
+                    **setting.environment,
+                    **(TORCH_INDEXER if self.sparse else {}),
+                },
             )
             for arm in arms
         ]
