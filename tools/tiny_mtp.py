@@ -251,6 +251,7 @@ def _sparse_config(widths: Widths, indexer: Indexer) -> dict[str, Any]:
     """As DeepSeek-V3.2's."""
     return _config(widths) | {
         "architectures": ["DeepseekV32ForCausalLM"],
+        "max_position_embeddings": 8192,  # contexts of which an indexer leaves something out
         "index_n_heads": indexer.heads,
         "index_head_dim": indexer.head_dim,
         "index_topk": indexer.topk,

@@ -23,6 +23,12 @@ twice that beside other benchmarks); with two GPUs also the case of two tensor-p
     python3 -m benchmarks.studies.backends merge runs/backends-*.json \\
         --result benchmarks/results/current/backends-h200.json
 
+The sparse cases are about contexts of which the indexer leaves something out:
+
+    python3 -m benchmarks.studies.backends run --cases default-dsa,default-dsa-shared \\
+        --prompt-tokens 3000 --context-length 8192 --max-total-tokens 65536 --many 200 \\
+        --new-tokens 64 --git-sha SHA --out $OUT --tag dsa
+
 Architectures and settings go to backends-architectures-h200.json. Several commands may run at once,
 each with a --port of its own, 100 apart.
 """
