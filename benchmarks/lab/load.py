@@ -9,7 +9,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import repeat
+from itertools import cycle, repeat
 from typing import Any, NamedTuple
 
 # Rounds after a prefill that still wait for it, or launch without a predecessor in flight.
@@ -163,10 +163,11 @@ def generate_closed(
     ignore_eos: bool = False,
     ids: Sequence[str] | None = None,
     temperature: float = 0.0,
+    adapters: Sequence[str | None] = (),
 ) -> list[dict[str, Any]]:
     """Keeps ``concurrency`` requests in flight; answers end at the limit, or by themselves.
 
-    ``ids`` names the requests, one per prompt; without it the server does.
+    ``ids`` names the requests, one per prompt; without it the server does. ``adapters`` take turns.
     """
     sampling = {
         "max_new_tokens": max_new_tokens,
@@ -174,12 +175,15 @@ def generate_closed(
         "temperature": temperature,
     }
 
-    def send(prompt: Sequence[int], request_id: str | None) -> dict[str, Any]:
+    def send(prompt: Sequence[int], request_id: str | None, adapter: str | None) -> dict[str, Any]:
         named: dict[str, Any] = {} if request_id is None else {"rid": [request_id]}
+        if adapter is not None:
+            named["lora_path"] = [adapter]
         return post_generate(url, [prompt], sampling, **named)[0]
 
+    names = repeat(None) if ids is None else ids
     with ThreadPoolExecutor(concurrency) as clients:
-        return list(clients.map(send, prompts, repeat(None) if ids is None else ids))
+        return list(clients.map(send, prompts, names, cycle(adapters or (None,))))
 
 
 def post_generate(

@@ -66,6 +66,7 @@ from benchmarks.stats.tables import table
 from benchmarks.studies.sampling.summary import agreement, identical
 from benchmarks.studies.sampling.tables import paired_ratio
 from sglang_adaptive_spec.tiers import Tier, chain_tier
+from tools.tiny_lora import RANKS, lora_arguments, make_tiny_lora
 
 # Servers start together: what one takes of the GPU looks to the others like their own tiers'.
 ANY_MEMORY = {"policy": "goodput", "memory_budget_gb": 64}
@@ -120,6 +121,7 @@ class Setting(NamedTuple):
     speculative: tuple[str, ...] = ()
     draft: str = "eagle3"
     environment: Mapping[str, str] = NO_ENVIRONMENT
+    adapters: tuple[str | None, ...] = ()  # of LoRA, by turns; None: the base model
 
 
 SETTINGS = {
@@ -136,6 +138,8 @@ SETTINGS = {
     "rejection-sampling": Setting(
         (), speculative=("--speculative-use-rejection-sampling",), draft="eagle"
     ),
+    "lora": Setting((), adapters=(*RANKS, None)),  # csgmv, SGLang's own choice
+    "lora-triton": Setting(("--lora-backend", "triton"), adapters=(*RANKS, None)),
     "plan-stream": Setting((), environment={"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}),
     PLANTED: Setting((), environment={FAULT_ENV: "1"}),
     # The GPU lags by a forward and more, so that plans are made well ahead of their use.
@@ -174,6 +178,11 @@ class Case(NamedTuple):
         if self.setting:
             return SETTINGS[self.setting].draft
         return FAMILY_DRAFTS[self.family] or self.family
+
+    @property
+    def adapters(self) -> tuple[str | None, ...]:
+        """The adapters that requests take by turns."""
+        return SETTINGS[self.setting].adapters if self.setting else ()
 
     @property
     def is_miniature(self) -> bool:
@@ -301,7 +310,7 @@ def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -
     by_concurrency = dict(zip(CONCURRENCY, (few, prompts), strict=True))
 
     def answered(engine: Engine) -> dict[str, Any]:
-        return answers(engine, by_concurrency, args.new_tokens)
+        return answers(engine, by_concurrency, args.new_tokens, case.adapters)
 
     at_once = not args.dry_cpu
     arms = arms_of(case, args.before)
@@ -322,6 +331,8 @@ def plan_of(case: Case, plan: Plan, is_cpu: bool) -> Plan:
     left_out = SETTINGS[case.setting].without if case.setting else ()
     common = tuple(word for word in plan.common if word not in left_out)
     pair = made_pair(case, plan.folder, is_cpu)
+    if case.adapters:
+        common += lora_arguments(make_tiny_lora(plan.folder))
     if pair is not None:
         common = tuple(word for word in common if word not in DUMMY_WEIGHTS)
         plan = replace(plan, pair=pair)
@@ -332,7 +343,10 @@ def plan_of(case: Case, plan: Plan, is_cpu: bool) -> Plan:
 
 
 def answers(
-    engine: Engine, by_concurrency: Mapping[int, Sequence[Sequence[int]]], new_tokens: int
+    engine: Engine,
+    by_concurrency: Mapping[int, Sequence[Sequence[int]]],
+    new_tokens: int,
+    adapters: Sequence[str | None] = (),
 ) -> dict[str, Any]:
     """Asks a server greedily, then with sampling; returns texts and what its rounds did."""
     engine.server.command(policy=engine.arm.policy)
@@ -340,7 +354,9 @@ def answers(
     texts = [
         [
             answer["output_ids"]
-            for answer in generate_closed(url, prompts, new_tokens, concurrency, ignore_eos=True)
+            for answer in generate_closed(
+                url, prompts, new_tokens, concurrency, ignore_eos=True, adapters=adapters
+            )
         ]
         for concurrency, prompts in by_concurrency.items()
     ]
@@ -348,7 +364,13 @@ def answers(
     engine.server.command(policy=engine.arm.policy)
     concurrency, prompts = max(by_concurrency.items())
     sampled = generate_closed(
-        url, prompts[:NUM_PROMPTS], new_tokens, concurrency, ignore_eos=True, temperature=0.8
+        url,
+        prompts[:NUM_PROMPTS],
+        new_tokens,
+        concurrency,
+        ignore_eos=True,
+        temperature=0.8,
+        adapters=adapters,
     )
     return {
         "arm": engine.arm.name,

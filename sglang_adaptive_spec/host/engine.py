@@ -43,6 +43,7 @@ class ModelRunner(Protocol):
     req_to_token_pool: RequestPool
     token_to_kv_pool_allocator: SlotAllocator
     graph_shared_output: Any
+    lora_manager: Any  # None without adapters
     hisparse_coordinator: object
     ngram_embedding_manager: Any
     sampling_observer: object

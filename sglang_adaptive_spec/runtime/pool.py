@@ -5,7 +5,8 @@ worker and model runner that a tier owns. Activating a tier assigns them all; a 
 noticed before anything is assigned.
 """
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +23,22 @@ class Place(NamedTuple):
 def read_places(places: Iterable[Place]) -> tuple[object, ...]:
     """Returns what the host's objects hold now, in the order of ``places``."""
     return tuple(getattr(*each) for each in places)
+
+
+def write_places(places: Iterable[Place], values: Iterable[object]) -> None:
+    """Gives the host's objects what `read_places` returned."""
+    for (owner, name), value in zip(places, values, strict=True):
+        setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def restored(places: Sequence[Place]) -> Iterator[None]:
+    """Puts back at its end what the host's objects held before the block."""
+    values = read_places(places)
+    try:
+        yield
+    finally:
+        write_places(places, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +60,10 @@ class RuntimePool:
         self._states: dict[Tier, TierState] = {}
         self.current = startup
 
+    def read(self) -> tuple[object, ...]:
+        """Returns what the host's objects hold now: the values of a tier just built."""
+        return read_places(self._places)
+
     def add(self, state: TierState) -> None:
         """Keeps a built tier."""
         assert len(state.values) == len(self._places), "a state has one value per place"
@@ -59,7 +80,5 @@ class RuntimePool:
         Raises:
             KeyError: The tier was never built; nothing has been changed.
         """
-        values = self._states[tier].values
-        for (owner, name), value in zip(self._places, values, strict=True):
-            setattr(owner, name, value)
+        write_places(self._places, self._states[tier].values)
         self.current = tier

@@ -10,7 +10,7 @@ from examples.smollm2.fetch_target import FOLDER as PAIR_FOLDER
 from sglang_adaptive_spec.tiers import Tier
 from tests.e2e.server import OURS, Launch
 from tests.hosts import CACHE, REPO
-from tools import tiny_families, tiny_models, tiny_mtp, tiny_targets, tiny_vision
+from tools import tiny_families, tiny_lora, tiny_models, tiny_mtp, tiny_targets, tiny_vision
 
 CONFIGS = Path(__file__).parent / "configs"
 TIERS = CONFIGS / "tiers.json"
@@ -21,7 +21,7 @@ NUM_STEPS = (0, 1, 3, 5)  # what TIERS may choose
 ALGORITHM = ("--speculative-algorithm", "ADAPTIVE_EAGLE")
 SERVED = ("--max-running-requests", "8", "--constrained-json-disable-any-whitespace")
 
-MAKERS = (tiny_families, tiny_models, tiny_mtp, tiny_targets, tiny_vision)
+MAKERS = (tiny_families, tiny_lora, tiny_models, tiny_mtp, tiny_targets, tiny_vision)
 SOURCES = b"".join(Path(str(maker.__file__)).read_bytes() for maker in MAKERS)
 MODELS = CACHE / f"tiny-models-{hashlib.sha256(SOURCES).hexdigest()[:12]}"
 CONTEXT_LENGTH = 1024
@@ -53,6 +53,7 @@ def ensure_tiny_models() -> None:
     partial = Path(tempfile.mkdtemp(dir=CACHE, prefix="tiny-models-part-"))
     tiny_models.make_tiny_models(partial)
     tiny_mtp.make_tiny_mtp(partial)
+    tiny_lora.make_tiny_lora(partial)
     tiny_targets.make_tiny_targets(partial)
     try:
         partial.rename(MODELS)

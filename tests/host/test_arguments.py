@@ -246,12 +246,11 @@ def test_trees_on_a_backend_that_drafts_chains_only_are_an_error(
         arguments(models, speculative_adaptive_config=str(config)).resolve_once()
 
 
-LORA = {"enable_lora": True}
+OVERLAP = {"enable_two_batch_overlap": True}
 STATIC = [
     ({"speculative_eagle_topk": 4, "speculative_num_draft_tokens": 8}, "topk"),
     ({"enable_deterministic_inference": True, "attention_backend": "triton"}, "deterministic"),
-    (LORA, "LoRA"),
-    ({"enable_two_batch_overlap": True}, "two-batch"),
+    (OVERLAP, "two-batch"),
 ]
 
 
@@ -274,7 +273,7 @@ def test_an_unsupported_setting_serves_the_users_own_static_steps_with_one_warni
 
 HOSTS_DEFAULT = (5, 4, 8)  # of a Llama, sglang 0.5.20 to 0.5.23 _auto_choose_speculative_params
 # One known from the raw arguments, and one that the host's resolution brings up.
-FIXED_DEPTH = [LORA, {"draft": "index_share"}]
+FIXED_DEPTH = [OVERLAP, {"draft": "index_share"}]
 
 
 @pytest.mark.parametrize("setting", FIXED_DEPTH, ids=["raw", "resolved"])
@@ -314,7 +313,7 @@ def test_numbers_at_which_a_static_server_cannot_start_are_an_error_that_says_so
     models: dict[str, str], given: Numbers, allowed: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        arguments(models, **LORA, **numbers(given)).resolve_once()
+        arguments(models, **OVERLAP, **numbers(given)).resolve_once()
     message = str(caught.value)
     assert message.startswith("static EAGLE (")
     for name, value in zip(TIER_FIELDS, given, strict=True):

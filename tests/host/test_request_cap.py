@@ -385,7 +385,7 @@ def test_a_model_with_sliding_windows_has_a_cap_like_any_other(
     [
         ("eagle3", {"max_running_requests": 8}),
         ("eagle3", {"speculative_algorithm": "EAGLE3"}),  # not ours
-        ("eagle3", {"enable_lora": True, "lora_paths": ["a=b"]}),  # static by its flags
+        ("eagle3", {"enable_two_batch_overlap": True}),  # static by its flags
         ("index_share", {}),  # static by what was resolved
     ],
 )

@@ -39,39 +39,49 @@ SETTINGS = {
     "enable_pdmux": (False, True, "PD multiplexing"),
     "enable_hisparse": (False, True, "HiSparse"),
     "elastic_ep_backend": (None, "mooncake", "elastic expert parallelism"),
-    "enable_lora": (False, True, "LoRA keeps CUDA-graph metadata of the newest graphs only"),
-    "lora_paths": (None, ["a=b"], "LoRA keeps CUDA-graph metadata of the newest graphs only"),
     "enable_deterministic_inference": (False, True, "deterministic"),
     "enable_two_batch_overlap": (False, True, "two-batch"),
 }
+LORA_OFF = {"enable_lora": False, "lora_paths": None, "lora_backend": "csgmv"}
+HARMLESS = LORA_OFF | {setting: values[0] for setting, values in SETTINGS.items()}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_each_setting_that_rules_out_switching_is_a_reason_alone(name: str) -> None:
     from sglang_adaptive_spec.host.launch import unsupported
 
-    harmless = {setting: values[0] for setting, values in SETTINGS.items()}
-    assert unsupported._reason(harmless.__getitem__) is None
+    assert unsupported._reason(HARMLESS.__getitem__) is None
     _, harmful, words = SETTINGS[name]
-    assert re.search(words, str(unsupported._reason({**harmless, name: harmful}.__getitem__)))
+    assert re.search(words, str(unsupported._reason({**HARMLESS, name: harmful}.__getitem__)))
 
 
 @pytest.mark.parametrize("device", ["npu", "xpu", "musa", "hpu"])
 def test_a_device_on_which_nothing_was_run_is_served_static(device: str) -> None:
     from sglang_adaptive_spec.host.launch import unsupported
 
-    settings = {setting: values[0] for setting, values in SETTINGS.items()}
-    reason = unsupported._reason({**settings, "device": device}.__getitem__)
+    reason = unsupported._reason({**HARMLESS, "device": device}.__getitem__)
     assert reason == f"on device {device} tiers were never switched, only on cuda and cpu"
     for known in ("cuda", "cpu", None):  # None: the host finds it out while it resolves
-        assert unsupported._reason({**settings, "device": known}.__getitem__) is None
+        assert unsupported._reason({**HARMLESS, "device": known}.__getitem__) is None
+
+
+@pytest.mark.parametrize("asked", [{"enable_lora": True}, {"lora_paths": ["a=b"]}])
+@pytest.mark.parametrize("backend", ["csgmv", "triton", "torch_native", "triton_v2", "ascend"])
+def test_lora_is_static_on_backends_whose_graphs_keep_something_else(
+    asked: dict[str, object], backend: str
+) -> None:
+    from sglang_adaptive_spec.host.launch import unsupported
+
+    reason = unsupported._reason({**HARMLESS, **asked, "lora_backend": backend}.__getitem__)
+    is_static = backend in ("triton_v2", "ascend")
+    expected = f"LoRA on --lora-backend {backend} was never run adaptive"
+    assert reason == (expected if is_static else None)
 
 
 def test_a_decode_node_has_a_reason_of_its_own() -> None:
     from sglang_adaptive_spec.host.launch import unsupported
 
-    settings = {setting: values[0] for setting, values in SETTINGS.items()}
-    reason = unsupported._reason({**settings, "disaggregation_mode": "decode"}.__getitem__)
+    reason = unsupported._reason({**HARMLESS, "disaggregation_mode": "decode"}.__getitem__)
     assert reason == "a PD decode node (disaggregation_mode=decode) was never run adaptive"
 
 

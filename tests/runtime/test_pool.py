@@ -1,8 +1,10 @@
 """Activation is all or nothing, by reference."""
 
+import contextlib
+
 import pytest
 
-from sglang_adaptive_spec.runtime.pool import Place, RuntimePool, TierState, read_places
+from sglang_adaptive_spec.runtime.pool import Place, RuntimePool, TierState, read_places, restored
 from sglang_adaptive_spec.tiers import chain_tier
 
 ONE, THREE = chain_tier(1), chain_tier(3)
@@ -38,6 +40,20 @@ def test_activate_puts_every_value_in_place_by_reference() -> None:
         3,
         "start-up backend",
     )
+
+
+def test_what_a_build_replaced_is_put_back_also_if_it_fails() -> None:
+    first, second = Owner(), Owner()
+    places = places_of(first, second)
+    pool, before = RuntimePool(places, THREE), read_places(places)
+    with restored(places):
+        first.backend, second.backend = "a tier's", "a tier's"
+        assert pool.read() == ("a tier's", 3, "a tier's")
+    assert pool.read() == before
+    with contextlib.suppress(MemoryError), restored(places):
+        first.num_steps = 1
+        raise MemoryError
+    assert pool.read() == before
 
 
 def test_a_missing_tier_changes_nothing() -> None:

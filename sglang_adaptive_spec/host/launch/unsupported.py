@@ -19,6 +19,7 @@ Read = Callable[[str], Any]
 
 # Where tiers were ever switched.
 DEVICES = ("cuda", "cpu")
+OWN_LORA_GRAPHS = ("triton_v2", "ascend")  # what their graphs read is kept in a way of their own
 INDEX_SHARE = "index_share_for_mtp_iteration"
 
 # MLA backends that draft chains only; the host says so when a process makes the first one (sglang
@@ -86,11 +87,8 @@ def _reason(read: Read) -> str | None:
         return _disaggregation_reason(mode)
     if (pp_size := read("pp_size")) > 1:
         return f"pipeline parallelism (pp_size={pp_size}) fixes the draft width on all stages"
-    if read("enable_lora") or read("lora_paths"):
-        return (
-            "LoRA keeps CUDA-graph metadata of the newest graphs only, and a switch does "
-            "not bring those of another width back"
-        )
+    if (read("enable_lora") or read("lora_paths")) and read("lora_backend") in OWN_LORA_GRAPHS:
+        return f"LoRA on --lora-backend {read('lora_backend')} was never run adaptive"
     if read("enable_hisparse"):
         return "HiSparse plans its cache for a fixed draft width"
     if read("enable_deterministic_inference"):

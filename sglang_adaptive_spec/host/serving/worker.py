@@ -41,6 +41,7 @@ from sglang_adaptive_spec.host.startup.capture import (
     StartupCapture,
     logits_gb,
 )
+from sglang_adaptive_spec.host.startup.lora import lora_places
 from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.runtime.pool import RuntimePool
@@ -89,6 +90,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         if self.device != "cpu":
             install_gpu_hooks(self.server_args, self._index)
         self.drafter = DRAFTERS[options.base](self, captures, self._startup)
+        lora = lora_places(runner)
         self.engine = HostEngine(
             self.server_args,
             options,
@@ -97,10 +99,10 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             Ranks.of_server(),
             self._target_worker,
             self._draft_worker.draft_runner,
-            RuntimePool(self.drafter.places, options.startup_tier),
+            RuntimePool((*self.drafter.places, *lora), options.startup_tier),
             self._run_alone,
         )
-        self._tier_builder = TierBuilder(self.engine, captures, self._startup, self.drafter)
+        self._tier_builder = TierBuilder(self.engine, captures, self._startup, self.drafter, lora)
         self._plain_rounds: PlainRounds | None = None
 
     # -- until the server is ready, in this order --

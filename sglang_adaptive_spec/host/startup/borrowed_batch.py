@@ -3,10 +3,11 @@
 import copy
 
 import torch
-from sglang.srt.managers.schedule_batch import ScheduleBatch
+from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+from sglang.srt.sampling.sampling_params import SamplingParams
 
 from sglang_adaptive_spec.host.drafters.drafter import Drafter
 from sglang_adaptive_spec.host.engine import HostEngine
@@ -88,6 +89,8 @@ class BorrowedBatch:
         batch.sampling_info = _greedy(size, runner.model_config.vocab_size, device)
         batch.multimodal_inputs = [None] * size
         batch.spec_info = self._drafter.made_up_input(size)
+        if runner.lora_manager is not None:  # which asks every request for its adapter
+            batch.reqs = [Req("", "", [0], SamplingParams()) for _ in range(size)]
         return batch
 
 

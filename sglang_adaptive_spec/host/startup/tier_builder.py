@@ -8,6 +8,7 @@ stands there while the server starts and is gone when it serves.
 
 import logging
 import math
+from collections.abc import Sequence
 
 from sglang.srt.arg_groups.model_override_base import use_mla_backend
 from sglang.srt.arg_groups.overrides import resolved_view
@@ -30,7 +31,7 @@ from sglang_adaptive_spec.host.startup.capture import (
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.runtime.builder import build_tiers
 from sglang_adaptive_spec.runtime.memory import MemoryModel
-from sglang_adaptive_spec.runtime.pool import TierState, read_places
+from sglang_adaptive_spec.runtime.pool import Place, TierState, read_places, restored
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 
 logger = logging.getLogger(__name__)
@@ -44,10 +45,16 @@ class TierBuilder:
     """Stands in for the host's AdaptiveController while the tiers are built."""
 
     def __init__(
-        self, engine: HostEngine, captures: CaptureLists, startup: StartupCapture, drafter: Drafter
+        self,
+        engine: HostEngine,
+        captures: CaptureLists,
+        startup: StartupCapture,
+        drafter: Drafter,
+        lora: Sequence[Place] = (),
     ) -> None:
         self._engine, self._captures, self._drafter = engine, captures, drafter
         self._startup, self._startup_tier = startup, engine.options.startup_tier
+        self._lora = lora  # behind the drafter's places
         self.left_out: dict[Tier, str] = {}
 
     def provide_workspace(self) -> None:
@@ -89,8 +96,8 @@ class TierBuilder:
         """Keeps the start-up tier: the host has just built it."""
         tier, took = self._startup_tier, (self._startup.backends, self._startup.graphs)
         seconds, used_gb = sum(each.seconds for each in took), sum(each.gb for each in took)
-        values, sizes = read_places(self._drafter.places), self._captures.sizes(tier)
-        self._engine.pool.add(TierState(tier, values, sizes, seconds, used_gb))
+        pool, sizes = self._engine.pool, self._captures.sizes(tier)
+        pool.add(TierState(tier, pool.read(), sizes, seconds, used_gb))
         self._startup.is_measured = True
 
     def init_states(self, cuda_graph_bs: object = None) -> None:
@@ -172,8 +179,9 @@ class TierBuilder:
 
     def build(self, tier: Tier) -> tuple[object, ...]:
         """Builds ``tier`` through the host; returns what its objects hold for it."""
-        with OutOfMemoryGuard(tier), self._captures.narrowed(self._captures.sizes(tier)):
-            return self._drafter.build(tier)
+        narrowed = self._captures.narrowed(self._captures.sizes(tier))
+        with OutOfMemoryGuard(tier), narrowed, restored(self._lora):
+            return (*self._drafter.build(tier), *read_places(self._lora))
 
     def leave_out(self, tier: Tier) -> None:
         """Withdraws ``tier`` from the ladder."""

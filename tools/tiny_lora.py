@@ -1,0 +1,78 @@
+"""Two tiny seeded LoRA adapters for the target of tiny_models.py, of unlike ranks.
+
+    python -m tools.tiny_lora DEST        writes DEST/{adapter-one,adapter-two}, 0.2 MB
+
+Each pushes the target off its cycle in a way of its own, as tests/e2e/test_lora.py asserts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch  # noqa: TID253  # this tool makes weights
+from safetensors.torch import save_file
+
+from tools.tiny_models import HEAD_DIM, HEADS, HIDDEN, INTERMEDIATE, KV_HEADS, LAYERS
+
+RANKS = {"adapter-one": 4, "adapter-two": 8}
+# [inputs, outputs] of what is adapted, by the name within a layer.
+SHAPES = {
+    "self_attn.q_proj": (HIDDEN, HEADS * HEAD_DIM),
+    "self_attn.k_proj": (HIDDEN, KV_HEADS * HEAD_DIM),
+    "self_attn.v_proj": (HIDDEN, KV_HEADS * HEAD_DIM),
+    "self_attn.o_proj": (HEADS * HEAD_DIM, HIDDEN),
+    "mlp.gate_proj": (HIDDEN, INTERMEDIATE),
+    "mlp.up_proj": (HIDDEN, INTERMEDIATE),
+    "mlp.down_proj": (INTERMEDIATE, HIDDEN),
+}
+SEED = 23
+STD = 0.12  # by trial: texts differ from the base model's within a few tokens, and drafts hold
+
+
+def make_tiny_lora(dest: str | Path) -> dict[str, Path]:
+    """Writes the adapters under dest and returns their folders by name."""
+    generator = torch.Generator().manual_seed(SEED)
+    folders = {}
+    for name, rank in RANKS.items():
+        folder = folders[name] = Path(dest) / name
+        folder.mkdir(parents=True)
+        weights = {}
+        for layer in range(LAYERS):
+            for place, (inputs, outputs) in SHAPES.items():
+                prefix = f"base_model.model.model.layers.{layer}.{place}"
+                weights |= {
+                    f"{prefix}.lora_A.weight": STD * torch.randn(rank, inputs, generator=generator),
+                    f"{prefix}.lora_B.weight": STD
+                    * torch.randn(outputs, rank, generator=generator),
+                }
+        config = {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "base_model_name_or_path": "target",
+            "bias": "none",
+            "r": rank,
+            "lora_alpha": 2 * rank,
+            "lora_dropout": 0.0,
+            "target_modules": [place.partition(".")[2] for place in SHAPES],
+        }
+        (folder / "adapter_config.json").write_text(json.dumps(config, indent=1))
+        save_file(weights, folder / "adapter_model.safetensors")
+    return folders
+
+
+def lora_arguments(folders: dict[str, Path]) -> tuple[str, ...]:
+    """Returns the arguments that load the adapters under their names, all of them at once."""
+    paths = (f"{name}={folder}" for name, folder in folders.items())
+    return ("--max-loras-per-batch", str(len(folders) + 1), "--lora-paths", *paths)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("dest", type=Path, help="folder to write the adapters' folders into")
+    print(make_tiny_lora(parser.parse_args().dest))  # noqa: T201  # a command-line program
+
+
+if __name__ == "__main__":
+    main()
