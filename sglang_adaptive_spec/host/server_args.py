@@ -15,6 +15,7 @@ class ServerArgs(Protocol):
     page_size: int | None
     max_running_requests: int | None
     disable_overlap_schedule: bool
+    disaggregation_mode: str
     enable_mixed_chunk: bool
     enable_dp_attention: bool
     triton_attention_num_kv_splits: int

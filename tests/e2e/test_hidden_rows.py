@@ -29,15 +29,13 @@ def test_requests_of_one_id_are_told_apart(fleet: Fleet, launch: Launch) -> None
     assert state["adaptive_spec"]["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
 
 
-def test_the_policy_is_told_the_context_but_for_the_round_in_flight(
+def test_the_policy_is_told_the_context_but_for_rounds_since_it_was_read(
     fleet: Fleet, launch: Launch
 ) -> None:
     fleet.ask_once(launch, answers)
     check_idle_and_whole(fleet.use(launch))
     contexts = fleet.use(launch).internal_state()["e2e_contexts"]
     assert len(contexts) >= MIN_ROUNDS
-    wrong = [
-        (told, true) for told, true, in_flight in contexts if not 0 <= true - told <= in_flight
-    ]
+    wrong = [(told, true) for told, true, added in contexts if not 0 <= true - told <= added]
     assert wrong == []
     assert any(told for told, _, _ in contexts)

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -78,11 +79,16 @@ def test_lora_is_static_on_backends_whose_graphs_keep_something_else(
     assert reason == (expected if is_static else None)
 
 
-def test_a_decode_node_has_a_reason_of_its_own() -> None:
+@pytest.mark.parametrize("has_trees", [False, True])
+def test_a_decode_node_is_static_with_trees_alone(has_trees: bool) -> None:
     from sglang_adaptive_spec.host.launch import unsupported
 
-    reason = unsupported._reason({**HARMLESS, "disaggregation_mode": "decode"}.__getitem__)
-    assert reason == "a PD decode node (disaggregation_mode=decode) was never run adaptive"
+    server_args: Any = SimpleNamespace(
+        **{**HARMLESS, "disaggregation_mode": "decode"}, speculative_eagle_topk=None
+    )
+    reason = unsupported.raw_reason(server_args, is_listed=False, has_trees=has_trees)
+    assert ("a request begins with what the prefill node proposes" in str(reason)) is has_trees
+    assert (reason is None) is not has_trees
 
 
 QSA = {
@@ -113,6 +119,7 @@ def test_of_shared_sparse_indices_only_those_of_qsa_are_as_wide_as_a_tier(
 
 ASK_ABOUT_ATTENTION_DP = """
 from types import SimpleNamespace
+from typing import Any
 from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
 for is_on, size in ((True, 2), (False, 1)):
     view = SimpleNamespace(

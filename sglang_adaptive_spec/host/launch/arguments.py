@@ -104,7 +104,8 @@ def read_options(server_args: ServerArgs) -> AdaptiveOptions:
     config = load_config(server_args.speculative_adaptive_config)
     base = config.base or base_of_draft(server_args)
     is_listed = config.has_tier([getattr(server_args, name) for name in TIER_FIELDS])
-    reason = unsupported.raw_reason(server_args, is_listed)
+    has_trees = any(tier.topk > 1 for tier in config.tiers)
+    reason = unsupported.raw_reason(server_args, is_listed, has_trees)
     return AdaptiveOptions(config, base, server_args.speculative_num_steps, reason)
 
 

@@ -28,19 +28,25 @@ INDEX_SHARE = "index_share_for_mtp_iteration"
 CHAINS_ONLY_ON_MLA = ("flashinfer", "flashmla", "trtllm_mla", "cutedsl_mla", "tokenspeed_mla")
 
 
-def raw_reason(server_args: ServerArgs, is_listed: bool) -> str | None:
+def raw_reason(server_args: ServerArgs, is_listed: bool, has_trees: bool) -> str | None:
     """Returns why the user's own arguments rule out switching, or None.
 
     Args:
         server_args: The raw record.
         is_listed: Whether the config has a tier with the numbers given; then they say where to
             start.
+        has_trees: Whether the config lists any.
     """
     topk = server_args.speculative_eagle_topk
     if topk is not None and topk > 1 and not is_listed:
         return (
             f"--speculative-eagle-topk {topk} fixes one tree; trees are switched where the config "
             "lists them in candidate_tiers, and that flag then names one of them"
+        )
+    if has_trees and server_args.disaggregation_mode == "decode":
+        return (
+            "on a PD decode node (disaggregation_mode=decode) a request begins with what the "
+            "prefill node proposes, and the trees of this config were never begun so"
         )
     return _reason(lambda name: getattr(server_args, name))
 
@@ -83,8 +89,8 @@ def _reason(read: Read) -> str | None:
     """The settings that the host's own list leaves out."""
     if (device := read("device")) not in (None, *DEVICES):
         return f"on device {device} tiers were never switched, only on {' and '.join(DEVICES)}"
-    if (mode := read("disaggregation_mode")) not in (None, "null"):
-        return _disaggregation_reason(mode)
+    if read("disaggregation_mode") == "prefill":
+        return "a PD prefill node (disaggregation_mode=prefill) decodes nothing"
     if (pp_size := read("pp_size")) > 1:
         return f"pipeline parallelism (pp_size={pp_size}) fixes the draft width on all stages"
     if (read("enable_lora") or read("lora_paths")) and read("lora_backend") in OWN_LORA_GRAPHS:
@@ -100,11 +106,6 @@ def _reason(read: Read) -> str | None:
     if read("enable_pdmux"):
         return "PD multiplexing holds attention backends that a switch does not reach"
     return None
-
-
-def _disaggregation_reason(mode: str) -> str:
-    node = f"a PD {mode} node (disaggregation_mode={mode})"
-    return f"{node} decodes nothing" if mode == "prefill" else f"{node} was never run adaptive"
 
 
 def _index_share_reason(server_args: ServerArgs) -> str | None:

@@ -3,7 +3,7 @@
 Attention backends such as FA3 need no lengths on the CPU, so the host publishes none under the
 overlap schedule; with several tokenizer workers, clients may give two running requests one id.
 /server_info shows as ``e2e_contexts`` what every round was told of its context, what it had, and
-how much of that a round in flight may have added.
+how much of that rounds may have added: one in flight, and those since lengths were read.
 """
 
 from collections.abc import Callable
@@ -41,8 +41,9 @@ def compare_contexts(
     if batch.forward_mode.is_decode() and batch.reqs:  # else start-up measures
         assert batch.seq_lens_cpu is None
         told = worker.controller.newest.context_tokens
-        in_flight = batch.batch_size() * worker.controller.startup_tier.num_draft_tokens
-        contexts.append((told, int(batch.seq_lens.sum()), in_flight))
+        num_rounds = 1 + worker.decode_batches._num_rounds
+        added = num_rounds * batch.batch_size() * worker.controller.startup_tier.num_draft_tokens
+        contexts.append((told, int(batch.seq_lens.sum()), added))
     return run(worker, batch, *args, **kwargs)
 
 
