@@ -37,4 +37,7 @@ _KERNELS = """
     enable_single_batch_overlap enable_mixed_chunk enable_hierarchical_cache
     speculative_use_rejection_sampling
 """
-COST_SETTINGS = tuple((_MODELS + _ATTENTION + _PARALLEL + _EXPERTS + _KERNELS).split())
+_ADAPTERS = """
+    enable_lora lora_backend max_loras_per_batch max_lora_rank max_lora_chunk_size
+"""
+COST_SETTINGS = tuple((_MODELS + _ATTENTION + _PARALLEL + _EXPERTS + _KERNELS + _ADAPTERS).split())

@@ -15,8 +15,9 @@ from sglang_adaptive_spec.host.hooks import hook_now
 from sglang_adaptive_spec.runtime.pool import Place
 
 BATCH_INFOS = ("cuda_graph_batch_info", "cuda_graph_sgemm_batch_info")
-INIT, INIT_BEFORE = "init_decode_cuda_graph_batch_info", "init_cuda_graph_batch_info"
-LARGEST, LARGEST_BEFORE = "max_bs_in_decode_cuda_graph", "max_bs_in_cuda_graph"  # up to 0.5.22
+LARGEST, LARGEST_BEFORE = "max_bs_in_decode_cuda_graph", "max_bs_in_cuda_graph"
+INIT = "LoRAManager.init_decode_cuda_graph_batch_info"
+INIT_BEFORE = "LoRAManager.init_cuda_graph_batch_info"  # up to 0.5.22, as what precedes it
 
 
 def lora_places(runner: ModelRunner) -> tuple[Place, ...]:
@@ -24,8 +25,8 @@ def lora_places(runner: ModelRunner) -> tuple[Place, ...]:
     manager = runner.lora_manager
     if manager is None:
         return ()
-    is_new = hasattr(LoRAManager, INIT)
-    hook_now({f"LoRAManager.{INIT if is_new else INIT_BEFORE}": keep_moe_buffers})
+    is_new = hasattr(LoRAManager, "init_decode_cuda_graph_batch_info")
+    hook_now({INIT if is_new else INIT_BEFORE: keep_moe_buffers})
     largest, backend = LARGEST if is_new else LARGEST_BEFORE, manager.lora_backend
     for name in BATCH_INFOS:  # a backend has those that it needs, once it captured
         setattr(backend, name, getattr(backend, name, None))
