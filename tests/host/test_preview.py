@@ -56,7 +56,7 @@ def test_an_adaptive_launch_names_its_tiers_by_batch_and_its_memory(
 def test_a_static_launch_says_what_rules_switching_out(
     models: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = launch(models, "--disaggregation-mode", "decode")
+    arguments = launch(models, "--disaggregation-mode", "prefill")
     data = told(capsys, arguments)
     assert data["mode"] == "static"
     assert main(["check", "--", *arguments]) == 0
