@@ -67,8 +67,13 @@ def new_slots(pool, rows, prefixes, news) -> Tensor:
 
 
 @patient
-@given(paged_batches(), st.sampled_from(["causal", "tree", "full"]), st.booleans(), windows, sinks)
-def test_extend_sees_the_prefix_and_what_the_mask_allows(batch, kind, is_cached, window, has_sinks):
+@given(
+    paged_batches(), st.sampled_from(["causal", "tree", "full"]), st.booleans(), windows, sinks,
+    st.integers(0, 2),
+)  # fmt: skip
+def test_extend_sees_the_prefix_and_what_the_mask_allows(
+    batch, kind, is_cached, window, has_sinks, num_padded
+):
     window = 0 if kind == "full" else window
     pool, rows, prefixes, news, heads, k, v = batch
     k_cache, v_cache, new = k.clone(), v.clone(), new_slots(pool, rows, prefixes, news)
@@ -79,10 +84,14 @@ def test_extend_sees_the_prefix_and_what_the_mask_allows(batch, kind, is_cached,
     sinks = torch.randn(heads) if has_sinks else None
     trees = [random_tree(n) for n in news]
     starts = [sum(news[:i]) for i in range(len(news))]
+
+    def padded(values):  # as attention DP does with all but the lengths
+        return torch.tensor([*values, *[0] * num_padded])
+
     extend_attention_cpu(
         q, None if is_cached else k[new], None if is_cached else v[new], o, k_cache, v_cache, *ONE,
-        pool, torch.tensor(rows), torch.tensor(prefixes) + torch.tensor(news), torch.tensor(news),
-        torch.tensor(starts), max(news), SCALE, 0.0, False, window, None, sinks,
+        pool, padded(rows), torch.tensor(prefixes) + torch.tensor(news), padded(news),
+        padded(starts), max(news), SCALE, 0.0, False, window, None, sinks,
         torch.cat([tree.flatten() for tree in trees]) if kind == "tree" else None,
         kind == "causal",
     )  # fmt: skip

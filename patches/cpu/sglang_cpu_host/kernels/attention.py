@@ -44,14 +44,11 @@ def extend_attention_cpu(
     is_two_sided = sliding_window_size > 0 and not is_causal and tree_mask is None
     _refuse(k_scale, v_scale, logit_cap, is_cross_attn, is_two_sided)
     done = 0
-    requests = zip(
-        req_pool_indices.tolist(),
-        seq_lens.tolist(),
-        extend_seq_lens.tolist(),
-        extend_start_loc.tolist(),
-        strict=True,
-    )
-    for request, seq_len, n, start in requests:
+    # Attention DP pads a batch to that of the fullest rank; such rows come last and have no length.
+    places = (req_pool_indices, extend_seq_lens, extend_start_loc)
+    padded = (place[: len(seq_lens)].tolist() for place in places)
+    requests = zip(seq_lens.tolist(), *padded, strict=True)
+    for seq_len, request, n, start in requests:
         if n == 0:
             continue
         mask = torch.ones((n, seq_len), dtype=torch.bool)
