@@ -30,7 +30,8 @@ MODULE = ("-m", "sglang.launch_server")
 READY_TIMEOUT_S = 900.0
 REQUEST_TIMEOUT_S = 900.0
 STOP_TIMEOUT_S = 15.0
-PORTS = range(31400, 31500)
+# Apart: ranks under attention DP listen on a row of ports that follows from a server's.
+PORTS = range(31400, 32200, 16)
 
 COMMON_ARGS = (
     *("--device", "cpu", "--attention-backend", "intel_amx", "--dtype", "float32"),
@@ -87,7 +88,7 @@ class Launch:
     @property
     def has_ranks(self) -> bool:
         """Whether several schedulers serve together."""
-        return not {"--tp-size", "--dp-size"}.isdisjoint(self.args)
+        return not {"--tp-size", "--dp-size"}.isdisjoint((*self.target, *self.args))
 
     @property
     def forked(self) -> tuple[str, ...]:
