@@ -1,13 +1,10 @@
 """Two tiny seeded LoRA adapters for the target of tiny_models.py, of unlike ranks.
 
-    python -m tools.tiny_lora DEST        writes DEST/{adapter-one,adapter-two}, 0.2 MB
-
 Each pushes the target off its cycle in a way of its own, as tests/e2e/test_lora.py asserts.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
@@ -66,13 +63,3 @@ def lora_arguments(folders: dict[str, Path]) -> tuple[str, ...]:
     """Returns the arguments that load the adapters under their names, all of them at once."""
     paths = (f"{name}={folder}" for name, folder in folders.items())
     return ("--max-loras-per-batch", str(len(folders) + 1), "--lora-paths", *paths)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("dest", type=Path, help="folder to write the adapters' folders into")
-    print(make_tiny_lora(parser.parse_args().dest))  # noqa: T201  # a command-line program
-
-
-if __name__ == "__main__":
-    main()

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 INDEXER_ENV = "BENCH_TORCH_INDEXER"
-SCALE_BYTES = 4
 ROWS_AT_ONCE = 256  # of a prefill
 
 

@@ -180,9 +180,9 @@ class Case(NamedTuple):
         return FAMILY_DRAFTS[self.family] or self.family
 
     @property
-    def adapters(self) -> tuple[str | None, ...]:
-        """The adapters that requests take by turns."""
-        return SETTINGS[self.setting].adapters if self.setting else ()
+    def given(self) -> Setting:
+        """What its setting adds to every arm."""
+        return SETTINGS[self.setting] if self.setting else Setting(())
 
     @property
     def is_miniature(self) -> bool:
@@ -196,7 +196,7 @@ class Case(NamedTuple):
 
     def arms(self) -> list[Arm]:
         """Returns the arms of the comparison."""
-        setting = SETTINGS.get(self.setting, Setting(()))
+        setting = self.given
         base = "EAGLE" if self.has_own_layer or setting.draft == "eagle" else "EAGLE3"
         extra: tuple[str, ...] = ("--attention-backend", self.backend) if self.backend else ()
         if self.tp_size > 1:
@@ -310,7 +310,7 @@ def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -
     by_concurrency = dict(zip(CONCURRENCY, (few, prompts), strict=True))
 
     def answered(engine: Engine) -> dict[str, Any]:
-        return answers(engine, by_concurrency, args.new_tokens, case.adapters)
+        return answers(engine, by_concurrency, args.new_tokens, case.given.adapters)
 
     at_once = not args.dry_cpu
     arms = arms_of(case, args.before)
@@ -328,10 +328,9 @@ def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -
 
 def plan_of(case: Case, plan: Plan, is_cpu: bool) -> Plan:
     """Returns ``plan`` with the models of a case, and without what its setting leaves out."""
-    left_out = SETTINGS[case.setting].without if case.setting else ()
-    common = tuple(word for word in plan.common if word not in left_out)
+    common = tuple(word for word in plan.common if word not in case.given.without)
     pair = made_pair(case, plan.folder, is_cpu)
-    if case.adapters:
+    if case.given.adapters:
         common += lora_arguments(make_tiny_lora(plan.folder))
     if pair is not None:
         common = tuple(word for word in common if word not in DUMMY_WEIGHTS)

@@ -75,6 +75,7 @@ class Launch:
     host: str = "0.5.21"
     overlap: bool = False
     plugins: tuple[str, ...] = (OURS,)
+    of_target: tuple[str, ...] = ()  # plugins that what is served needs, the reference's, too
     strict: bool = False
     command: tuple[str, ...] = MODULE
 
@@ -83,7 +84,7 @@ class Launch:
 
     def reference(self) -> "Launch":
         """Returns the same host and target without speculation."""
-        return Launch("none", self.target, host=self.host)
+        return Launch("none", self.target, host=self.host, of_target=self.of_target)
 
     @property
     def has_ranks(self) -> bool:
@@ -109,7 +110,7 @@ class Launch:
             **(STRICT if self.strict else {}),
             **(RANK_CORES if self.has_ranks else {}),
             "PYTHONPATH": os.pathsep.join(paths),
-            "SGLANG_PLUGINS": ",".join((CPU_HOST, *self.plugins, *self.forked)),
+            "SGLANG_PLUGINS": ",".join((CPU_HOST, *self.plugins, *self.of_target, *self.forked)),
             "SGLANG_CPU_HOST_OVERLAP": "1" if self.overlap else "0",
         }
 

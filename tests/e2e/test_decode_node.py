@@ -11,10 +11,9 @@ import pytest
 
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import TINY, in_runs
-from tests.e2e.server import OURS, Launch, Server
+from tests.e2e.server import Launch, Server
 from tests.e2e.traffic import NUM_TOKENS, PROMPTS, check_identical, check_idle_and_whole, greedy
 
-HANDED_OVER = "handed_over"
 DECODE_NODE = (
     *("--disaggregation-mode", "decode", "--disaggregation-transfer-backend", "fake"),
     *("--disaggregation-decode-retraction-backup", "cpu_tensor"),  # a host pool is pinned memory
@@ -27,11 +26,7 @@ NUM_EACH = 2  # of every prompt at once
 
 def decode_node(base: str, host: str, overlap: bool) -> Launch:
     launch = in_runs(base, f"{base}-decode-node", (*TINY, *DECODE_NODE), host, overlap)
-    return replace(launch, plugins=(*launch.plugins, HANDED_OVER))
-
-
-def without_speculation(launch: Launch) -> Launch:
-    return replace(launch.reference(), name="none-decode-node", plugins=(OURS, HANDED_OVER))
+    return replace(launch, of_target=("handed_over",))
 
 
 CASES = [
@@ -68,8 +63,7 @@ def handed_over_answers(server: Server) -> dict[str, Any]:
 def test_requests_that_arrive_prefilled_are_answered_as_without_speculation(
     fleet: Fleet, launch: Launch
 ) -> None:
-    servers = [launch, without_speculation(launch)]
-    got, reference = fleet.ask_together(servers, handed_over_answers)
+    got, reference = fleet.compare(launch, handed_over_answers)
     check_identical(ids_of(got), ids_of(reference))
     assert all(len(ids) == NUM_TOKENS for ids in ids_of(got).values())
     retracted = any(reply["meta_info"]["num_retractions"] for reply in got.values())

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import MODELS, TINY, in_runs
-from tests.e2e.server import OURS, Launch, Server
+from tests.e2e.server import Launch, Server
 from tests.e2e.traffic import NUM_TOKENS, PROMPTS, check_identical, check_idle_and_whole, greedy
 from tools.tiny_lora import RANKS, lora_arguments
 
@@ -19,17 +19,12 @@ ADAPTERS = (*RANKS, None)  # None: the base model
 MIN_DIFFERENT = 0.5  # of an answer's tokens, between one adapter and another
 
 LORA = lora_arguments({name: MODELS / name for name in RANKS})
-UNPINNED = "unpinned"
 
 
 def with_adapters(host: str, overlap: bool) -> Launch:
     target = (*TINY, *LORA, "--lora-backend", "torch_native")
     launch = in_runs("eagle3", "eagle3-lora", target, host, overlap)
-    return replace(launch, plugins=(*launch.plugins, UNPINNED))
-
-
-def without_speculation(launch: Launch) -> Launch:
-    return replace(launch.reference(), name="none-lora", plugins=(OURS, UNPINNED))
+    return replace(launch, of_target=("unpinned",))
 
 
 CASES = [with_adapters("0.5.21", overlap=True), with_adapters("0.5.23", overlap=False)]
@@ -60,8 +55,7 @@ def adapted_answers(server: Server) -> dict[str, Any]:
 
 
 def test_adapters_and_the_base_model_share_batches(fleet: Fleet, launch: Launch) -> None:
-    servers = [launch, without_speculation(launch)]
-    got, reference = fleet.ask_together(servers, adapted_answers)
+    got, reference = fleet.compare(launch, adapted_answers)
     check_identical(got, reference)
     alone = [reference[f"alone {adapter}"] for adapter in ADAPTERS]
     for first, second in ((0, 1), (0, 2), (1, 2)):

@@ -26,6 +26,14 @@ LLAMA = {
     "hidden_act": "silu",
     "torch_dtype": "float32",
 }
+# What makes a draft's sparse attention QSA's.
+QSA = {
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 128,
+    "indexer_budget": 2048,
+    "indexer_compress_ratio": 4,
+}
 
 
 def write_model(folder: Path, **overrides: Any) -> str:
@@ -60,12 +68,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             root / "index_share",
             architectures=eagle,
             index_share_for_mtp_iteration=True,
-            # QSA's
-            indexer_n_heads=4,
-            indexer_kv_heads=1,
-            indexer_head_dim=128,
-            indexer_budget=2048,
-            indexer_compress_ratio=4,
+            **QSA,
         ),
     }
 

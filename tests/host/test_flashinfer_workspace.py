@@ -139,7 +139,7 @@ def builder(
     captures: Any = SimpleNamespace(
         max_batch_size=max_batch_size, ladder=ladder, sizes=sizes, decode_sizes=sizes
     )
-    return TierBuilder(engine, captures, startup=Any, drafter=Any)
+    return TierBuilder(engine, captures, startup=Any, drafter=Any, lora=())
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def builder(engine: Any, captures: Any) -> Any:
 
     took = SimpleNamespace(running=contextlib.nullcontext, gb=0.5, seconds=0.25)
     startup = SimpleNamespace(catch_ups=took, shared_gb=lambda: 1.5)
-    return TierBuilder(engine, captures, startup, drafter=engine)
+    return TierBuilder(engine, captures, startup, drafter=engine, lora=())
 
 
 def test_a_number_of_our_own_is_taken_back_to_what_graphs_hold(

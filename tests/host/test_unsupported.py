@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sglang_adaptive_spec.contract.versions import TESTED
+from tests.host.conftest import QSA
 from tests.hosts import REPO, host_source
 
 pytestmark = pytest.mark.usefixtures("plugins_loaded")
@@ -91,15 +92,6 @@ def test_a_decode_node_is_static_with_trees_alone(has_trees: bool) -> None:
     assert (reason is None) is not has_trees
 
 
-QSA = {
-    "indexer_n_heads": 4,
-    "indexer_kv_heads": 1,
-    "indexer_head_dim": 128,
-    "indexer_budget": 2048,
-    "indexer_compress_ratio": 4,
-}
-
-
 @pytest.mark.parametrize("is_nested", [False, True])
 @pytest.mark.parametrize("fields", [{"index_topk": 2048}, QSA], ids=["DSA", "QSA"])
 def test_of_shared_sparse_indices_only_those_of_qsa_are_as_wide_as_a_tier(
@@ -119,7 +111,6 @@ def test_of_shared_sparse_indices_only_those_of_qsa_are_as_wide_as_a_tier(
 
 ASK_ABOUT_ATTENTION_DP = """
 from types import SimpleNamespace
-from typing import Any
 from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
 for is_on, size in ((True, 2), (False, 1)):
     view = SimpleNamespace(

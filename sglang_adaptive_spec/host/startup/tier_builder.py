@@ -50,7 +50,7 @@ class TierBuilder:
         captures: CaptureLists,
         startup: StartupCapture,
         drafter: Drafter,
-        lora: Sequence[Place] = (),
+        lora: Sequence[Place],
     ) -> None:
         self._engine, self._captures, self._drafter = engine, captures, drafter
         self._startup, self._startup_tier = startup, engine.options.startup_tier
