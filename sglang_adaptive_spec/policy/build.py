@@ -2,10 +2,12 @@
 
 from sglang_adaptive_spec.config.schema import AdaptiveConfig
 from sglang_adaptive_spec.ladder import Ladder
+from sglang_adaptive_spec.policy.acceptance.joint import JointAcceptance
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.ema import EmaPolicy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.joint import JointPolicy
 from sglang_adaptive_spec.policy.protocol import Policy
 from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
 
@@ -17,6 +19,7 @@ def build_policy(
     costs: CostTable | None = None,
     learns_own_times: bool = True,
     settings: Settings = DEFAULTS,
+    is_joint: bool = False,
 ) -> Policy:
     """Returns a fresh policy.
 
@@ -28,13 +31,16 @@ def build_policy(
             any an empty table, to be seeded before the policy chooses.
         learns_own_times: Else it waits to be told what all ranks learn (`Policy.learn_time`).
         settings: What goodput was tuned with.
+        is_joint: Whether several ranks have requests of their own (policy/joint.py).
     """
     ladder = ladder or config.ladder
     if config.policy == "ema":
         return EmaPolicy(config.on(ladder), initial_steps)
     costs = costs or CostTable.empty(config.tiers, settings=settings.costs)
-    trees = [tier for tier in config.tiers if tier.topk > 1]
     max_steps = max(tier.num_steps for tier in config.tiers)
-    acceptance = AcceptanceModel(max_steps, trees, settings)
     initial = config.initial_tier(initial_steps)
+    if is_joint:
+        return JointPolicy(ladder, costs, JointAcceptance(max_steps, settings), initial, settings)
+    trees = [tier for tier in config.tiers if tier.topk > 1]
+    acceptance = AcceptanceModel(max_steps, trees, settings)
     return GoodputPolicy(ladder, costs, acceptance, initial, learns_own_times, settings)

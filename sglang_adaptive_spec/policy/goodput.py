@@ -59,6 +59,7 @@ class GoodputPolicy:
         self._round = 0
         self._batch: DecodeBatch | None = None  # the newest
         self._requests: tuple[Hashable, ...] = ()
+        self._bound = ladder.bound(0)  # of the range that it is in
         self._known_requests: frozenset[Hashable] = frozenset()
         self._has_first = False  # zero-step rounds tell about position 1
         self._home_ms = 0.0
@@ -74,7 +75,7 @@ class GoodputPolicy:
         self._batch = batch
         has_batch_changed = batch.requests != self._requests
         if has_batch_changed:
-            self._note_batch(batch.requests)
+            self._note_batch(batch)
         if self.cadence.is_due_at_launch(has_batch_changed):
             self._decide(batch)
         return Plan(self.prober.tier or self.home)
@@ -95,13 +96,17 @@ class GoodputPolicy:
         """Learns what a round accepted, and position 1 from zero-step rounds."""
         tier = observation.tier
         num_tokens = observation.plan.num_decodes * observation.batch_size
-        self.runs.count_tokens(num_tokens + sum(observation.num_correct_drafts))
+        self.count_tokens(num_tokens + sum(observation.num_correct_drafts))
         if tier.num_steps:
             self.acceptance.observe(observation.requests, observation.num_correct_drafts, tier)
         elif observation.first_draft_correct is not None:
             self._has_first = True
             self.acceptance.observe_first(observation.requests, observation.first_draft_correct)
         self.prober.observe(tier)
+
+    def count_tokens(self, num_tokens: int) -> None:
+        """Counts the tokens of a finished round."""
+        self.runs.count_tokens(num_tokens)
 
     def after_results(self) -> None:
         """Decides if that is due now that more is known."""
@@ -161,21 +166,23 @@ class GoodputPolicy:
             "cost_table": self.costs.snapshot(),
         }
 
-    def _note_batch(self, requests: tuple[Hashable, ...]) -> None:
+    def _note_batch(self, batch: DecodeBatch) -> None:
         """Notes who is in the batch now, and whether it is one of none but new requests."""
+        requests = batch.requests
         size, size_before = len(requests), len(self._requests)
-        is_other_slot = self.ladder.bound(size) != self.ladder.bound(size_before)
+        bound = self.ladder.bound(batch.size)
+        is_other_slot, self._bound = bound != self._bound, bound
         self.runs.count_ends(self._requests, requests)
         self.cadence.note_batch(size, size_before, is_other_slot)
         if self._requests and self._known_requests.isdisjoint(requests):
-            self._start_afresh(size)
+            self._start_afresh(batch.size, size)
         self._requests, self._known_requests = requests, frozenset(requests)
         self.prober.note_batch(size)
 
-    def _start_afresh(self, size: int) -> None:
+    def _start_afresh(self, size: int, num_requests: int) -> None:
         """Gives a batch of none but new requests the chance to differ from those before."""
         self.acceptance.shorten_memory()
-        self.cadence.start_afresh(size)
+        self.cadence.start_afresh(num_requests)
         allowed = self.ladder.of(size)
         self._keep_to(allowed)  # the next decision may come some rounds later
         self.prober.keep_to(allowed)
