@@ -49,6 +49,21 @@ class Ladder:
                 largest |= dict.fromkeys(self.of(first), last)
         return largest
 
+    def within(self, num_tokens: int) -> "Ladder":
+        """Returns this ladder without tiers of which a batch would verify more than so many tokens.
+
+        A batch that would do so at every tier keeps its shallowest one.
+        """
+        most = {num_tokens // tier.num_draft_tokens for tier in self.tiers}  # requests, by tier
+        bounds = {*self._bounds, *(size + 1 for size in most if size >= self._bounds[0])}
+
+        def fitting(bound: int) -> list[Tier]:
+            tiers = self.of(bound)
+            fit = [tier for tier in tiers if bound * tier.num_draft_tokens <= num_tokens]
+            return fit or [tiers[0]]
+
+        return Ladder({bound: fitting(bound) for bound in bounds})
+
     def without(self, tiers: Iterable[Tier]) -> "Ladder":
         """Returns this ladder with ``tiers`` withdrawn.
 

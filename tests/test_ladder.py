@@ -58,3 +58,20 @@ def test_ranges_without_tiers_are_refused() -> None:
         Ladder({1: []})
     with pytest.raises(ValueError, match="at least one must remain"):
         Ladder({1: [PLAIN_TIER]}).without([PLAIN_TIER])
+
+
+def test_a_ladder_within_some_tokens_cuts_its_ranges_where_tiers_stop_fitting() -> None:
+    one, three, seven = chain_tier(1), chain_tier(3), chain_tier(7)
+    ladder = Ladder({1: [PLAIN_TIER, one, three, seven], 40: [PLAIN_TIER, one, three]})
+    cut = ladder.within(128)
+    assert dict(cut.ranges) == {
+        1: (PLAIN_TIER, one, three, seven),
+        17: (PLAIN_TIER, one, three),
+        33: (PLAIN_TIER, one),
+        40: (PLAIN_TIER, one),
+        65: (PLAIN_TIER,),
+        129: (PLAIN_TIER,),  # not even they fit, and there is nothing shallower
+    }
+    for size in range(1, 129):
+        assert all(size * tier.num_draft_tokens <= 128 for tier in cut.of(size))
+    assert all(ladder.within(10**6).of(size) == ladder.of(size) for size in range(1, 999))

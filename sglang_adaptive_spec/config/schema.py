@@ -158,14 +158,14 @@ class AdaptiveConfig:
         return self.initial_tier(steps)
 
     def on(self, ladder: Ladder) -> "AdaptiveConfig":
-        """Returns this config with the tiers of ``ladder``, which has the same ranges."""
+        """Returns this config with the tiers of ``ladder``; a range of its own is cut from ours."""
         slots = {
             bound: replace(
-                slot,
-                candidate_steps=tuple(t.num_steps for t in ladder.ranges[bound] if t.topk == 1),
-                candidate_trees=tuple(t for t in ladder.ranges[bound] if t.topk > 1),
+                self.slots[self.ladder.bound(bound)],
+                candidate_steps=tuple(t.num_steps for t in tiers if t.topk == 1),
+                candidate_trees=tuple(t for t in tiers if t.topk > 1),
             )
-            for bound, slot in self.slots.items()
+            for bound, tiers in ladder.ranges.items()
         }
         return replace(self, slots=slots)
 

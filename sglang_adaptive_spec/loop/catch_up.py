@@ -5,6 +5,7 @@ rows, and finds what a round has to do in the `Round`.
 """
 
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, CatchUp, DecodeBatch
@@ -16,6 +17,15 @@ from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, CatchUp, DecodeBatch
 # (simulator, 0.2 and 0.85 by turns).
 INTERVALS_FOR_ONE = 120
 MOST_KV_ALONE = 7
+
+
+class Lag(NamedTuple):
+    """How far a draft is behind a batch; of several ranks the largest batch and the least room."""
+
+    num_rows: int
+    most_decodes: int  # that a zero-step round may run one after the other
+    room: int  # decodes that it may add before a catch-up
+    is_behind: bool  # the draft lacks a token of some row
 
 
 class CatchUpSchedule:
@@ -47,13 +57,25 @@ class CatchUpSchedule:
         self._since = 0  # decodes of the same batch after that
         self._requests: Sequence[Hashable] = ()
 
+    def lag(self, batch: DecodeBatch) -> Lag:
+        """Returns how far the draft is behind ``batch`` before its round."""
+        requests = batch.requests
+        room, is_behind = self.room(requests), self.is_behind(requests)
+        return Lag(batch.size, batch.most_decodes, room, is_behind)
+
     def book(
-        self, batch: DecodeBatch, is_last: bool, num_decodes: int, may_catch_up: bool = True
+        self,
+        batch: DecodeBatch,
+        lag: Lag,
+        is_last: bool,
+        num_decodes: int,
+        may_catch_up: bool = True,
     ) -> tuple[CatchUp, list[int]]:
         """Takes the zero-step round that is about to run.
 
         Args:
             batch: Its rows.
+            lag: Before it, of all ranks that run it together.
             is_last: The next round will draft.
             num_decodes: Of the round.
             may_catch_up: Whether batches of this size ever draft.
@@ -64,14 +86,17 @@ class CatchUpSchedule:
         """
         requests = batch.requests
         self._stayed += num_decodes
-        is_due = self.add_round(requests, is_last, num_decodes) and may_catch_up
+        self.add_round(requests, num_decodes)
+        # One more round like it must find room, or a catch-up comes first.
+        is_due = (is_last or lag.room < 2 * num_decodes) and may_catch_up
         may_have_been_level = self.may_have_been_level
         if may_have_been_level and self.prefixes is not None and batch.lengths is not None:
             self.prefixes.fall_behind(requests, batch.lengths())
-        if not is_due and not self._is_too_large(requests):
+        is_too_large = self._is_too_large(lag.num_rows)
+        if not is_due and not is_too_large:
             return CatchUp.NONE, self.debts(requests) if may_have_been_level else []
         num_kv_alone = self._num_kv_alone
-        debts = self._settled(requests)
+        debts = self._settled(requests, is_too_large)
         if not is_due:
             return CatchUp.NONE, debts
         allowed = self._stayed // (INTERVALS_FOR_ONE * self._interval)
@@ -102,13 +127,15 @@ class CatchUpSchedule:
             if self.prefixes is not None:
                 self.prefixes.leave_gaps()
             self.settle()
-        return self._settled(decoding) if self.is_behind(decoding) else []
+        if not self.is_behind(decoding):
+            return []
+        return self._settled(decoding, self._is_too_large(len(decoding)))
 
-    def _settled(self, requests: Sequence[Hashable]) -> list[int]:
+    def _settled(self, requests: Sequence[Hashable], is_too_large: bool) -> list[int]:
         """Books a catch-up; returns what it works off."""
         debts = self.debts(requests)
         if self.prefixes is not None:
-            width = 0 if self._is_too_large(requests) else self._interval
+            width = 0 if is_too_large else self._interval
             self.prefixes.catch_up(requests, debts, width)
         self.settle()
         return debts
@@ -119,8 +146,8 @@ class CatchUpSchedule:
         self._behind, self._furthest = dict.fromkeys(requests, 1), 1
         self._requests = ()  # the next round begins another gap in the draft's KV
 
-    def _is_too_large(self, requests: Sequence[Hashable]) -> bool:
-        return self._max_rows is not None and len(requests) > self._max_rows
+    def _is_too_large(self, num_rows: int) -> bool:
+        return self._max_rows is not None and num_rows > self._max_rows
 
     def is_behind(self, requests: Sequence[Hashable]) -> bool:
         """Returns whether the draft lacks a token of any of ``requests``."""
@@ -142,17 +169,18 @@ class CatchUpSchedule:
 
     def room(self, requests: Sequence[Hashable]) -> int:
         """Returns how many decodes the next zero-step round may add before a catch-up."""
-        if self._behind and requests == self._requests:
+        if not self._behind:
+            return self._interval
+        if requests == self._requests:
             return self._interval - self._furthest - self._since
         return self._interval - max(self.debts(requests), default=0)
 
-    def add_round(self, requests: Sequence[Hashable], is_last: bool, num_decodes: int = 1) -> bool:
-        """Books one zero-step round; returns whether it must end with a catch-up.
+    def add_round(self, requests: Sequence[Hashable], num_decodes: int = 1) -> None:
+        """Counts a zero-step round.
 
         Args:
             requests: The rows of the batch. Others are forgotten: they left, or are prefilled anew.
-            is_last: The next round will draft.
-            num_decodes: Of the round. One more like it must find room, or a catch-up comes first.
+            num_decodes: Of the round.
         """
         if self._behind and requests == self._requests:
             self._since += num_decodes
@@ -163,7 +191,6 @@ class CatchUpSchedule:
             }
             self._furthest, self._since = max(debts, default=-num_decodes) + num_decodes, 0
             self._requests = requests
-        return is_last or self._furthest + self._since + num_decodes > self._interval
 
     def forget(self, requests: Sequence[Hashable]) -> None:
         """Takes note that ``requests`` are prefilled anew: the draft is level with them."""

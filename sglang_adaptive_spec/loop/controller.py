@@ -18,6 +18,7 @@ import logging
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Protocol
 
+from sglang_adaptive_spec.loop.catch_up import Lag
 from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.loop.meter import RoundMeter
 from sglang_adaptive_spec.loop.minutes import Minutes
@@ -43,14 +44,16 @@ class TierPool(Protocol):
 class DraftSchedule(Protocol):
     """Knows how far the draft is behind (catch_up.py:CatchUpSchedule)."""
 
-    def is_behind(self, requests: Sequence[Hashable]) -> bool:
-        """Returns whether the draft lacks a token of any of ``requests``."""
-
-    def room(self, requests: Sequence[Hashable]) -> int:
-        """Returns how many decodes the next zero-step round may add before a catch-up."""
+    def lag(self, batch: DecodeBatch) -> Lag:
+        """Returns how far the draft is behind ``batch`` before its round."""
 
     def book(
-        self, batch: DecodeBatch, is_last: bool, num_decodes: int, may_catch_up: bool = True
+        self,
+        batch: DecodeBatch,
+        lag: Lag,
+        is_last: bool,
+        num_decodes: int,
+        may_catch_up: bool = True,
     ) -> tuple[CatchUp, Sequence[int]]:
         """Takes a zero-step round; returns how it catches up, and what rows lack."""
 
@@ -83,6 +86,7 @@ class Chosen(NamedTuple):
     is_probe: bool = False  # a look at a tier, not what the policy is on
     decision: Decision | None = None  # the policy's newest
     num_rounds: int = 1
+    of_all: DecodeBatch | None = None  # where several ranks' rounds run together
 
 
 class AdaptiveController:
@@ -175,6 +179,7 @@ class AdaptiveController:
             self.pool.activate(plan.tier)
         num_in_flight = len(self.rounds) - len(self._results)
         launched = self.rounds.launch(batch, plan, chosen.is_probe, chosen.decision, debts)
+        launched.of_all = chosen.of_all
         if self.clock is not None:
             self.clock.start(launched, num_in_flight)
         if len(self.rounds) > MAX_ROUNDS:
@@ -227,7 +232,7 @@ class AdaptiveController:
         try:
             self.counters.count_round(done.plan, num_correct_drafts)
             observation = done.finish(num_correct_drafts)
-            if self.recorder is not None:
+            if self.recorder is not None and done.batch.size:
                 self.recorder.record(observation, done.batch.context_tokens, done.batch.now_s)
             self.policy.observe(observation)
             if before is not None and self.meter is not None:
@@ -251,30 +256,32 @@ class AdaptiveController:
         schedule, tier = self.draft_schedule, chosen.tier
         if schedule is None:
             return Plan(tier), ()
+        lag = self._lag_of_all(schedule.lag(batch))
         if tier != PLAIN_TIER:
             if not chosen.is_probe:
                 schedule.end_stay()
-            if not schedule.is_behind(batch.requests):
+            if not lag.is_behind:
                 return Plan(tier), ()
-            catch_up, debts = schedule.book(batch, True, 1)
+            catch_up, debts = schedule.book(batch, lag, True, 1)
             return Plan(PLAIN_TIER, 1, catch_up), debts
-        may_draft = self.may_draft(batch.size)
-        if may_draft and batch.most_decodes > 1:  # else nothing of what is kept is read
-            most = max(1, min(batch.most_decodes, schedule.room(batch.requests)))
-            batch = batch._replace(most_decodes=most)
-        num_decodes = self._run_length(batch)
-        catch_up, debts = schedule.book(batch, False, num_decodes, may_draft)
+        may_draft, most = self.may_draft(batch.size), lag.most_decodes
+        if may_draft:  # else nothing of what is kept is read
+            most = max(1, min(most, lag.room))
+        num_decodes = self._run_length(batch, most) if most > 1 else 1
+        catch_up, debts = schedule.book(batch, lag, False, num_decodes, may_draft)
         return Plan(PLAIN_TIER, num_decodes, catch_up), debts
 
-    def _run_length(self, batch: DecodeBatch) -> int:
-        most = batch.most_decodes
-        if most == 1:
-            return 1
+    def _lag_of_all(self, lag: Lag) -> Lag:
+        """Returns how far drafts are behind, where several ranks' rounds run together."""
+        return lag
+
+    def _run_length(self, batch: DecodeBatch, most: int) -> int:
+        """Returns the decodes of a zero-step round, at most ``most``."""
         most_asked, length = self._asked_run
         if most_asked >= most >= length:  # the room shrinks with every round until a catch-up
             return length
         try:
-            length = self.policy.run_length(batch)
+            length = self.policy.run_length(batch._replace(most_decodes=most))
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("run_length")
             length = 1
@@ -282,12 +289,16 @@ class AdaptiveController:
         return length
 
     def _choose(self, batch: DecodeBatch) -> Chosen:
-        policy, standing = self.policy, self._standing
         if batch.exact is not None:
             self.counters.num_exact_rounds[batch.exact] += 1
             return Chosen(PLAIN_TIER)
         if batch.is_near_end:  # no draft may stand past the end of the context
-            return Chosen(policy.ladder.of(batch.size)[0])
+            return Chosen(self.policy.ladder.of(batch.size)[0])
+        return self._ask(batch)
+
+    def _ask(self, batch: DecodeBatch) -> Chosen:
+        """Returns what the operator or the policy wants; its plan stands for some rounds."""
+        policy, standing = self.policy, self._standing
         if self.pinned is not None:
             return Chosen(nearest(self.pinned, policy.ladder.of(batch.size)))
         if standing is not None and self._num_stood < standing.num_rounds:

@@ -23,6 +23,7 @@ class RoundCounters:
         self.num_idle_rounds = 0  # forwards without requests, beside other ranks' rounds
         self.num_pins = 0  # commands that pinned a tier or let it go
         self.num_policy_errors = 0
+        self.num_disagreements = 0  # rounds that another rank ran otherwise: must stay 0
         self.num_feedback_mismatches = 0
 
     def count_round(self, plan: Plan, num_correct_drafts: Sequence[int]) -> None:

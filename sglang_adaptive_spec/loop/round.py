@@ -8,6 +8,7 @@ other round its own; both are counted.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
@@ -41,6 +42,12 @@ class Round:
     # Accepted drafts per request, bonus tokens excluded; None until the result is there.
     num_correct_drafts: Sequence[int] | None = None
     period: RoundTime | None = None  # known one result later, if it is timed
+    of_all: DecodeBatch | None = None  # the largest batch of ranks whose rounds run together
+
+    @property
+    def load(self) -> DecodeBatch:
+        """What its time depends on."""
+        return self.of_all or self.batch
 
     @property
     def tier(self) -> Tier:
@@ -63,7 +70,7 @@ class RoundQueue:
         """Takes where results and rounds that do not meet are counted."""
         self._counters = counters
         self._rounds: deque[Round] = deque()
-        self._num_launched = 0
+        self.num_launched = 0
 
     def __len__(self) -> int:
         return len(self._rounds)
@@ -77,10 +84,24 @@ class RoundQueue:
         debts: Sequence[int],
     ) -> Round:
         """Returns a new round at the end of the queue; the arguments are its fields."""
-        launched = Round(self._num_launched, batch, plan, is_probe, decision, debts)
-        self._num_launched += 1
+        launched = Round(self.num_launched, batch, plan, is_probe, decision, debts)
+        self.num_launched += 1
         self._rounds.append(launched)
         return launched
+
+    def num_idle(self, start: int, before: int) -> int:
+        """Returns how many rounds in a row have no requests, from the ``start``-th oldest on.
+
+        Args:
+            start: Rounds whose results are there already.
+            before: Only rounds with smaller numbers.
+        """
+        num_idle = 0
+        for waiting in islice(self._rounds, start, None):
+            if waiting.batch.size or waiting.number >= before:
+                break
+            num_idle += 1
+        return num_idle
 
     def take(self, batch_size: int) -> Round | None:
         """Returns the oldest round of that size, if any; those before it are given up."""

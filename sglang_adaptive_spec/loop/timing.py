@@ -158,7 +158,7 @@ class RoundTimer:
         was_timed = self._stands_for[self._newest % RING_SIZE] > 0
         self._newest = launched.number
         idx = launched.number % RING_SIZE
-        stands_for = self._sampling.stands_for(launched.tier, launched.batch.size)
+        stands_for = self._sampling.stands_for(launched.tier, launched.load.size)
         if stands_for or was_timed:  # the head of a round is the end of the one before
             self._clock.mark(idx)
         self._rounds[idx], self._stands_for[idx] = launched, stands_for
@@ -186,8 +186,8 @@ class RoundTimer:
         ms = self._clock.elapsed_ms(begin_idx, end_idx)
         if ms is None or ms <= 0.0:  # not measured, or by a clock that was set back
             return None
-        batch = before.batch
-        before.period = RoundTime(before.plan, batch.size, batch.context_tokens, ms, stands_for)
+        load = before.load
+        before.period = RoundTime(before.plan, load.size, load.context_tokens, ms, stands_for)
         return before
 
 

@@ -1,5 +1,8 @@
 """What the draft has not seen: when it is due."""
 
+from collections.abc import Hashable, Sequence
+from copy import deepcopy
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,22 +16,32 @@ from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
 from sglang_adaptive_spec.tiers import CatchUp, DecodeBatch
 
 
+def added(schedule: CatchUpSchedule, requests: Sequence[Hashable], num_decodes: int = 1) -> bool:
+    """Adds a zero-step round; returns whether booking it would catch up."""
+    batch = DecodeBatch(len(requests), tuple(requests))
+    is_due = booked(deepcopy(schedule), batch, num_decodes=num_decodes)[0] is not CatchUp.NONE
+    schedule.add_round(requests, num_decodes)
+    return is_due
+
+
+def booked(
+    schedule: CatchUpSchedule, batch: DecodeBatch, is_last: bool = False, num_decodes: int = 1
+) -> tuple[CatchUp, list[int]]:
+    """Books a zero-step round of one rank alone."""
+    return schedule.book(batch, schedule.lag(batch), is_last, num_decodes)
+
+
 def test_a_catch_up_is_due_when_the_oldest_debt_reaches_the_interval() -> None:
     schedule = CatchUpSchedule(interval=3)
-    assert not schedule.add_round(["a"], is_last=False)
-    assert not schedule.add_round(["a", "b"], is_last=False)
-    assert schedule.add_round(["a", "b"], is_last=False)
+    assert not added(schedule, ["a"])
+    assert not added(schedule, ["a", "b"])
+    assert added(schedule, ["a", "b"])
     assert schedule.debts(["b", "a", "c"]) == [2, 3, 0]
-
-
-def test_a_catch_up_is_due_before_the_draft_is_asked_again() -> None:
-    schedule = CatchUpSchedule(interval=3)
-    assert schedule.add_round(["a"], is_last=True)
 
 
 def test_settling_leaves_nobody_behind() -> None:
     schedule = CatchUpSchedule(interval=3)
-    schedule.add_round(["a", "b"], is_last=False)
+    added(schedule, ["a", "b"])
     assert schedule.is_behind(["x", "b"])
     schedule.settle()
     assert not schedule.is_behind(["a", "b"])
@@ -38,24 +51,24 @@ def test_settling_leaves_nobody_behind() -> None:
 def test_a_request_that_skips_a_round_is_forgotten() -> None:
     """It left, or is prefilled anew: what was kept of it is not its newest tokens any more."""
     schedule = CatchUpSchedule(interval=3)
-    schedule.add_round(["a", "b"], is_last=False)
-    schedule.add_round(["b"], is_last=False)
+    added(schedule, ["a", "b"])
+    added(schedule, ["b"])
     assert not schedule.is_behind(["a"])
-    schedule.add_round(["a", "b"], is_last=False)
+    added(schedule, ["a", "b"])
     assert schedule.debts(["a", "b"]) == [1, 3]
 
 
 def test_a_request_that_is_prefilled_owes_nothing_and_the_others_still_do() -> None:
     """The host may give a row away again under the same number (/flush_cache, up to 0.5.22)."""
     schedule = CatchUpSchedule(interval=4)
-    schedule.add_round(["a", "b"], is_last=False)
-    schedule.add_round(["a", "b"], is_last=False)
+    added(schedule, ["a", "b"])
+    added(schedule, ["a", "b"])
     schedule.forget(["a", "x"])
     assert schedule.debts(["a", "b"]) == [0, 2]
     assert not schedule.is_behind(["a"])
-    schedule.add_round(["a", "b"], is_last=False)
+    added(schedule, ["a", "b"])
     assert schedule.debts(["a", "b"]) == [1, 3]
-    assert schedule.add_round(["a", "b"], is_last=False)  # b's debt has reached the interval
+    assert added(schedule, ["a", "b"])  # b's debt has reached the interval
 
 
 batches = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=8, unique=True), min_size=1)
@@ -65,7 +78,7 @@ batches = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=8, unique=Tr
 def test_no_debt_ever_exceeds_the_interval(rounds: list[list[int]], interval: int) -> None:
     schedule = CatchUpSchedule(interval)
     for requests in rounds:
-        is_due = schedule.add_round(requests, is_last=False)
+        is_due = added(schedule, requests)
         debts = schedule.debts(requests)
         assert min(debts) >= 1
         assert max(debts) <= interval
@@ -78,7 +91,7 @@ def test_only_the_first_round_of_a_batch_may_have_begun_level() -> None:
     schedule = CatchUpSchedule(interval=9)
     level = []
     for requests in (["a"], ["a"], ["a", "b"], ["a", "b"]):
-        schedule.add_round(requests, is_last=False)
+        added(schedule, requests)
         assert schedule.may_have_been_level >= (1 in schedule.debts(requests))
         level.append(schedule.may_have_been_level)
     assert level == [True, False, True, False]
@@ -87,14 +100,14 @@ def test_only_the_first_round_of_a_batch_may_have_begun_level() -> None:
 def test_a_run_counts_as_its_decodes_and_leaves_room_for_another() -> None:
     schedule = CatchUpSchedule(interval=15)
     assert schedule.room(["a"]) == 15
-    assert not schedule.add_round(["a"], False, num_decodes=7)
+    assert not added(schedule, ["a"], 7)
     assert (schedule.debts(["a"]), schedule.room(["a"])) == ([7], 8)
-    assert not schedule.add_round(["a"], False, num_decodes=4)
+    assert not added(schedule, ["a"], 4)
     assert schedule.room(["a", "b"]) == 4  # the batch has changed
-    assert schedule.add_round(["a", "b"], False, num_decodes=4)
+    assert added(schedule, ["a", "b"], 4)
     assert schedule.debts(["a", "b"]) == [15, 4]
     schedule.settle()
-    assert schedule.add_round(["a", "b"], False, num_decodes=8)  # no second one fits
+    assert added(schedule, ["a", "b"], 8)  # no second one fits
 
 
 @given(batches, st.sampled_from([1, 7, 15]), st.data())
@@ -106,7 +119,7 @@ def test_runs_never_exceed_the_interval_either(
         room = schedule.room(requests)
         assert room >= 1
         length = data.draw(st.sampled_from([each for each in (1, 2, 4, 8) if each <= room]))
-        is_due = schedule.add_round(requests, False, length)
+        is_due = added(schedule, requests, length)
         debts = schedule.debts(requests)
         assert length <= min(debts) <= max(debts) <= interval
         assert is_due == (max(debts) + length > interval)
@@ -120,7 +133,7 @@ def test_runs_never_exceed_the_interval_either(
 def decoded(schedule: CatchUpSchedule, *requests: str, may_catch_up: bool = True) -> list[int]:
     """Books a zero-step round of requests with 8 tokens each; returns their debts."""
     batch = DecodeBatch(len(requests), requests, lengths=lambda: (8,) * len(requests))
-    return schedule.book(batch, False, 1, may_catch_up)[1]
+    return schedule.book(batch, schedule.lag(batch), False, 1, may_catch_up)[1]
 
 
 def behind(*requests: str) -> CatchUpSchedule:
@@ -175,9 +188,9 @@ def kinds(
 ) -> list[CatchUp]:
     """How so many rounds catch up, one decode each; the last one ends as told."""
     batch = DecodeBatch(len(requests), tuple(requests), lengths=lambda: [9] * len(requests))
-    found = [schedule.book(batch, False, 1)[0] for _ in range(num_rounds - bool(ending))]
+    found = [booked(schedule, batch)[0] for _ in range(num_rounds - bool(ending))]
     if ending:
-        found.append(schedule.book(batch, num_decodes=1, **ending)[0])
+        found.append(booked(schedule, batch, **ending)[0])
     return found
 
 
@@ -214,7 +227,7 @@ def test_drafts_end_a_stay_and_looks_do_not() -> None:
 def test_whoever_is_about_to_draft_is_caught_up_whole() -> None:
     schedule = stayed(1)
     assert due(kinds(schedule, 4)) == {4: CatchUp.KV}
-    assert schedule.book(DecodeBatch(1, ("a",)), True, 1) == (CatchUp.WHOLE, [2])
+    assert booked(schedule, DecodeBatch(1, ("a",)), is_last=True) == (CatchUp.WHOLE, [2])
     assert not schedule.is_behind("a")
 
 
@@ -223,7 +236,7 @@ def test_after_kv_alone_nobody_is_level_but_who_joins() -> None:
     assert due(kinds(schedule, 4, "ab")) == {4: CatchUp.KV}
     assert schedule.is_behind("ab")
     assert schedule.room("ab") == 3
-    assert schedule.book(DecodeBatch(3, tuple("abc")), False, 1) == (CatchUp.NONE, [2, 2, 1])
+    assert booked(schedule, DecodeBatch(3, tuple("abc"))) == (CatchUp.NONE, [2, 2, 1])
 
 
 def test_what_kv_alone_wrote_may_be_built_on() -> None:
