@@ -28,6 +28,9 @@ class ForwardMode(Protocol):
     def is_mixed(self) -> bool:
         """Returns whether rows that decode stand beside those."""
 
+    def is_decode(self) -> bool:
+        """Returns whether it decodes, or drafts and verifies."""
+
     def is_idle(self) -> bool:
         """Returns whether it has no rows, beside other ranks' forwards."""
 

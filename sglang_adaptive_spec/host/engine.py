@@ -64,6 +64,7 @@ class DraftWorker(Protocol):
     cuda_graph_runner_for_draft_extend: object
     hot_token_id: torch.Tensor | None  # the draft's vocabulary, in the target's; None: the same
     plan_stream: torch.Stream | None
+    speculative_algorithm: Any
 
 
 class TargetWorker(Protocol):

@@ -1,4 +1,8 @@
-"""The ranks that decide together: all run the same rounds, and the first of them is believed."""
+"""The ranks that decide together: all run the same rounds, and the first of them is believed.
+
+With attention data parallelism they are split into attention groups: each has requests of its own,
+which the ranks of the group share.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -30,12 +34,20 @@ class Ranks:
     group: Group
     is_first: bool
     num_shards: int  # that attention heads are split among
+    attention: Group  # the ranks with this one's requests
+    num_replicas: int = 1  # of the attention, each with requests of its own
 
     @classmethod
     def of_server(cls) -> "Ranks":
         """Returns those of this process, once the host has made its groups."""
         parallel = get_parallel()
-        return cls(parallel.tp_group, parallel.tp_rank == 0, parallel.tp_size)
+        return cls(
+            parallel.tp_group,
+            parallel.tp_rank == 0,
+            parallel.attn_tp_size,
+            parallel.attn_tp_group,
+            parallel.attn_dp_size,
+        )
 
     @property
     def are_several(self) -> bool:
@@ -49,8 +61,8 @@ class Ranks:
 
     def broadcast_tokens(self, tokens: torch.Tensor) -> None:
         """Puts the first rank's tokens in place: what is drawn may differ (as the host does)."""
-        if self.are_several:
-            self.group.broadcast(tokens, src=0)
+        if self.attention.world_size > 1:
+            self.attention.broadcast(tokens, src=0)
 
     def min_free_gb(self, device: str, gpu_id: int) -> float:
         """Returns the least free device memory of all ranks."""

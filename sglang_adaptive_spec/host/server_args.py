@@ -37,3 +37,11 @@ class Scheduler(Protocol):
     draft_worker: Any
     waiting_queue: Sequence[object]
     future_map: Any
+
+
+def num_replicas(view: Any) -> int:
+    """Returns how many attention groups have requests of their own; ``view``: resolved."""
+    size: int | None = getattr(view, "attn_dp_size", None)
+    if size is None:  # up to 0.5.21 the host works it out later
+        size = view.dp_size if view.enable_dp_attention else 1
+    return size

@@ -35,11 +35,15 @@ OF_OTHERS = {name for owner in OTHERS for name in dir(owner)}
 # Names that the rules here cannot place, by whose they are.
 PLACED_BY_HAND = {
     "ours, where a class of the host has such a one": "candidate_steps draft_extend mode "
-    "num_correct_drafts num_draft_tokens policy prefix_lens ranks release size to_dict",
+    "num_correct_drafts num_draft_tokens policy prefix_lens ranks release size take to_dict",
     "a config's of Hugging Face": "architectures hidden_size num_hidden_layers "
     "num_key_value_heads text_config",
     "settings of get_exec(), by their _NS_PATH": "features graph",
     "the host's, but not in 0.5.20 (test_attention.py)": "draft_window_size",
+    "the host's, but not in 0.5.20, and harmless there": "can_run_dp_draft_cuda_graph",
+    "the host's, but only in 0.5.23 (layout.py)": "parallel_layout",
+    "variables of the environment, some not in 0.5.20": "SGLANG_SCHEDULER_SKIP_ALL_GATHER "
+    "SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION",
     "a dict's, where a class of the host has such a one": "clear update",
     "an enum's": "name",
     "a process's": "terminate",

@@ -88,7 +88,9 @@ def server(module: Any, changes: dict[str, Any]) -> tuple[Any, Any, Any]:
         return made
 
     flags = ("disable_overlap_schedule", "enable_mixed_chunk", "enable_dp_attention")
-    view = SimpleNamespace(**{name: changes.get(name, False) for name in flags})
+    view = SimpleNamespace(dp_size=2, **{name: changes.get(name, False) for name in flags})
+    if "attn_dp_size" in changes:  # since 0.5.22
+        view.attn_dp_size = changes["attn_dp_size"]
     draft = SimpleNamespace(
         plan_stream=changes.get("plan_stream"), draft_extend_attn_backend=backend("draft")
     )
@@ -105,6 +107,7 @@ def test_flashinfer_under_the_overlap_schedule_may_be_late(module: Any) -> None:
         {"disable_overlap_schedule": True},
         {"enable_mixed_chunk": True},
         {"enable_dp_attention": True},
+        {"attn_dp_size": 2},
         {"plan_stream": "a stream"},
         {"target_reason": "a sliding window"},
         {"draft_reason": "a sliding window"},

@@ -79,7 +79,7 @@ def ranks(is_first: bool = True) -> Any:
     from sglang_adaptive_spec.host.ranks import Ranks
 
     group: Any = SimpleNamespace(world_size=1, broadcast_object=lambda each, src: each)
-    return Ranks(group, is_first, 1)
+    return Ranks(group, is_first, 1, group)
 
 
 def parts_of(free: int, row: int, page_size: int = 1, context_len: int = 10**6) -> Any:

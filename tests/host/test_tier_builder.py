@@ -19,13 +19,15 @@ class Engine:
 
     catch_ups = object()
 
-    def __init__(self, cap: int, is_raised: bool = True) -> None:
-        self.options = SimpleNamespace(is_cap_raised=is_raised, startup_tier=THREE)
+    def __init__(self, cap: int, is_raised: bool = True, most_tokens: int | None = None) -> None:
+        self.options = SimpleNamespace(
+            is_cap_raised=is_raised, startup_tier=THREE, most_tokens=most_tokens
+        )
         self.target_runner = SimpleNamespace(max_running_requests=cap)
         self.ranks = SimpleNamespace(num_shards=1)
         self.prepared_for: list[int] = []
 
-    def prepare(self, max_batch_size: int, _part_size: int, _num_shards: int) -> None:
+    def prepare(self, max_batch_size: int, _part_size: int, _ranks: Any) -> None:
         self.prepared_for.append(max_batch_size)
 
 
@@ -85,6 +87,11 @@ def test_a_catch_up_takes_what_graphs_at_zero_steps_hold(
 ) -> None:
     engine = Engine(cap)
     assert builder(engine, Captures(engine, plain_up_to)).max_catch_up_size() == size
+
+
+def test_a_catch_up_sends_no_more_tokens_than_experts_take(plugins_loaded: None) -> None:
+    engine = Engine(2048, most_tokens=128)
+    assert builder(engine, Captures(engine)).max_catch_up_size() == 128 // CATCH_UP_ROUNDS
 
 
 def test_more_are_decoded_at_zero_steps_than_are_caught_up(plugins_loaded: None) -> None:

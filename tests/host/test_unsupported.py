@@ -112,6 +112,7 @@ def test_of_shared_sparse_indices_only_those_of_qsa_are_as_wide_as_a_tier(
 ASK_ABOUT_ATTENTION_DP = """
 from types import SimpleNamespace
 from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
+from sglang_adaptive_spec.host.launch.unsupported import _WithoutOurs
 for is_on, size in ((True, 2), (False, 1)):
     view = SimpleNamespace(
         speculative_algorithm="EAGLE", speculative_eagle_topk=1, enable_multi_layer_eagle=False,
@@ -119,21 +120,14 @@ for is_on, size in ((True, 2), (False, 1)):
         enable_dp_attention=is_on, attn_dp_size=size,
     )
     print(is_on, adaptive_unsupported_reason(view))
+    print("ours", adaptive_unsupported_reason(_WithoutOurs(view)))
 """
-
-
-def test_attention_dp_is_a_reason_of_the_hosts() -> None:
-    """Up to 0.5.21 the host reads `enable_dp_attention`, from 0.5.22 on `attn_dp_size`."""
-    from sglang_adaptive_spec.host.launch.unsupported import adaptive_unsupported_reason
-
-    fields = {"speculative_algorithm": "EAGLE", "speculative_eagle_topk": 1}
-    view = SimpleNamespace(enable_dp_attention=True, attn_dp_size=2, **fields)
-    assert "not supported" in str(adaptive_unsupported_reason(view))
 
 
 @pytest.mark.full  # imports a host anew
 @pytest.mark.parametrize("version", TESTED)
-def test_attention_dp_is_a_reason_of_every_tested_host(version: str) -> None:
+def test_attention_dp_is_a_limit_of_every_tested_host_and_none_of_ours(version: str) -> None:
+    """Up to 0.5.21 the host reads `enable_dp_attention`, from 0.5.22 on `attn_dp_size`."""
     path = os.pathsep.join([str(host_source(version)), str(REPO)])
     done = subprocess.run(
         [sys.executable, "-c", ASK_ABOUT_ATTENTION_DP],
@@ -142,25 +136,32 @@ def test_attention_dp_is_a_reason_of_every_tested_host(version: str) -> None:
         text=True,
     )
     assert re.search("^True .*not supported", done.stdout, re.MULTILINE), done.stderr
-    assert re.search("^False None$", done.stdout, re.MULTILINE), done.stderr
+    assert re.findall("^(False|ours) (.*)$", done.stdout, re.MULTILINE) == [
+        ("ours", "None"),
+        ("False", "None"),
+        ("ours", "None"),
+    ]
 
 
-def test_beside_trees_the_hosts_other_reasons_still_count() -> None:
-    from sglang_adaptive_spec.host.launch.unsupported import _AsChains, adaptive_unsupported_reason
+def test_beside_trees_and_attention_dp_the_hosts_other_reasons_still_count() -> None:
+    from sglang_adaptive_spec.host.launch.unsupported import (
+        _WithoutOurs,
+        adaptive_unsupported_reason,
+    )
 
     harmless = {
-        **dict.fromkeys(("enable_dp_attention", "enable_multi_layer_eagle"), False),
-        **dict.fromkeys(("enable_two_batch_overlap", "enable_pdmux"), False),
-        "attn_dp_size": 1,
+        **dict.fromkeys(("enable_multi_layer_eagle", "enable_two_batch_overlap"), False),
+        "enable_pdmux": False,
+        "enable_dp_attention": True,
+        "attn_dp_size": 2,
         "ep_join_mode": None,
         "speculative_algorithm": "EAGLE",
         "speculative_eagle_topk": 4,
     }
-    assert adaptive_unsupported_reason(_AsChains(SimpleNamespace(**harmless))) is None
+    assert adaptive_unsupported_reason(_WithoutOurs(SimpleNamespace(**harmless))) is None
     for harmful, words in (
-        ({"enable_dp_attention": True, "attn_dp_size": 2}, "enable_dp_attention|attention DP"),
         ({"enable_multi_layer_eagle": True}, "enable_multi_layer_eagle"),
         ({"enable_two_batch_overlap": True}, "enable_two_batch_overlap"),
     ):
         view = SimpleNamespace(**{**harmless, **harmful})
-        assert re.search(words, str(adaptive_unsupported_reason(_AsChains(view))))
+        assert re.search(words, str(adaptive_unsupported_reason(_WithoutOurs(view))))

@@ -28,7 +28,7 @@ from sglang_adaptive_spec.host.attention.flashinfer.plans import has_uniform_pla
 from sglang_adaptive_spec.host.batch import Batch, ForwardBatch
 from sglang_adaptive_spec.host.engine import DraftWorker
 from sglang_adaptive_spec.host.host_round import current_round
-from sglang_adaptive_spec.host.server_args import ServerArgs
+from sglang_adaptive_spec.host.server_args import ServerArgs, num_replicas
 
 
 def may_be_late(view: ServerArgs, target_backend: Any, draft_worker: DraftWorker) -> bool:
@@ -45,7 +45,7 @@ def may_be_late(view: ServerArgs, target_backend: Any, draft_worker: DraftWorker
     return (
         not view.disable_overlap_schedule
         and not view.enable_mixed_chunk
-        and not view.enable_dp_attention
+        and num_replicas(view) == 1
         and draft_worker.plan_stream is None
         and all(
             type(backend) is FlashInferAttnBackend  # not what derives from it

@@ -95,6 +95,7 @@ class EagleCatchUps:
         num_shards: That attention heads are split among.
         max_batch_size: Requests that the scheduler may run at once.
         part_size: Requests that one draft-extend may catch up.
+        is_joint: Whether several ranks with requests of their own run the same rounds.
     """
 
     def __init__(
@@ -104,13 +105,17 @@ class EagleCatchUps:
         num_shards: int,
         max_batch_size: int,
         part_size: int,
+        is_joint: bool = False,
     ) -> None:
         runner, device = draft_worker.draft_runner, draft_worker.device
         self.part_size = part_size
         num_rows = min(max_batch_size, MAX_ROWS)
         self.width = catch_up_width(draft_worker, part_size, num_shards)
+        # Ranks whose rounds run together catch up at once, so in one part. And one without
+        # requests may skip the attention, behind which a forward for the KV alone ends.
+        max_rows = part_size if is_joint else num_rows
         self.schedule: CatchUpSchedule | None = CatchUpSchedule(
-            self.width, DraftPrefixes(), num_rows, can_write_kv_alone=True
+            self.width, DraftPrefixes(), max_rows, can_write_kv_alone=not is_joint
         )
         self._draft_worker, self._req_to_token = draft_worker, req_to_token
         self._backlog = Backlog(

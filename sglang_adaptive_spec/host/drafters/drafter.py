@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 
 from sglang_adaptive_spec.host.batch import Batch, DraftInput
+from sglang_adaptive_spec.host.ranks import Ranks
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.runtime.pool import Place
 from sglang_adaptive_spec.tiers import CatchUp, Tier
@@ -16,6 +17,7 @@ class CatchUps(Protocol):
     """What zero-step rounds keep for a draft, and how it catches up on that."""
 
     width: int  # tokens of a request that one catch-up can work off
+    part_size: int  # requests that it takes at once
     schedule: CatchUpSchedule | None  # None: a draft without KV, which no zero-step round extends
 
     def begin(self, requests: Sequence[Hashable]) -> None:
@@ -45,7 +47,7 @@ class Drafter(Protocol):
     places: Sequence[Place]
     catch_ups: CatchUps | None  # made by `prepare`, which is called where zero-step rounds are ours
 
-    def prepare(self, max_batch_size: int, part_size: int, num_shards: int) -> None:
+    def prepare(self, max_batch_size: int, part_size: int, ranks: Ranks) -> None:
         """Makes what zero-step rounds keep; again, if fewer requests may run."""
 
     def build(self, tier: Tier) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ other, through the parts of its own adaptive mode.
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,9 +25,11 @@ from sglang_adaptive_spec.host.batch import Batch, DraftInput
 from sglang_adaptive_spec.host.drafters.catch_up import EagleCatchUps
 from sglang_adaptive_spec.host.drafters.drafter import CatchUps
 from sglang_adaptive_spec.host.drafters.kv_alone import pairs_of_graphs
+from sglang_adaptive_spec.host.drafters.layout import draft_layout, own_ranks
 from sglang_adaptive_spec.host.drafters.parts import RELAYED
 from sglang_adaptive_spec.host.engine import ModelRunner
 from sglang_adaptive_spec.host.host_round import current_round
+from sglang_adaptive_spec.host.ranks import Ranks
 from sglang_adaptive_spec.host.startup.capture import CaptureLists, StartupCapture
 from sglang_adaptive_spec.runtime.pool import Place, read_places
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
@@ -44,6 +46,8 @@ class AdaptiveDraftWorker(EagleDraftWorker):
     startup: StartupCapture
     topk: int
     builds_catch_ups = False  # what is captured now are draft-extends as wide as a catch-up
+    layout: Callable[[], contextlib.AbstractContextManager[None]]  # of ranks, that it runs in
+    builds_tiers = False  # behind the host's own start, which enters the layout by itself
     relay_topk: int  # proposals that every round hands to the next, whatever tiers the two have
 
     def init_attention_backends(self, *args: object, **kwargs: object) -> None:
@@ -51,10 +55,17 @@ class AdaptiveDraftWorker(EagleDraftWorker):
         with self.startup.backends.running():
             super().init_attention_backends(*args, **kwargs)
 
+    def init_attention_backend(self, *args: object, **kwargs: object) -> None:
+        with self._in_layout():
+            super().init_attention_backend(*args, **kwargs)
+
     def _capture_cuda_graphs(self, *args: object, **kwargs: object) -> None:
-        with self.startup.of_draft():
+        with self._in_layout(), self.startup.of_draft():
             super()._capture_cuda_graphs(*args, **kwargs)
             capture_missing_extends(self)
+
+    def _in_layout(self) -> contextlib.AbstractContextManager[None]:
+        return self.layout() if self.builds_tiers else contextlib.nullcontext()
 
     def capturing(self, runner: object) -> contextlib.AbstractContextManager[None]:
         """Surrounds the capture of a draft-extend by ``runner``."""
@@ -109,7 +120,9 @@ class EagleDrafter:
 
     relayed: Sequence[str] = RELAYED
 
-    def __init__(self, worker: Any, captures: CaptureLists, startup: StartupCapture) -> None:
+    def __init__(
+        self, worker: Any, captures: CaptureLists, startup: StartupCapture, ranks: Ranks
+    ) -> None:
         self._worker, self._captures = worker, captures
         self._target_runner = worker.target_worker.model_runner
         draft = self._draft = worker.draft_worker
@@ -118,22 +131,28 @@ class EagleDrafter:
         # The host makes its draft worker inside __init__; the subclass adds no state of its own.
         draft.__class__ = AdaptiveDraftWorker
         draft.startup, draft.relay_topk = startup, worker.topk
+        draft.layout = draft_layout(own_ranks(draft, ranks))
         self.catch_ups: CatchUps | None = None
         self.places: Sequence[Place] = self._places()
         self._topk = worker.topk  # of the tier in the making
         self._values: tuple[object, ...] = ()  # of the places, for that tier
 
-    def prepare(self, max_batch_size: int, part_size: int, num_shards: int) -> None:
+    def prepare(self, max_batch_size: int, part_size: int, ranks: Ranks) -> None:
         """Makes what zero-step rounds keep for the draft.
 
         Args:
             max_batch_size: Requests that the scheduler may run at once.
             part_size: Requests that one draft-extend may catch up.
-            num_shards: That attention heads are split among.
+            ranks: Those of this server.
         """
         req_to_token = self._target_runner.req_to_token_pool.req_to_token
         self.catch_ups = EagleCatchUps(
-            self._draft, req_to_token, num_shards, max_batch_size, part_size
+            self._draft,
+            req_to_token,
+            ranks.num_shards,
+            max_batch_size,
+            part_size,
+            ranks.num_replicas > 1,
         )
 
     def first_drafts(self, draft_input: DraftInput) -> torch.Tensor | None:
@@ -170,7 +189,7 @@ class EagleDrafter:
         """Lets the host build ``tier``; returns the values of the places."""
         self._topk = tier.topk
         if tier == PLAIN_TIER and self.catch_ups is not None:
-            return self._build_plain(self.catch_ups.width)
+            return self._build_plain(self.catch_ups.width, self.catch_ups.part_size)
         worker = self._worker
         state = worker.build_adaptive_runtime_state(tier.num_steps, tier.num_draft_tokens)
         target = (state.target_attn_backend, state.target_graph_runner)
@@ -180,23 +199,31 @@ class EagleDrafter:
     def building(self, host_state: contextlib.AbstractContextManager[None]) -> Iterator[None]:
         """Adds the tier's topk to what the host puts in place; remembers what the places hold."""
         topk = self._worker.topk
+        self._draft.builds_tiers = True
         self._put_topk(self._topk)  # before and after the host remakes its chain buffers
         with host_state:
             try:
                 yield
                 self._values = read_places(self.places)
             finally:
+                self._draft.builds_tiers = False
                 self._put_topk(topk)
 
-    def _build_plain(self, width: int) -> tuple[object, ...]:
-        """Builds decode graphs for the target and a draft-extend as wide as a catch-up."""
+    def _build_plain(self, width: int, most: int) -> tuple[object, ...]:
+        """Builds decode graphs for the target and a draft-extend as wide as a catch-up.
+
+        Args:
+            width: Of it.
+            most: Requests that one takes.
+        """
         worker, draft, runner = self._worker, self._draft, self._target_runner
         # The host insists on a chain of that width; the tier itself drafts nothing.
         with worker._override_worker_state(width - 1, width):
             worker.speculative_num_steps = draft.speculative_num_steps = 0
             draft.init_attention_backend()
             draft.builds_catch_ups = True
-            with self._captures.narrowed(self._captures.catch_up_sizes()):
+            sizes = [size for size in self._captures.catch_up_sizes() if size <= most]
+            with self._captures.narrowed(tuple(sizes)):
                 draft._capture_cuda_graphs()
             draft.builds_catch_ups = False
             backend = runner._get_attention_backend(init_new_workspace=False)

@@ -12,9 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sglang.srt.arg_groups.overrides import resolved_view
+
 from sglang_adaptive_spec.config.file import config_error
 from sglang_adaptive_spec.config.schema import ConfigError, load_config, named_flags
 from sglang_adaptive_spec.host.launch import unsupported
+from sglang_adaptive_spec.host.launch.attention_dp import most_tokens, within_limit
 from sglang_adaptive_spec.host.launch.drafts import base_of_draft
 from sglang_adaptive_spec.host.launch.options import ALGORITHM, ATTRIBUTE, AdaptiveOptions
 from sglang_adaptive_spec.host.server_args import ServerArgs
@@ -49,6 +52,9 @@ def resolve_adaptive(resolve: Callable[[], Any], server_args: ServerArgs) -> Any
             _check_trees(server_args, options)
             # Only now: what names no tier does not matter to a server that cannot switch.
             resolved = getattr(server_args, ATTRIBUTE)  # request_cap.py may have added to it
+            limit = most_tokens(resolved_view(server_args))
+            config = within_limit(resolved.config, limit)
+            resolved = replace(resolved, config=config, most_tokens=limit)
             setattr(server_args, ATTRIBUTE, _with_initial(resolved, user_values))
             return result
         # The raw fields are sealed while the host resolves, so putting the bookkeeping and our own

@@ -26,7 +26,7 @@ from sglang_adaptive_spec.config.schema import AdaptiveConfig
 from sglang_adaptive_spec.host.attention.kv_index_size import KNOWN, Extent, IndexShape
 from sglang_adaptive_spec.host.launch.options import ATTRIBUTE, options_of
 from sglang_adaptive_spec.host.launch.unsupported import resolved_reason
-from sglang_adaptive_spec.host.server_args import ServerArgs
+from sglang_adaptive_spec.host.server_args import ServerArgs, num_replicas
 from sglang_adaptive_spec.host.sizes import (
     GRAPH_REQUESTS,
     attention_backends,
@@ -115,10 +115,11 @@ def _raised(server_args: ServerArgs, room: "_Room", cap: int) -> int | None:
     view, fitting = resolving_view(server_args), _fitting(server_args, room)
     largest = max((size for size in fitting if size <= GRAPH_REQUESTS), default=0)
     do_all_fit = max(view.cuda_graph_config.decode.bs) in fitting
+    raised = max(cap, num_replicas(view) * largest)  # the host's cap is one of all replicas
     if not do_all_fit or not _is_plain_above(room.config, largest):
-        return max(cap, largest)
+        return raised
     if view.speculative_use_rejection_sampling:
-        return max(cap, largest)  # the host keeps a row of vocabulary per request that may run
+        return raised  # the host keeps a row of vocabulary per request that may run
     return AS_WITHOUT_SPECULATION
 
 
@@ -140,7 +141,8 @@ class _Room:
     @classmethod
     def of(cls, server_args: ServerArgs, config: AdaptiveConfig) -> "_Room":
         view, model = resolving_view(server_args), model_config_of(server_args)
-        backends, shapes = attention_backends(view), heads(server_args, view.tp_size)
+        backends = attention_backends(view)
+        shapes = heads(server_args, view.tp_size // num_replicas(view))
         index = IndexShape.of(view, backends, model, shapes)
         # Its plans for MLA are small.
         is_planned = "flashinfer" in backends and not use_mla_backend(server_args)

@@ -12,7 +12,9 @@ from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.layers.attention.qsa.config import parse_qsa_profile
 from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
 
-from sglang_adaptive_spec.host.server_args import ServerArgs
+from sglang_adaptive_spec.host.launch.attention_dp import joint_reason
+from sglang_adaptive_spec.host.launch.options import options_of
+from sglang_adaptive_spec.host.server_args import ServerArgs, num_replicas
 from sglang_adaptive_spec.host.sizes import ATTENTION_FLAGS, draft_config
 
 Read = Callable[[str], Any]
@@ -20,6 +22,8 @@ Read = Callable[[str], Any]
 # Where tiers were ever switched.
 DEVICES = ("cuda", "cpu")
 OWN_LORA_GRAPHS = ("triton_v2", "ascend")  # what their graphs read is kept in a way of their own
+# Limits of the host's own switching, by what the host reads where they do not hold.
+OURS = {"speculative_eagle_topk": 1, "enable_dp_attention": False, "attn_dp_size": 1}
 INDEX_SHARE = "index_share_for_mtp_iteration"
 
 # MLA backends that draft chains only; the host says so when a process makes the first one (sglang
@@ -53,9 +57,12 @@ def raw_reason(server_args: ServerArgs, is_listed: bool, has_trees: bool) -> str
 
 def resolved_reason(server_args: ServerArgs) -> str | None:
     """Returns why the resolved arguments rule out switching, or None."""
-    view = resolved_view(server_args)
-    reason = adaptive_unsupported_reason(_AsChains(view))
-    return reason or _reason(lambda name: getattr(view, name)) or _index_share_reason(server_args)
+    view, options = resolved_view(server_args), options_of(server_args)
+    reason = adaptive_unsupported_reason(_WithoutOurs(view))
+    reason = reason or _reason(lambda name: getattr(view, name)) or _index_share_reason(server_args)
+    if reason is None and options is not None and num_replicas(view) > 1:
+        return joint_reason(view, options.config)
+    return reason
 
 
 def tree_refusal(server_args: ServerArgs) -> str | None:
@@ -70,8 +77,10 @@ def tree_refusal(server_args: ServerArgs) -> str | None:
     return None
 
 
-class _AsChains:
-    """The resolved arguments with topk 1: that the host switches chains only is no limit of ours.
+class _WithoutOurs:
+    """The resolved arguments without what rules out the host's own switching and not ours.
+
+    That is trees and attention DP.
 
     Has no private names, so that the host's own views of it find no declarations above these.
     """
@@ -82,7 +91,7 @@ class _AsChains:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return 1 if name == "speculative_eagle_topk" else getattr(self._view, name)
+        return OURS[name] if name in OURS else getattr(self._view, name)
 
 
 def _reason(read: Read) -> str | None:

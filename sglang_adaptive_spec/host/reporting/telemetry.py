@@ -114,6 +114,7 @@ class Telemetry:
                 "policy_error": counters.num_policy_errors,
                 "feedback_mismatch": counters.num_feedback_mismatches,
             },
+            "disagreements": counters.num_disagreements,
             "skipped_tiers": {tier.label: why for tier, why in self._left_out.items()},
         }
 

@@ -6,6 +6,7 @@ Nothing replaces or wraps a policy afterwards.
 import atexit
 from typing import NamedTuple
 
+from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.runtime_context import get_serving
 
 from sglang_adaptive_spec.host.drafters.drafter import Drafter
@@ -19,6 +20,7 @@ from sglang_adaptive_spec.host.serving.repeats import Repeats
 from sglang_adaptive_spec.host.startup.seeding import measured_costs
 from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 from sglang_adaptive_spec.loop.controller import AdaptiveController
+from sglang_adaptive_spec.loop.joint import JointController
 from sglang_adaptive_spec.loop.meter import RoundMeter, open_recorder
 from sglang_adaptive_spec.loop.minutes import Minutes
 from sglang_adaptive_spec.loop.sharing import SharedTimes
@@ -45,16 +47,26 @@ def assemble(engine: HostEngine, builder: TierBuilder, drafter: Drafter) -> Asse
     config, costs, seeding = options.config, None, None
     if config.policy == "goodput":
         costs, seeding = measured_costs(engine, builder, drafter)
-    is_alone = not ranks.are_several
-    policy = build_policy(config, options.starting_steps, builder.ladder, costs, is_alone)
+    # Ranks with requests of their own tell each other what they know (loop/joint.py); ranks that
+    # share theirs know the same, but for round times.
+    is_joint = ranks.num_replicas > 1
+    is_alone = is_joint or not ranks.are_several
+    policy = build_policy(
+        config, options.starting_steps, builder.ladder, costs, is_alone, is_joint=is_joint
+    )
     tiers = [state.tier for state in engine.pool.states]
     # Ranks must choose alike and would time their rounds differently: rank 0's times count.
     clock = RoundTimer(str(engine.device)) if ranks.is_first else None
     schedule = None if catch_ups is None else catch_ups.schedule
     meter, recorder = RoundMeter(tiers, policy.knows_costs), _recorder(engine)
-    controller = AdaptiveController(
-        policy, engine.pool, options.startup_tier, clock, schedule, meter, recorder
-    )
+    parts = policy, engine.pool, options.startup_tier, clock, schedule, meter, recorder
+    if is_joint:
+        is_overlapping = not resolved_view(engine.server_args).disable_overlap_schedule
+        controller: AdaptiveController = JointController(
+            *parts, is_first=ranks.is_first, is_overlapping=is_overlapping
+        )
+    else:
+        controller = AdaptiveController(*parts)
     if recorder is not None:
         atexit.register(controller.learn)  # before the file is closed: the last one goes first
     figures = HostFigures(lambda: controller.decode_tier)

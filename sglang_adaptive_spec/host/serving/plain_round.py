@@ -193,6 +193,7 @@ class PlainRound:
     ) -> tuple[Any, ForwardBatch, torch.Tensor]:
         """Runs one decode of ``tokens``, which moves the batch on by one token."""
         self._prepare(batch, tokens, lens_after)
+        is_idle = batch.forward_mode.is_idle()
         target, runner = self._rounds.target, self._rounds.target.model_runner
         forward_batch = ForwardBatch.init_new(
             batch,
@@ -208,13 +209,16 @@ class PlainRound:
         logits_output = output.logits_output
         if batch.has_grammar and grammar_barrier is not None:
             grammar_barrier()
+        if is_idle:  # beside other ranks' requests
+            return output, forward_batch, tokens
         next_tokens = self._sample(batch, forward_batch, logits_output)
         self._catch_ups.keep(logits_output.hidden_states, next_tokens)
         return output, forward_batch, next_tokens
 
     def _prepare(self, batch: Batch, bonus_tokens: torch.Tensor, lens_after: torch.Tensor) -> None:
         """Turns the batch into the decode batch that it would be without speculation."""
-        batch.forward_mode = ForwardMode.DECODE
+        if not batch.forward_mode.is_idle():
+            batch.forward_mode = ForwardMode.DECODE
         # Positions of multimodal models follow from these, too; else the host would compute them
         # from lengths on the CPU (sglang 0.5.23 forward_batch_info.py:
         # compute_spec_mrope_positions).

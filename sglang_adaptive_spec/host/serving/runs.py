@@ -18,7 +18,6 @@ def needs_every_token(batch: Batch) -> bool:
         batch.has_grammar
         or batch.return_logprob
         or batch.return_hidden_states
-        or batch.global_num_tokens is not None  # attention data parallel: ranks run alike
         or info.has_custom_logit_processor
         or has_penalties(info)
     )

@@ -27,6 +27,7 @@ from sglang_adaptive_spec.host.ranks import Ranks
 from sglang_adaptive_spec.host.reporting.control import Control
 from sglang_adaptive_spec.host.reporting.telemetry import Telemetry
 from sglang_adaptive_spec.host.server_args import Scheduler
+from sglang_adaptive_spec.host.serving.agreement import Agreement
 from sglang_adaptive_spec.host.serving.assemble import assemble
 from sglang_adaptive_spec.host.serving.decode_batches import DecodeBatches
 from sglang_adaptive_spec.host.serving.exact import ExactRequests
@@ -44,8 +45,9 @@ from sglang_adaptive_spec.host.startup.capture import (
 from sglang_adaptive_spec.host.startup.lora import lora_places
 from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 from sglang_adaptive_spec.loop.controller import AdaptiveController
+from sglang_adaptive_spec.loop.joint import JointController
 from sglang_adaptive_spec.runtime.pool import RuntimePool
-from sglang_adaptive_spec.tiers import PLAIN_TIER, CatchUp, Tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, CatchUp, DecodeBatch, Tier
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +74,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
     exact_requests: ExactRequests
     decode_batches: DecodeBatches
     telemetry: Telemetry
+    agreement: Agreement | None = None  # of ranks with requests of their own
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
@@ -89,14 +92,15 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         install_build_hooks(self._startup, self._garbage_hold)
         if self.device != "cpu":
             install_gpu_hooks(self.server_args, self._index)
-        self.drafter = DRAFTERS[options.base](self, captures, self._startup)
+        ranks = Ranks.of_server()
+        self.drafter = DRAFTERS[options.base](self, captures, self._startup, ranks)
         lora = lora_places(runner)
         self.engine = HostEngine(
             self.server_args,
             options,
             self.device,
             self.gpu_id,
-            Ranks.of_server(),
+            ranks,
             self._target_worker,
             self._draft_worker.draft_runner,
             RuntimePool((*self.drafter.places, *lora), options.startup_tier),
@@ -124,6 +128,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         self._prepare_plain_rounds()
         self.adaptive_controller: TierBuilder | None = self._tier_builder
         super().init_cuda_graphs(*args, **kwargs)
+        self._tier_builder.build_others()
         self.adaptive_controller = None
         self._startup.is_over = True
         self._garbage_hold.release()
@@ -141,6 +146,9 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             self.exact_requests.exact,
             1 if self._plain_rounds is None else self._plain_rounds.most_decodes,
         )
+        if isinstance(self.controller, JointController):
+            self.agreement = Agreement(self.controller, self._describe)
+            self.agreement.install()
         self.telemetry.log_start()
 
     def connect(self, scheduler: Scheduler) -> None:
@@ -195,14 +203,11 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         mode, current = batch.forward_mode, open_round(batch.reqs)
         if mode.is_extend() or batch.is_extend_in_batch:
             self._before_extend(batch, current)
-        elif mode.is_idle():
+        elif mode.is_idle() and self.agreement is None:
             self.controller.before_idle()
         else:
-            # The first round of a stay at zero steps runs one decode.
-            may_run = self.controller.decode_tier == PLAIN_TIER and (
-                self._target_worker.model_runner.sampling_observer is None
-            )
-            described = self.decode_batches.of(batch, may_run)
+            agreement = self.agreement
+            described = self._describe(batch) if agreement is None else agreement.described
             launched = self.controller.before_decode(described)
             current.has_bounds = self._late_lengths.bound(batch)
             if self._plain_rounds is not None and launched.tier == PLAIN_TIER:
@@ -251,6 +256,13 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
         return () if self._late_lengths.is_on else super().spec_v2_attn_backends
 
     # -- what the controller is told --
+
+    def _describe(self, batch: Batch) -> DecodeBatch:
+        # The first round of a stay at zero steps runs one decode.
+        may_run = self.controller.decode_tier == PLAIN_TIER and (
+            self._target_worker.model_runner.sampling_observer is None
+        )
+        return self.decode_batches.of(batch, may_run)
 
     def _before_extend(self, batch: Batch, current: HostRound) -> None:
         """Runs a catch-up of a mixed batch's decode rows first, before they move on."""

@@ -1,6 +1,7 @@
 """A decode batch on request rows and KV slots that nobody uses yet, to measure rounds on."""
 
 import copy
+from typing import Any
 
 import torch
 from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
@@ -8,6 +9,7 @@ from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.sampling.sampling_params import SamplingParams
+from sglang.srt.utils import require_mlp_tp_gather
 
 from sglang_adaptive_spec.host.drafters.drafter import Drafter
 from sglang_adaptive_spec.host.engine import HostEngine
@@ -89,9 +91,19 @@ class BorrowedBatch:
         batch.sampling_info = _greedy(size, runner.model_config.vocab_size, device)
         batch.multimodal_inputs = [None] * size
         batch.spec_info = self._drafter.made_up_input(size)
+        if (num_replicas := self._engine.ranks.num_replicas) > 1:
+            _share_sizes(batch, size, num_replicas)
         if runner.lora_manager is not None:  # which asks every request for its adapter
             batch.reqs = [Req("", "", [0], SamplingParams()) for _ in range(size)]
         return batch
+
+
+def _share_sizes(batch: Any, size: int, num_replicas: int) -> None:
+    """Tells ``batch`` what ranks would have gathered that all run ``size`` requests."""
+    sizes = [size] * num_replicas if require_mlp_tp_gather() else [size]
+    batch.global_num_tokens = batch.global_num_tokens_for_logprob = sizes
+    # The draft's experts may exchange tokens in a way of their own; these follow the target's.
+    batch.can_run_decode_cuda_graph = batch.can_run_dp_draft_cuda_graph = True
 
 
 def _greedy(size: int, vocab_size: int, device: str) -> SamplingBatchInfo:

@@ -1,9 +1,9 @@
 """Builds the tiers inside the host's own start-up sequence.
 
 The host's worker offers its controller two calls at the end of ``init_cuda_graphs``: `register`
-with the start-up state, and `init_states`, inside the tensor-parallel and MoE contexts that
-building needs (sglang 0.5.23 eagle_worker_v2.py:EAGLEWorkerV2.init_cuda_graphs). `TierBuilder`
-stands there while the server starts and is gone when it serves.
+with the start-up state, and `init_states`, among the ranks and experts of the draft (sglang 0.5.23
+eagle_worker_v2.py:EAGLEWorkerV2.init_cuda_graphs). `TierBuilder` stands there while the server
+starts, builds right after, and is gone when it serves.
 """
 
 import logging
@@ -81,6 +81,9 @@ class TierBuilder:
     def max_catch_up_size(self) -> int:
         """Returns how many requests a zero-step round's catch-up may take at once."""
         limit = self.max_batch_size
+        num_tokens = self._engine.options.most_tokens
+        if num_tokens is not None:
+            limit = min(limit, num_tokens // CATCH_UP_ROUNDS)
         return min(max(self._captures.sizes(PLAIN_TIER), default=GRAPH_REQUESTS), limit)
 
     def max_listed_size(self) -> int:
@@ -101,8 +104,15 @@ class TierBuilder:
         self._startup.is_measured = True
 
     def init_states(self, cuda_graph_bs: object = None) -> None:
-        """Builds every other tier that some batch may choose."""
-        del cuda_graph_bs  # the host passes the raw command-line list, which is usually None
+        """Leaves the other tiers for later (`build_others`): here the draft's ranks are in force.
+
+        A target's graph that was captured among them would send its experts' tokens to nobody.
+        """
+
+    # -- called by the worker --
+
+    def build_others(self) -> None:
+        """Builds every tier that some batch may choose, but for the start-up tier."""
         pool, config = self._engine.pool, self._engine.options.config
         memory = MemoryModel(BACKENDS_PER_TIER * self._startup.backends.gb)
         sizes, graphs_gb = pool.states[0].graph_batch_sizes, self._startup.graphs.gb
@@ -161,9 +171,9 @@ class TierBuilder:
 
     def prepare_catch_ups(self) -> None:
         """Makes what zero-step rounds keep for the draft, for as many requests as may run."""
-        num_shards = self._engine.ranks.num_shards
+        ranks = self._engine.ranks
         with self._startup.catch_ups.running():
-            self._drafter.prepare(self.max_batch_size, self.max_catch_up_size(), num_shards)
+            self._drafter.prepare(self.max_batch_size, self.max_catch_up_size(), ranks)
 
     def free_gb(self) -> float:
         """Returns this rank's free device memory plus what all tiers share."""
