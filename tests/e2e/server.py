@@ -132,6 +132,7 @@ STAND_INS = {
     "failing",
     "forced_switch",
     "hidden_rows",
+    "joint_walk",
     "long_runs",
     "pinned",
     "runs",

@@ -72,8 +72,10 @@ def build_instead(
         if getattr(own, "is_stand_in", False):  # hooked in this process already
             return worker_class
 
-        def build_policy(config: Any, initial_steps: int, ladder: Ladder, *rest: Any) -> StandIn:
-            return make(own(config, initial_steps, ladder, *rest), ladder.tiers)
+        def build_policy(
+            config: Any, initial_steps: int, ladder: Ladder, *rest: Any, **named: Any
+        ) -> StandIn:
+            return make(own(config, initial_steps, ladder, *rest, **named), ladder.tiers)
 
         build_policy.is_stand_in = True
         assemble.build_policy = build_policy

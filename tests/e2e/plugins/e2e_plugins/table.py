@@ -49,7 +49,7 @@ class TableDrafter:
 
     relayed = ("topk_p", "topk_index", "hidden_states")
 
-    def __init__(self, worker: Any, _captures: Any, _startup: Any) -> None:
+    def __init__(self, worker: Any, _captures: Any, _startup: Any, _ranks: Any) -> None:
         self._worker, self._draft = worker, worker.draft_worker
         self._runner = worker.target_worker.model_runner
         self.catch_ups: Any = None
@@ -60,7 +60,7 @@ class TableDrafter:
         self._draft.draft = self.draft
         self._draft._draft_extend_for_decode = self.relay
 
-    def prepare(self, max_batch_size: int, part_size: int, num_shards: int) -> None:
+    def prepare(self, max_batch_size: int, part_size: int, ranks: Any) -> None:
         self.catch_ups = Nothing()
 
     def first_drafts(self, draft_input: Any) -> None:
