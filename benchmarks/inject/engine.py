@@ -12,9 +12,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sglang_adaptive_spec.tiers import Plan
 
 STEPS = "steps-"  # begins a command's policy that keeps to one depth
+VOTES = "votes"  # the smallest of what ranks with requests of their own would choose alone
 SINGLE = "single"  # the policy that keeps to zero steps and one decode a round
 
 
@@ -66,6 +69,28 @@ class ForcedPolicy:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
+
+
+class SmallestVote(ForcedPolicy):
+    """What ADAPTIVE_EAGLE does not do under attention DP (as in sgl-project/sglang#35898).
+
+    Each rank votes for the tier that serves its own requests best; the smallest vote wins.
+    """
+
+    def choose(self, batch: Any) -> Any:
+        """Plans the smallest vote; the policy goes on deciding, and is not asked."""
+        self._policy.choose(batch)
+        tiers = self._policy.ladder.of(batch.size)
+        depths, shares = [tier.num_steps for tier in tiers], self._policy.joint.shares
+        votes = []
+        for num_requests, survival in zip(shares.scalars[:, 0], shares.survival, strict=True):
+            if num_requests:
+                size = int(num_requests)
+                tokens = np.cumsum((num_requests, *survival))[depths]
+                context_tokens = batch.context_tokens * size // batch.size
+                round_ms = self._policy.costs.round_ms_all(tiers, size, context_tokens)
+                votes.append(int((tokens / round_ms).argmax()))
+        return Plan(tiers[min(votes, default=0)])
 
 
 def alternation(tiers: Sequence[Any]) -> list[Any]:
@@ -146,6 +171,8 @@ class Engine:
         elif policy.startswith(STEPS):
             depth = int(policy.removeprefix(STEPS))
             self._ours.policy = ForcedPolicy(self._own_policy, depth)
+        elif policy == VOTES:
+            self._ours.policy = SmallestVote(self._own_policy)
         elif policy == SINGLE:
             self._ours.policy = ForcedPolicy(self._own_policy, num_steps=0, num_decodes=1)
         else:

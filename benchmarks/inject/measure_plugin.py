@@ -213,6 +213,8 @@ class Probe:
 
     def answer(self, scheduler: Any) -> dict[str, Any]:
         """Carries out a new command from the control file and reports."""
+        from sglang.srt.runtime_context import get_parallel
+
         if self._engine is None:
             self._engine = Engine(scheduler)
         command = json.loads(self._control.read_text())
@@ -229,6 +231,7 @@ class Probe:
         phases, self.phases.took = self.phases.took, {}
         return {
             "command_id": self._command_id,
+            "dp_rank": get_parallel().attn_dp_rank,
             "build_s": self.build.seconds,
             "build_gb": self.build.gb,
             "prefill_s": self.build.prefill_s,

@@ -6,8 +6,9 @@ The host fills the weights with random numbers (``--load-format dummy``) and nee
 
 import json
 import random
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 CONTEXT_LENGTH = 131072
 LLAMA_3_1_8B = {
@@ -41,6 +42,46 @@ EAGLE3_HEAD = {
     "draft_vocab_size": 32000,
 }
 
+# Experts in the shapes of Qwen3-30B-A3B, and a dense draft of one layer.
+QWEN3_30B_A3B = {
+    **{key: LLAMA_3_1_8B[key] for key in ("hidden_act", "torch_dtype", "attention_bias")},
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "tie_word_embeddings": False,
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+    "initializer_range": 0.02,
+}
+QWEN3_HEAD = {
+    **LLAMA_3_1_8B,
+    **{
+        key: QWEN3_30B_A3B[key]
+        for key in ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings")
+    },
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "num_hidden_layers": 1,
+    "num_key_value_heads": 4,
+    "draft_vocab_size": 32000,
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+}
+
 # Ids that any of our models has and that are no special token in them.
 PROMPT_IDS = range(5, 250)
 
@@ -55,7 +96,12 @@ class ModelPair(NamedTuple):
 def write_dummy_pair(folder: Path) -> ModelPair:
     """Writes the configs of a Llama-3.1-8B target and its EAGLE-3 head under ``folder``."""
     pair = ModelPair(folder / "llama-3.1-8b", folder / "eagle3-head")
-    for path, config in zip(pair, (LLAMA_3_1_8B, EAGLE3_HEAD), strict=True):
+    return write_pair(pair, LLAMA_3_1_8B, EAGLE3_HEAD)
+
+
+def write_pair(pair: ModelPair, target: Mapping[str, Any], draft: Mapping[str, Any]) -> ModelPair:
+    """Writes a target's and a draft's config to their folders."""
+    for path, config in zip(pair, (target, draft), strict=True):
         path.mkdir(parents=True, exist_ok=True)
         (path / "config.json").write_text(json.dumps(config, indent=1))
     return pair

@@ -28,6 +28,7 @@ PLUGINS = {
     "bench_plant": "benchmarks.inject.plant_plugin:register",
     "bench_delay": "benchmarks.inject.delay_plugin:register",
     "bench_indexer": "benchmarks.inject.indexer_plugin:register",
+    "bench_joint": "benchmarks.inject.joint_plugin:register",
 }
 POLL_S = 0.05
 WATCH_POLL_S = 0.005
@@ -135,16 +136,28 @@ class Server:
         return list(self.internal_state()[ANSWER_KEY]["rounds"])
 
     def internal_state(self) -> dict[str, Any]:
-        """Returns the scheduler's state from /server_info.
+        """Returns the state of the first scheduler (`internal_states`)."""
+        return self.internal_states()[0]
+
+    def internal_states(self) -> list[dict[str, Any]]:
+        """Returns the state of every scheduler with requests of its own, by rank.
 
         Raises:
             RuntimeError: The measuring plugin is not in this server.
         """
         with urllib.request.urlopen(f"{self.url}/server_info", timeout=120) as response:
-            state: dict[str, Any] = json.load(response)["internal_states"][0]
-        if ANSWER_KEY not in state:
+            states: list[dict[str, Any]] = json.load(response)["internal_states"]
+        if any(ANSWER_KEY not in state for state in states):
             raise RuntimeError(f"the measuring plugin was not loaded:\n{self.log_tail()}")
-        return state
+        return sorted(states, key=lambda state: state[ANSWER_KEY].get("dp_rank", 0))
+
+    def freeze(self) -> None:
+        """Stops all processes where they are: idle ranks of attention DP keep cores busy."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Lets them go on."""
+        os.killpg(self.process.pid, signal.SIGCONT)
 
     def log_tail(self) -> str:
         """Returns the end of the server's log."""
@@ -152,6 +165,8 @@ class Server:
 
     def stop(self) -> None:
         """Ends the server and every process that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            self.thaw()
         for stop in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, stop)

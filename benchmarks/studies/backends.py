@@ -161,12 +161,14 @@ class Case(NamedTuple):
     tp_size: int = 1
     family: str = ""  # an architecture in miniature
     setting: str = ""
+    has_dp: bool = False  # each rank has requests of its own
     sparse: str = ""  # latent attention with DeepSeek-V3.2's indexer: a key of SPARSE
 
     @property
     def name(self) -> str:
         """As the tables show it."""
-        ranks = "" if self.tp_size == 1 else f"-tp{self.tp_size}"
+        kind = "dp" if self.has_dp else "tp"
+        ranks = "" if self.tp_size == 1 else f"-{kind}{self.tp_size}"
         target = "-mla" * self.is_mla or f"-{self.family}" * bool(self.family)
         target = f"-{self.sparse}" if self.sparse else target
         setting = f"-{self.setting}" * bool(self.setting)
@@ -201,6 +203,8 @@ class Case(NamedTuple):
         extra: tuple[str, ...] = ("--attention-backend", self.backend) if self.backend else ()
         if self.tp_size > 1:
             extra += ("--tp-size", str(self.tp_size), *WITHOUT_FUSION)
+        if self.has_dp:
+            extra += ("--dp-size", str(self.tp_size), "--enable-dp-attention")
         extra += FEW_GRAPHS * bool(self.family or self.sparse)
         extra += setting.extra + OTHER_KERNELS.get(self.family, ())
         config = TREE_CONFIG if self.has_trees else CHAIN_CONFIG
@@ -235,6 +239,11 @@ CASES = {
         Case("triton", is_mla=True, has_trees=True),
         Case("triton", is_mla=True, has_trees=True, tp_size=2),
         Case("fa3", is_mla=True, has_trees=True),
+        *(
+            Case(backend, is_mla=True, has_trees=False, tp_size=2, has_dp=True)
+            for backend in ("flashinfer", "fa3", "triton", "intel_amx")
+        ),
+        Case("", is_mla=False, has_trees=False, tp_size=2, has_dp=True, family="qwen3-moe"),
         *(Case("", is_mla=True, has_trees=False, sparse=name) for name in SPARSE),  # Hopper
         Case("intel_amx", is_mla=False, has_trees=True),  # the CPU host
         Case("intel_amx", is_mla=True, has_trees=True),

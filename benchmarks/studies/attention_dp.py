@@ -1,0 +1,420 @@
+"""Attention DP on several GPUs: one tier for ranks with requests of their own.
+
+Experts in the shapes of Qwen3-30B-A3B with dummy weights, a dense EAGLE-3 draft of one layer,
+injected acceptance. `goodput` is ADAPTIVE_EAGLE without a config; `votes` is the same server with a
+planted policy, the smallest of what ranks would choose alone (inject/engine.py). A cell says for
+each rank how many requests it has and how likely their drafts hold; windows of all take turns, and
+servers stand still meanwhile: idle ranks gather without end. A rank's tokens/s are added up over
+the ranks.
+
+On a machine with four GPUs, from the project's root (two commands, each 500 s or less):
+
+    python3 -m benchmarks.studies.attention_dp run --ranks 4 --git-sha SHA --out $OUT --tag 1
+    python3 -m benchmarks.studies.attention_dp merge runs/attention-dp-*.json \\
+        --result benchmarks/results/current/dp-attention-h100.json
+
+The same path without a GPU (M: a folder of tools/tiny_models.py):
+
+    SGLANG_CPU_OMP_THREADS_BIND='0|1' python -m benchmarks.studies.attention_dp run --dry-cpu \\
+        --ranks 2 --target M/mtp --context-length 1024 --out runs
+"""
+
+import argparse
+import contextlib
+import hashlib
+import itertools
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.inject.acceptance import request_ids
+from benchmarks.inject.engine import VOTES
+from benchmarks.inject.joint_plugin import LOG_ENV
+from benchmarks.inject.measure_plugin import ANSWER_KEY
+from benchmarks.lab.arms import OURS, Arm, static
+from benchmarks.lab.fleet import Engine, abort_all, keep_logs, new_token_limit, serving_fleet
+from benchmarks.lab.load import Round as Processed
+from benchmarks.lab.load import post_generate, window_of
+from benchmarks.lab.models import QWEN3_30B_A3B, QWEN3_HEAD, ModelPair, prompt_ids, write_pair
+from benchmarks.lab.run_files import (
+    add_merge,
+    begin_run,
+    publish,
+    read_runs,
+    run_command,
+    write_run,
+)
+from benchmarks.lab.session import INJECTED
+from benchmarks.lab.settings import (
+    DUMMY_WEIGHTS,
+    NO_MULTICAST,
+    PYTHON_TREE,
+    add_fleet_flags,
+    fleet_plan,
+    words,
+)
+from benchmarks.lab.visits import PROMPT_SEED
+from benchmarks.stats.differences import differences, keys
+from benchmarks.stats.figures import HEADER, Figure, Ratio, exact, ratio_at_same_place
+from benchmarks.stats.provenance import check_same_code
+from benchmarks.stats.tables import table
+from sglang_adaptive_spec.tiers import chain_tier
+
+MAX_TOTAL_TOKENS = 32768  # of a rank
+LEAST_OF_STATIC, LEAST_OF_VOTES, MAX_SHARE_OF_ROUND = 0.97, 1.05, 0.01
+GOODPUT = "goodput"
+STATIC_STEPS = (1, 3, 5)
+
+# SGLang refuses to start where another server takes memory of one rank's GPU before another's.
+STARTS_TOGETHER = {"SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0"}
+
+Raw = Mapping[str, Any]
+
+
+class Load(NamedTuple):
+    """What a rank has to do: requests, and how likely their drafts hold."""
+
+    num_requests: int
+    acceptance: str
+
+
+def alike(num_requests: int, acceptance: str) -> list[Load]:
+    """Returns the same load for each of four ranks."""
+    return [Load(num_requests, acceptance)] * 4
+
+
+# By name: the load of each of four ranks; fewer ranks take the first ones.
+CELLS: dict[str, list[Load]] = {
+    "8 alike": alike(8, "0.7"),
+    "32 alike": alike(32, "0.7"),
+    "1 and 32": [Load(1, "0.3"), *alike(32, "0.9")[1:]],
+    "32 and 1": [Load(1, "0.9"), *alike(32, "0.5")[1:]],
+    "two kinds": [Load(16, "0.3"), Load(16, "0.9")] * 2,
+    "one idle": [Load(0, "0.7"), *alike(16, "0.7")[1:]],
+}
+UNEQUAL = ("1 and 32", "32 and 1", "two kinds")
+
+
+def arms() -> list[Arm]:
+    """Returns the servers of the comparison."""
+    fixed = [static(chain_tier(num_steps)) for num_steps in STATIC_STEPS]
+    every = [Arm("none"), *fixed, Arm(GOODPUT, OURS)]
+    environment = {**PYTHON_TREE, **NO_MULTICAST, **STARTS_TOGETHER}
+    return [replace(arm, environment=environment) for arm in every]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line."""
+    top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = top.add_subparsers(dest="command", required=True)
+    run_ = commands.add_parser("run")
+    run_.add_argument("--ranks", type=int, default=4)
+    run_.add_argument("--cells", type=words, default=tuple(CELLS))
+    run_.add_argument("--arms", type=words, default=tuple(arm.name for arm in arms()))
+    run_.add_argument("--settle-s", type=float, default=1.2, help="before a window [1.2]")
+    run_.add_argument("--window-s", type=float, default=1.2)
+    run_.add_argument("--layers", type=int, default=QWEN3_30B_A3B["num_hidden_layers"])
+    run_.add_argument("--server-args", type=str.split, default=[], help="more of them, in one word")
+    add_fleet_flags(run_, MAX_TOTAL_TOKENS)
+    run_.set_defaults(repeats=3)
+    add_merge(commands)
+    return top
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures every cell; returns 1 if a window is missing."""
+    deadline = time.monotonic() + args.deadline
+    record, path = begin_run(args, "attention-dp")
+    record |= {"num_ranks": args.ranks, "layers": args.layers, "windows": [], "ranks": []}
+    chosen = [arm for arm in arms() if arm.name in args.arms]
+    num_missing = 0
+    with tempfile.TemporaryDirectory(prefix="dp-bench-") as scratch:
+        logs = Path(scratch) / "ranks"
+        logs.mkdir()
+        log_here = {GOODPUT: {LOG_ENV: str(logs)}}
+        chosen = [
+            replace(arm, environment={**(arm.environment or {}), **log_here.get(arm.name, {})})
+            for arm in chosen
+        ]
+        plan = plan_of(args, Path(scratch))
+        with serving_fleet(chosen, plan, deadline, at_once=not args.dry_cpu) as engines:
+            for engine in engines:
+                engine.server.freeze()
+            visits = [(engine.arm.name, engine) for engine in engines]
+            visits += [(VOTES, engine) for engine in engines if engine.arm.is_ours]
+            for repeat, name in itertools.product(range(1, args.repeats + 1), args.cells):
+                loads = CELLS[name][: args.ranks]
+                for arm, engine in visits if repeat % 2 else reversed(visits):
+                    if time.monotonic() > deadline:
+                        num_missing += 1
+                        continue
+                    try:
+                        window = visit(engine, arm, loads, repeat, args)
+                    except (RuntimeError, ValueError, OSError) as error:
+                        print(f"{arm} {name}: {error}", flush=True)
+                        num_missing += 1
+                        continue
+                    place = {"arm": arm, "cell": name, "repeat": repeat}
+                    record["windows"].append({**place, **window})
+                write_run(record, path)
+            record["disagreements"] = disagreements(engines)
+            record["servers"] = [engine.measured for engine in engines]
+        keep_logs(chosen, Path(scratch), path.with_suffix(".log"))
+        record["ranks"] = ranks_of(logs, args.ranks)
+    write_run(record, path)
+    print(figure_table(build_result(record["provenance"], [record])))
+    return int(num_missing > 0)
+
+
+def plan_of(args: argparse.Namespace, scratch: Path) -> Any:
+    """Returns what all servers share: the shapes, the ranks."""
+    size = str(args.ranks)
+    ranks = ("--tp-size", size, "--dp-size", size, "--enable-dp-attention", *args.server_args)
+    plan = fleet_plan(args, scratch)
+    if args.target is None:
+        folder = scratch / "models"
+        pair = ModelPair(folder / "qwen3-30b-a3b", folder / "qwen3-head")
+        target = {**QWEN3_30B_A3B, "num_hidden_layers": args.layers}
+        plan = replace(plan, pair=write_pair(pair, target, QWEN3_HEAD))
+        assert set(DUMMY_WEIGHTS) <= set(plan.common)
+    return replace(plan, common=(*plan.common, *ranks))
+
+
+def visit(
+    engine: Engine, arm: str, loads: Sequence[Load], repeat: int, args: argparse.Namespace
+) -> dict[str, Any]:
+    """Runs one window; returns each rank's tokens, seconds and rounds in it."""
+    server, clients = engine.server, []
+    server.thaw()
+    server.command(accept_length=INJECTED, policy=arm if arm == VOTES else "own")
+    for rank, load in enumerate(loads):
+        if load.num_requests:
+            client = threading.Thread(target=send, args=(server.url, rank, load, repeat, args))
+            client.start()
+            clients.append(client)
+    time.sleep(args.settle_s + args.window_s)
+    states = server.internal_states()
+    abort_all(server.url)
+    for client in clients:
+        client.join(60)
+    server.freeze()
+    found = []
+    for load, state in zip(loads, states, strict=True):
+        if load.num_requests:
+            found.append(in_window(state[ANSWER_KEY]["rounds"], load.num_requests, args.window_s))
+    return {"by_rank": found}
+
+
+def send(url: str, rank: int, load: Load, repeat: int, args: argparse.Namespace) -> None:
+    """Sends a rank its requests, whose answers nobody reads; an abort ends them."""
+    size = load.num_requests
+    prompts = prompt_ids(size, args.prompt_tokens, PROMPT_SEED + rank)
+    limit = new_token_limit(args.max_total_tokens, args.context_length, args.prompt_tokens, size)
+    sampling = {"max_new_tokens": limit, "ignore_eos": True}
+    ids = [f"{each}-k{rank}" for each in request_ids(load.acceptance, size, repeat)]
+    with contextlib.suppress(OSError):  # an aborted request may be answered with an error
+        post_generate(url, prompts, sampling, rid=ids, routed_dp_rank=rank)
+
+
+def in_window(
+    rounds: Sequence[Sequence[Any]], num_requests: int, window_s: float
+) -> dict[str, Any]:
+    """Returns the last ``window_s`` of a rank's rounds, all of whose requests live.
+
+    Raises:
+        ValueError: The batch was not full all the time, or the rounds are too few.
+    """
+    every = [Processed(*each) for each in rounds]
+    start_ns = every[-1].time_ns - int(window_s * 1e9) if every else 0
+    last = [each for each in every if each.time_ns >= start_ns]
+    if any(each.batch_size != num_requests or each.has_finished for each in last):
+        raise ValueError(f"a batch of {num_requests} was not full in the window; settle longer.")
+    window = window_of(last, num_requests, len(every))
+    return {
+        "num_tokens": window.num_tokens,
+        "seconds": round(window.seconds, 6),
+        "rounds": window.rounds,
+        "num_eager_rounds": window.num_eager_rounds,
+    }
+
+
+def disagreements(engines: Sequence[Engine]) -> dict[str, list[int]]:
+    """Returns what every rank of every server of ours counts."""
+    found = {}
+    for engine in engines:
+        engine.server.thaw()  # all: what is measured of a start is completed at its end
+        if engine.arm.is_ours:
+            states = engine.server.internal_states()
+            found[engine.arm.name] = [each["adaptive_spec"]["disagreements"] for each in states]
+    return found
+
+
+def ranks_of(folder: Path, num_ranks: int) -> list[dict[str, Any]]:
+    """Returns what every rank logged: its plans hashed and counted, its rows timed."""
+    found = []
+    for rank in range(num_ranks):
+        path = folder / f"plans-{rank}.log"
+        plans = path.read_bytes() if path.exists() else b""
+        rows = folder / f"rows-{rank}.log"
+        lines = plans.decode().splitlines()
+        us = [float(line) for line in rows.read_text().split()] if rows.exists() else []
+        found.append(
+            {
+                "sha256": hashlib.sha256(plans).hexdigest(),
+                "num_rounds": len(lines),
+                "rounds": dict(sorted(Counter(line.split()[0] for line in lines).items())),
+                "us_per_round": us,
+            }
+        )
+    return found
+
+
+def rates(records: Sequence[Raw], cell: str, arm: str) -> dict[Any, float]:
+    """Returns tokens/s of all ranks by run and repeat."""
+    return {
+        (number, each["repeat"]): sum(
+            rank["num_tokens"] / rank["seconds"] for rank in each["by_rank"]
+        )
+        for number, record in enumerate(records)
+        for each in record["windows"]
+        if (each["cell"], each["arm"]) == (cell, arm)
+    }
+
+
+def ratios(records: Sequence[Raw], cell: str) -> dict[str, Ratio]:
+    """Returns ours over the best static depth, over the smallest vote, over none, where known."""
+    by_arm = {
+        arm: found
+        for arm in dict.fromkeys(each["arm"] for record in records for each in record["windows"])
+        if (found := rates(records, cell, arm))
+    }
+    if GOODPUT not in by_arm:
+        return {}
+    fixed = [arm for arm in by_arm if arm.startswith("static-")]
+    others = {"votes": VOTES, "none": "none"}
+    if fixed:
+        others["best static"] = max(fixed, key=lambda arm: statistics.fmean(by_arm[arm].values()))
+    return {
+        name: ratio_at_same_place(by_arm[GOODPUT], by_arm[arm])
+        for name, arm in others.items()
+        if arm in by_arm
+    }
+
+
+def build_result(origin: Raw, records: Sequence[Raw]) -> dict[str, Any]:
+    """Returns the result file."""
+    wanted = ("num_ranks", "layers", "windows", "ranks", "disagreements", "servers")
+    kept: list[dict[str, Any]] = [{name: record.get(name) for name in wanted} for record in records]
+    cells = list(dict.fromkeys(each["cell"] for record in kept for each in record["windows"]))
+    names = dict.fromkeys(each["arm"] for record in kept for each in record["windows"])
+    return {
+        "provenance": dict(origin),
+        "tokens_per_s": {
+            cell: {
+                arm: round(statistics.fmean(found.values()), 1)
+                for arm in names
+                if (found := rates(kept, cell, arm))
+            }
+            for cell in cells
+        },
+        "over": {
+            cell: {
+                name: {
+                    "ratio": round(ratio.value, 4),
+                    "interval": [round(end, 4) for end in ratio.interval],
+                }
+                for name, ratio in ratios(kept, cell).items()
+            }
+            for cell in cells
+        },
+        "agreement": [agreement(record) for record in kept],
+        "raw": kept,
+    }
+
+
+def agreement(record: Raw) -> dict[str, Any]:
+    """Returns whether the ranks of a run ran the same plans, and what their rows cost."""
+    ranks: Sequence[Raw] = record["ranks"]
+    windows = [
+        each
+        for window in record["windows"]
+        if window["arm"] == GOODPUT
+        for each in window["by_rank"]
+    ]
+    rounds = sum(sum(each["rounds"].values()) for each in windows)
+    round_us = sum(each["seconds"] for each in windows) / rounds * 1e6 if rounds else 0.0
+    us = [statistics.fmean(rank["us_per_round"]) for rank in ranks if rank["us_per_round"]]
+    return {
+        "are_equal": len({rank["sha256"] for rank in ranks}) == 1,
+        "num_rounds": min((rank["num_rounds"] for rank in ranks), default=0),
+        "us_per_round": [round(each, 2) for each in us],
+        "share_of_round": round(max(us, default=0.0) / round_us, 5) if round_us else None,
+        "disagreements": record["disagreements"],
+    }
+
+
+def figure_table(result: Raw) -> str:
+    """Returns every ratio with its verdict, the rates, and how the ranks agreed."""
+    raw, figures = result["raw"], []
+    for cell in result["over"]:
+        found = ratios(raw, cell)
+        if "best static" in found:
+            figures.append(Figure(f"{cell}: best static", found["best static"], LEAST_OF_STATIC))
+        if "votes" in found and cell in UNEQUAL:
+            figures.append(Figure(f"{cell}: smallest vote", found["votes"], LEAST_OF_VOTES))
+    for each in result["agreement"]:
+        figures.append(Figure("plans equal byte by byte", exact(float(each["are_equal"])), 1.0))
+        share = each["share_of_round"]
+        if share is not None:
+            what = f"rows, share of a round: {max(each['us_per_round'], default=0.0)} us"
+            figures.append(Figure(what, exact(share), MAX_SHARE_OF_ROUND, is_upper=True))
+    names = list(dict.fromkeys(arm for arms_ in result["tokens_per_s"].values() for arm in arms_))
+    rows = [
+        (cell, *(rates_.get(arm, "") for arm in names))
+        for cell, rates_ in result["tokens_per_s"].items()
+    ]
+    agreed = [
+        (each["num_rounds"], each["are_equal"], str(each["disagreements"]))
+        for each in result["agreement"]
+    ]
+    return "\n".join(
+        (
+            table(HEADER, [each.row() for each in figures]),
+            table(("tokens/s", *names), rows),
+            table(("rounds", "equal", "disagreements"), agreed),
+        )
+    )
+
+
+def check_attention_dp(result: Raw) -> list[str]:
+    """Returns what is wrong with the shape or the figures of a result."""
+    wanted = {"provenance", "tokens_per_s", "over", "agreement", "raw"}
+    problems = keys("file", result, wanted)
+    if problems:
+        return problems
+    if not all(each["are_equal"] for each in result["agreement"]):
+        problems.append("ranks ran different plans")
+    again = build_result(result["provenance"], result["raw"])
+    return problems + differences(result, again, "")
+
+
+def merge(args: argparse.Namespace) -> int:
+    """Writes the result file from run files."""
+    records = read_runs(args.files)
+    return publish(args, build_result(check_same_code(records), records), figure_table)
+
+
+def main() -> int:
+    """Runs one command."""
+    return run_command(parser(), run, merge)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
