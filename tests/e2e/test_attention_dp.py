@@ -107,10 +107,12 @@ def test_ranks_with_unlike_batches_give_the_text_of_no_speculation(
 
 @on_cases
 def test_requests_put_back_go_on(fleet: Fleet, launch: Launch) -> None:
+    """0.5.23 lets in no more of these than its KV holds to the end, and puts none back."""
     got, expected = fleet.compare(launch, crowded_answers)
     texts = [{name: each["output_ids"] for name, each in side.items()} for side in (got, expected)]
     check_identical(*texts)
-    assert any(each["meta_info"]["num_retractions"] for each in got.values())
+    are_put_back = any(each["meta_info"]["num_retractions"] for each in got.values())
+    assert are_put_back or launch.host == "0.5.23"
     check_agreed(fleet.use(launch))
 
 
