@@ -16,7 +16,7 @@ import numpy as np
 
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.acceptance.hazards import Floats
-from sglang_adaptive_spec.policy.acceptance.joint import JointAcceptance, share_width
+from sglang_adaptive_spec.policy.acceptance.joint import JointAcceptance
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
@@ -54,18 +54,12 @@ class JointPolicy(GoodputPolicy):
     def share(self, requests: tuple[Hashable, ...]) -> Floats:
         """Returns the numbers of this rank's share (`Share`), if it ran ``requests`` next."""
         if not requests:  # it has none, or reads prompts first: not what its own batch tells
-            return self._idle_share()
+            return self.joint.idle_share(self._num_ended + len(self._own), self._num_tokens)
         if self._share is None or self._share[0] != requests:
             num_ended = self._num_ended + self._left(requests)
             share = self.joint.own_share(requests, num_ended, self._num_tokens)
             self._share = (requests, share.numbers())
         return self._share[1]
-
-    def _idle_share(self) -> Floats:
-        """Returns the share of no requests, which is asked for before every round."""
-        share = np.zeros(share_width(self.joint.max_steps))
-        share[1:3] = self._num_ended + len(self._own), self._num_tokens
-        return share
 
     def note_own(self, requests: tuple[Hashable, ...]) -> None:
         """Takes this rank's batch, which is about to run and may be another one."""

@@ -152,3 +152,15 @@ def test_tokens_of_all_ranks_tell_how_often_requests_end() -> None:
         shares[:, 2] = tokens, tokens
         made.choose(DecodeBatch(2, made.take(shares)))
     assert made.runs.describe()["ends_per_token"] == pytest.approx(1 / 400)
+
+
+def test_a_rank_that_goes_idle_takes_back_no_change_that_it_found() -> None:
+    requests = tuple("abcd")
+    model = taught(taught(JointAcceptance(STEPS), requests, 0.95), requests, 0.1)
+    assert isinstance(model, JointAcceptance)
+    model.take(model.own_share(requests).numbers()[None])
+    found = model.num_changes
+    assert found > 0
+    model.take(model.idle_share(num_ended=4, num_tokens=9)[None])
+    assert model.num_changes == found
+    assert model.expected_tokens((), TIERS).tolist() == [0.0] * len(TIERS)

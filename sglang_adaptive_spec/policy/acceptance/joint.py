@@ -69,6 +69,12 @@ class JointAcceptance(AcceptanceModel):
             self.chains.variance(),
         )
 
+    def idle_share(self, num_ended: int, num_tokens: int) -> Floats:
+        """Returns the numbers of this rank's share while it has no requests."""
+        numbers = np.zeros(share_width(self.max_steps))
+        numbers[1:4] = num_ended, num_tokens, super().num_changes
+        return numbers
+
     def take(self, shares: Floats) -> None:
         """Takes what every rank told: [ranks, share_width] (`Share.numbers`)."""
         scalars, per_position = shares[:, :NUM_SCALARS], shares[:, NUM_SCALARS:]
