@@ -1,4 +1,4 @@
-"""What ranks of attention data parallelism ran, what agreeing cost them, and a planted policy.
+"""What ranks of attention data parallelism ran, and what agreeing cost them.
 
 A bench-only plugin. BENCH_JOINT_LOG names a folder: each rank writes a line per decode round there
 (tier, decodes, catch-up; `plans-RANK.log`), and the microseconds that its rows took by round, a

@@ -49,11 +49,10 @@ class Row(NamedTuple):
     rounds_at_once: int  # that results are worked through together
     # Of each rank.
     newest: int  # what it ran last (`_code`)
-    size: int
     context_tokens: int
     num_waiting: int
     must: int
-    num_rows: int  # as `Lag` has it
+    num_rows: int  # from here on as `Lag` has it
     most_decodes: int
     room: int
     is_behind: int
@@ -96,6 +95,7 @@ class JointController(AdaptiveController):
         self._no_share = np.zeros_like(self.policy.share(()))
         self._table: Table | None = None  # of the round that is about to launch
         self._rows: list[Row] = []
+        self._busy: list[Row] = []  # of ranks with requests
         self._of_all = DecodeBatch(1, ())
         self._of_all_before = self._of_all
         self._newest_code = 0
@@ -112,7 +112,6 @@ class JointController(AdaptiveController):
             self._wanted_decodes,
             self._rounds_at_once,
             self._newest_code,
-            batch.size,
             batch.context_tokens,
             batch.num_waiting,
             must,
@@ -160,9 +159,9 @@ class JointController(AdaptiveController):
 
     def _choose(self, batch: DecodeBatch) -> Chosen:
         rows, first = self._rows, self._rows[0]
-        busy = [row for row in rows if row.size]
+        busy = self._busy = [row for row in rows if row.num_rows]
         self._of_all = DecodeBatch(
-            max((row.size for row in busy), default=0),
+            max((row.num_rows for row in busy), default=0),
             (),
             max((row.context_tokens for row in busy), default=0),
             batch.now_s,
@@ -180,12 +179,11 @@ class JointController(AdaptiveController):
         return Chosen(tier, bool(first.is_probe), of_all=self._of_all)
 
     def _lag_of_all(self, lag: Lag) -> Lag:
-        busy = [row for row in self._rows if row.size]
         return Lag(
-            max((row.num_rows for row in busy), default=0),
-            min((row.most_decodes for row in busy), default=1),
-            min((row.room for row in busy), default=lag.room),
-            any(row.is_behind for row in busy),
+            self._of_all.size,
+            self._of_all.most_decodes,
+            min((row.room for row in self._busy), default=lag.room),
+            any(row.is_behind for row in self._busy),
         )
 
     def _run_length(self, batch: DecodeBatch, most: int) -> int:
