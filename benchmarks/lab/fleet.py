@@ -63,6 +63,7 @@ def serving_fleet(
     deadline: float,
     at_once: bool = False,
     ours_too: bool = False,
+    frozen: bool = False,
 ) -> Iterator[list[Engine]]:
     """Starts the arms; yields those that serve, in the order given.
 
@@ -73,6 +74,8 @@ def serving_fleet(
         at_once: start the host's own arms at the same time, where memory is plenty. Ours follow
             one after the other: they measure rounds at their start.
         ours_too: start ours with them, where no policy chooses by measured rounds.
+        frozen: stop each until its turn comes: ranks of attention DP without requests keep cores
+            and links busy.
     """
     plans = {
         arm.name: replace(plan, folder=plan.folder / arm.name, port=plan.port + PORT_STEP * number)
@@ -85,6 +88,8 @@ def serving_fleet(
             engine = _started(arm, plans[arm.name], stack, deadline)
             if engine is not None:
                 engines[arm.name] = engine
+                if frozen:
+                    engine.server.freeze()
 
         crowd = [arm for arm in arms if at_once and (ours_too or not arm.is_ours)]
         with ThreadPoolExecutor(max(len(crowd), 1)) as starters:
@@ -93,6 +98,9 @@ def serving_fleet(
             if arm not in crowd:
                 start(arm)
         yield with_full_pool([engines[arm.name] for arm in arms if arm.name in engines])
+        if frozen:
+            for engine in engines.values():
+                engine.server.thaw()  # each tells at its end what it measured
 
 
 def _started(arm: Arm, plan: Plan, stack: contextlib.ExitStack, deadline: float) -> Engine | None:

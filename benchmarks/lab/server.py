@@ -33,6 +33,7 @@ PLUGINS = {
 POLL_S = 0.05
 WATCH_POLL_S = 0.005
 STOP_S = 10.0
+NEXT_PORT = 10  # of two servers that start together and look for a free one, both may find the same
 NUM_TAIL_LINES = 60  # of a log, in an error
 
 
@@ -221,7 +222,7 @@ def serving(
 ) -> Iterator[Server]:
     """Runs a server, ready for requests, and ends it at the end of the block."""
     launch = [sys.executable, "-m", "sglang.launch_server", *arguments]
-    launch += ["--host", "127.0.0.1", "--port", str(port)]
+    launch += ["--host", "127.0.0.1", "--port", str(port), "--nccl-port", str(port + NEXT_PORT)]
     control = Path(environment[CONTROL_ENV])
     write_whole(control, json.dumps({"id": 0}))
     started = time.monotonic()

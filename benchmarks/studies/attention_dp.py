@@ -144,9 +144,8 @@ def run(args: argparse.Namespace) -> int:
             for arm in chosen
         ]
         plan = plan_of(args, Path(scratch))
-        with serving_fleet(chosen, plan, deadline, at_once=not args.dry_cpu) as engines:
-            for engine in engines:
-                engine.server.freeze()
+        at_once = not args.dry_cpu
+        with serving_fleet(chosen, plan, deadline, at_once=at_once, frozen=True) as engines:
             visits = [(engine.arm.name, engine) for engine in engines]
             visits += [(VOTES, engine) for engine in engines if engine.arm.is_ours]
             for repeat, name in itertools.product(range(1, args.repeats + 1), args.cells):
@@ -209,7 +208,8 @@ def visit(
     for load, state in zip(loads, states, strict=True):
         if load.num_requests:
             found.append(in_window(state[ANSWER_KEY]["rounds"], load.num_requests, args.window_s))
-    return {"by_rank": found}
+    ours = states[0].get("adaptive_spec") or {}
+    return {"by_rank": found, "decision": ours.get("decisions")}
 
 
 def send(url: str, rank: int, load: Load, repeat: int, args: argparse.Namespace) -> None:
@@ -249,8 +249,8 @@ def disagreements(engines: Sequence[Engine]) -> dict[str, list[int]]:
     """Returns what every rank of every server of ours counts."""
     found = {}
     for engine in engines:
-        engine.server.thaw()  # all: what is measured of a start is completed at its end
         if engine.arm.is_ours:
+            engine.server.thaw()
             states = engine.server.internal_states()
             found[engine.arm.name] = [each["adaptive_spec"]["disagreements"] for each in states]
     return found
