@@ -148,6 +148,7 @@ CHECKS = {
             "backends-dsa-h200.json",
             "backends-dsa-short-h200.json",
             "backends-lora-h200.json",
+            "backends-dp-h200.json",
         ),
         Check(backends.check_backends, backends.figure_table),
     ),

@@ -52,7 +52,7 @@ class Ladder:
     def within(self, num_tokens: int) -> "Ladder":
         """Returns this ladder without tiers of which a batch would verify more than so many tokens.
 
-        A batch that would do so at every tier keeps its shallowest one.
+        A batch that would do so at every tier keeps its shallowest one; ranges alike become one.
         """
         most = {num_tokens // tier.num_draft_tokens for tier in self.tiers}  # requests, by tier
         bounds = {*self._bounds, *(size + 1 for size in most if size >= self._bounds[0])}
@@ -62,7 +62,9 @@ class Ladder:
             fit = [tier for tier in tiers if bound * tier.num_draft_tokens <= num_tokens]
             return fit or [tiers[0]]
 
-        return Ladder({bound: fitting(bound) for bound in bounds})
+        ranges = {bound: fitting(bound) for bound in sorted(bounds)}
+        alike = {bound for one, bound in pairwise(ranges) if ranges[one] == ranges[bound]}
+        return Ladder({bound: tiers for bound, tiers in ranges.items() if bound not in alike})
 
     def without(self, tiers: Iterable[Tier]) -> "Ladder":
         """Returns this ladder with ``tiers`` withdrawn.
