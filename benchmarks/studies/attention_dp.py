@@ -7,11 +7,13 @@ each rank how many requests it has and how likely their drafts hold; windows of 
 servers stand still meanwhile: idle ranks gather without end. A rank's tokens/s are added up over
 the ranks.
 
-On a machine with four GPUs, from the project's root (two commands, each 500 s or less):
+On a machine with four H200s, from the project's root. 40 of the 48 layers, so that five servers fit
+into them; those start in 420 s, a repeat takes 160 s:
 
-    python3 -m benchmarks.studies.attention_dp run --ranks 4 --git-sha SHA --out $OUT --tag 1
+    python3 -m benchmarks.studies.attention_dp run --ranks 4 --layers 40 --settle-s 2.5 \
+        --repeats 6 --git-sha SHA --out $OUT --tag 1
     python3 -m benchmarks.studies.attention_dp merge runs/attention-dp-*.json \\
-        --result benchmarks/results/current/dp-attention-h100.json
+        --result benchmarks/results/current/dp-attention-h200.json
 
 The same path without a GPU (M: a folder of tools/tiny_models.py):
 
@@ -100,7 +102,7 @@ CELLS: dict[str, list[Load]] = {
     "two kinds": [Load(16, "0.3"), Load(16, "0.9")] * 2,
     "one idle": [Load(0, "0.7"), *alike(16, "0.7")[1:]],
 }
-UNEQUAL = ("1 and 32", "32 and 1", "two kinds")
+UNEQUAL = ("1 and 32", "two kinds")  # one rank's vote is shallower than what pays for all
 
 
 def arms() -> list[Arm]:

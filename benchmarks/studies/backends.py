@@ -257,6 +257,11 @@ CASES = {
             for backend in ("", "flashinfer", "triton", "intel_amx")
             for name in SETTINGS
         ),
+        *(
+            Case(backend, False, has_trees=False, family="qwen3-moe", setting=name)
+            for backend in ("", "intel_amx")
+            for name in ("lora", "lora-triton")
+        ),
     )
 }
 # FA3 needs kernels that not every build of sgl_kernel brings: name its cases where they are there.
@@ -340,7 +345,7 @@ def plan_of(case: Case, plan: Plan, is_cpu: bool) -> Plan:
     common = tuple(word for word in plan.common if word not in case.given.without)
     pair = made_pair(case, plan.folder, is_cpu)
     if case.given.adapters:
-        common += lora_arguments(make_tiny_lora(plan.folder))
+        common += lora_arguments(make_tiny_lora(plan.folder, "moe" in case.family))
     if pair is not None:
         common = tuple(word for word in common if word not in DUMMY_WEIGHTS)
         plan = replace(plan, pair=pair)
