@@ -37,7 +37,8 @@ def record(**rates: float) -> dict[str, Any]:
             rank = {"num_tokens": rate * repeat / 2, "seconds": 1.0, "rounds": {"3": 100}}
             by_rank = [{**rank, "num_eager_rounds": 0}] * 2
             windows.append({"arm": arm, "cell": "two kinds", "repeat": repeat, "by_rank": by_rank})
-    rank = {"sha256": "a", "num_rounds": 500, "rounds": {"3": 500}, "us_per_round": [20.0]}
+    rank: dict[str, Any] = {"sha256": "a", "num_rounds": 500, "num_forwards": 2000}
+    rank |= {"rounds": {"3": 500}, "us_per_round": [20.0]}
     return {
         "num_ranks": 2,
         "layers": 16,
@@ -85,6 +86,11 @@ def test_the_file_follows_from_its_windows_and_a_spoilt_one_does_not() -> None:
     assert check_attention_dp(result) != []
 
 
+def test_rows_are_compared_with_the_time_of_all_forwards_of_a_round() -> None:
+    run = record(goodput=110)  # 100 forwards of 10 ms a window, four to a round
+    assert agreement(run)["share_of_round"] == pytest.approx(20.0 / (4 * 10_000))
+
+
 def test_other_plans_of_a_rank_are_found() -> None:
     run = record(goodput=110)
     run["ranks"][1]["sha256"] = "b"
@@ -106,6 +112,7 @@ def test_a_rank_logs_what_it_ran_and_what_its_rows_took(
         assert log.around_decide(lambda *_: launched, None, None) is launched
     (rank,) = ranks_of(tmp_path, 1)
     assert (rank["num_rounds"], rank["rounds"]) == (BLOCK_ROUNDS, {"0": BLOCK_ROUNDS})
+    assert rank["num_forwards"] == 4 * BLOCK_ROUNDS
     assert len(rank["us_per_round"]) == 1
     assert (tmp_path / "plans-0.log").read_text().startswith("0 4 2\n")
 
