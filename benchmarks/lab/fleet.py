@@ -26,6 +26,7 @@ from benchmarks.lab.session import INJECTED, Plan, serving_arm
 WATCH_MARGIN_S = 0.05
 # A full batch that does not come: prefill, or a server that hangs.
 FULL_BATCH_TIMEOUT_S = 120.0
+STAYS_S = 0.1  # until a request is aborted that is to leave
 # Reserved per request beside prompt and output: what the host allocates ahead of a round.
 RESERVED_TOKENS = 40
 PORT_STEP = 20  # a server may take ports next to its own
@@ -182,12 +183,44 @@ def running_batch(
 
 
 def send_until_aborted(
-    url: str, prompts: Sequence[Sequence[int]], max_new_tokens: int, ids: Sequence[str]
+    url: str,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    ids: Sequence[str],
+    **fields: Any,
 ) -> None:
-    """Sends a batch whose answers nobody reads; an abort ends it."""
+    """Sends a batch whose answers nobody reads; an abort ends it. ``fields`` join the body."""
     sampling = {"max_new_tokens": max_new_tokens, "ignore_eos": True}
     with contextlib.suppress(OSError):  # an aborted request may be answered with an error
-        post_generate(url, prompts, sampling, rid=list(ids))
+        post_generate(url, prompts, sampling, rid=list(ids), **fields)
+
+
+@contextlib.contextmanager
+def requests_that_leave(
+    url: str, prompt: Sequence[int], max_new_tokens: int, **fields: Any
+) -> Iterator[list[str]]:
+    """Sends one request after the other, each aborted while it decodes; yields who has left."""
+    gone: list[str] = []
+    over = threading.Event()
+
+    def leave() -> None:
+        while not over.is_set():
+            name = f"leaves-{len(gone)}"
+            sent = (url, [prompt], max_new_tokens, [name])
+            client = threading.Thread(target=send_until_aborted, args=sent, kwargs=fields)
+            client.start()
+            over.wait(STAYS_S)
+            post_json(f"{url}/abort_request", {"rid": name}, 60)
+            client.join(FULL_BATCH_TIMEOUT_S)
+            gone.append(name)
+
+    leaver = threading.Thread(target=leave)
+    leaver.start()
+    try:
+        yield gone
+    finally:
+        over.set()
+        leaver.join()
 
 
 def abort_all(url: str) -> None:

@@ -29,17 +29,25 @@ The sparse cases are about contexts of which the indexer leaves something out:
         --prompt-tokens 3000 --context-length 8192 --max-total-tokens 65536 --many 200 \\
         --new-tokens 64 --git-sha SHA --out $OUT --tag dsa
 
+Ranks of attention DP, with so small a pool that requests are put back:
+
+    TINY_HEAD_DIM=64 python3 -m benchmarks.studies.backends run --many 100 --new-tokens 64 \\
+        --max-total-tokens 400 --cases fa3-mla-dp2,default-qwen3-moe-dp2 \\
+        --git-sha SHA --out $OUT --tag dp
+
 Architectures and settings go to backends-architectures-h200.json. Several commands may run at once,
 each with a --port of its own, 100 apart.
 """
 
 import argparse
+import contextlib
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,7 +55,13 @@ from benchmarks.inject.delay_plugin import DELAY_ENV
 from benchmarks.inject.indexer_plugin import INDEXER_ENV
 from benchmarks.inject.plant_plugin import FAULT_ENV
 from benchmarks.lab.arms import OURS, Arm, add_before, earlier, is_earlier, static
-from benchmarks.lab.fleet import Engine, in_parallel, keep_logs, serving_fleet
+from benchmarks.lab.fleet import (
+    Engine,
+    in_parallel,
+    keep_logs,
+    requests_that_leave,
+    serving_fleet,
+)
 from benchmarks.lab.load import Round, generate_closed
 from benchmarks.lab.models import ModelPair, prompt_ids, read_prompts
 from benchmarks.lab.run_files import add_merge, begin_run, merge_lists, run_command, write_run
@@ -82,6 +96,7 @@ WITHOUT_FUSION = ("--enforce-disable-flashinfer-allreduce-fusion",)
 CONCURRENCY = (1, 8)
 NUM_PROMPTS = 24  # where no file has them
 MAX_TOTAL_TOKENS = 16384
+LEAVING_TOKENS = 192  # of a request that is aborted before
 SHOWN = ("static-3", TREE_ARM, "ours")
 MOST_PLANTED = 0.9  # texts as none's over static EAGLE's, where tiers share what they must not
 MIN_CORRECT_DRAFTS = 0.2  # a round and request, where a miniature drafts
@@ -324,7 +339,7 @@ def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -
     by_concurrency = dict(zip(CONCURRENCY, (few, prompts), strict=True))
 
     def answered(engine: Engine) -> dict[str, Any]:
-        return answers(engine, by_concurrency, args.new_tokens, case.given.adapters)
+        return answers(engine, by_concurrency, args.new_tokens, case)
 
     at_once = not args.dry_cpu
     arms = arms_of(case, args.before)
@@ -336,6 +351,8 @@ def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -
         "widths": {arm: each["widths"] for arm, each in by_arm.items()},
         "correct_drafts": {arm: each["correct_drafts"] for arm, each in by_arm.items()},
         "num_sampled": {arm: each["num_sampled"] for arm, each in by_arm.items()},
+        "num_retracted": {arm: each["num_retracted"] for arm, each in by_arm.items()},
+        "num_aborted": {arm: each["num_aborted"] for arm, each in by_arm.items()},
         "servers": [engine.measured for engine in engines],
     }
 
@@ -359,38 +376,37 @@ def answers(
     engine: Engine,
     by_concurrency: Mapping[int, Sequence[Sequence[int]]],
     new_tokens: int,
-    adapters: Sequence[str | None] = (),
+    case: Case,
 ) -> dict[str, Any]:
-    """Asks a server greedily, then with sampling; returns texts and what its rounds did."""
+    """Asks a server greedily, then with sampling; returns texts and what its rounds did.
+
+    Where ranks have requests of their own, others of the first rank leave while many are answered.
+    """
     engine.server.command(policy=engine.arm.policy)
     url = engine.server.url
-    texts = [
-        [
-            answer["output_ids"]
-            for answer in generate_closed(
-                url, prompts, new_tokens, concurrency, ignore_eos=True, adapters=adapters
-            )
-        ]
-        for concurrency, prompts in by_concurrency.items()
-    ]
+    ask = partial(generate_closed, url, ignore_eos=True, adapters=case.given.adapters)
+    answered, num_aborted = [], 0
+    for concurrency, prompts in by_concurrency.items():
+        leaving: Any = contextlib.nullcontext([])
+        if case.has_dp and concurrency > 1:
+            leaving = requests_that_leave(url, prompts[0], LEAVING_TOKENS, routed_dp_rank=0)
+        with leaving as gone:
+            answered.append(ask(prompts, new_tokens, concurrency))
+        num_aborted += len(gone)
     rounds = [each for fields in engine.server.rounds() if (each := Round(*fields)).batch_size]
     engine.server.command(policy=engine.arm.policy)
     concurrency, prompts = max(by_concurrency.items())
-    sampled = generate_closed(
-        url,
-        prompts[:NUM_PROMPTS],
-        new_tokens,
-        concurrency,
-        ignore_eos=True,
-        temperature=0.8,
-        adapters=adapters,
-    )
+    sampled = ask(prompts[:NUM_PROMPTS], new_tokens, concurrency, temperature=0.8)
     return {
         "arm": engine.arm.name,
-        "texts": texts,
+        "texts": [[answer["output_ids"] for answer in each] for each in answered],
         "widths": dict(Counter(str(each.num_draft_tokens) for each in rounds)),
         "correct_drafts": mean_correct_drafts(rounds),
         "num_sampled": sum(len(answer["output_ids"]) == new_tokens for answer in sampled),
+        "num_retracted": sum(
+            answer["meta_info"].get("num_retractions", 0) for each in answered for answer in each
+        ),
+        "num_aborted": num_aborted,
     }
 
 
@@ -526,12 +542,19 @@ def figure_table(result: Raw) -> str:
         (name, *(f"{arms[arm]:.4f}" if arm in arms else "" for arm in SHOWN))
         for name, arms in result["identical"].items()
     ]
-    return "\n".join(
-        (
-            table(HEADER, [each.row() for each in figures(result)]),
-            table(("case", *(f"{arm} as none" for arm in SHOWN)), shares),
-        )
-    )
+    disturbed = [
+        (case["name"], arm, case["num_retracted"][arm], num_aborted)
+        for case in result["raw"]
+        for arm, num_aborted in case.get("num_aborted", {}).items()
+        if num_aborted
+    ]
+    tables = [
+        table(HEADER, [each.row() for each in figures(result)]),
+        table(("case", *(f"{arm} as none" for arm in SHOWN)), shares),
+    ]
+    if disturbed:
+        tables.append(table(("case", "arm", "put back", "aborted"), disturbed))
+    return "\n".join(tables)
 
 
 def merge(args: argparse.Namespace) -> int:

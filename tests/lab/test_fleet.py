@@ -19,6 +19,7 @@ from benchmarks.lab.fleet import (
     Engine,
     Visit,
     new_token_limit,
+    requests_that_leave,
     serving_fleet,
     visit,
     with_full_pool,
@@ -198,6 +199,20 @@ def test_a_visit_sends_named_requests_aborts_them_and_returns_the_window(
     assert command["accept_length"] > 0
     assert command["watch"]["batch_size"] == 2
     assert command["watch"]["seconds"] >= 0.6
+
+
+def test_requests_leave_one_after_the_other_for_as_long_as_others_are_answered(
+    host: tuple[Host, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "STAYS_S", 0.01)
+    made, server = host
+    made.control.write_text(json.dumps({"id": 0}))
+    with requests_that_leave(server.url, [1], 50, routed_dp_rank=3) as gone:
+        while len(gone) < 2:
+            pass
+    assert made.aborted.is_set()
+    assert gone == [f"leaves-{number}" for number in range(len(gone))]
+    assert (made.sent["rid"], made.sent["routed_dp_rank"]) == (gone[-1:], 3)
 
 
 def test_of_a_log_start_and_end_are_kept_without_what_was_asked(
