@@ -15,6 +15,7 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parent.parent
 CACHE = REPO / ".cache"
+NIXL = "1.5.1"
 
 
 def host_source(version: str) -> Path:
@@ -26,6 +27,14 @@ def flashinfer_source(version: str) -> Path:
     """Returns the folder that holds the ``flashinfer`` package of a released version."""
     folder = CACHE / "flashinfer" / version
     return _unpacked(folder, "flashinfer_python", version, _is_read)
+
+
+def nixl_source() -> Path:
+    """Returns the folder that holds the ``nixl`` package, with which PD nodes hand KV over."""
+    for package in ("nixl_cu13", "nixl"):
+        folder = CACHE / "nixl" / package
+        _unpacked(folder, package, NIXL, lambda name: True)
+    return CACHE / "nixl"
 
 
 def _is_read(name: str) -> bool:

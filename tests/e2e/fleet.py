@@ -32,8 +32,12 @@ class Fleet:
 
     def use(self, launch: Launch) -> Server:
         """Returns the ready server of ``launch``; ends those that are not needed soon."""
-        (server,) = self._serve([launch])
+        (server,) = self.use_together([launch])
         return server
+
+    def use_together(self, launches: Sequence[Launch]) -> list[Server]:
+        """Returns the ready servers of ``launches``; ends those that are not needed soon."""
+        return self._serve(launches)
 
     def ask_once(self, launch: Launch, question: Callable[[Server], Result]) -> Result:
         """Returns what ``question`` gives on the server of ``launch``, asked only once."""
