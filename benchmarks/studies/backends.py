@@ -97,6 +97,7 @@ CONCURRENCY = (1, 8)
 NUM_PROMPTS = 24  # where no file has them
 MAX_TOTAL_TOKENS = 16384
 LEAVING_TOKENS = 192  # of a request that is aborted before
+OF_ROUNDS = ("widths", "correct_drafts", "num_sampled", "num_retracted", "num_aborted")  # by arm
 SHOWN = ("static-3", TREE_ARM, "ours")
 MOST_PLANTED = 0.9  # texts as none's over static EAGLE's, where tiers share what they must not
 MIN_CORRECT_DRAFTS = 0.2  # a round and request, where a miniature drafts
@@ -348,11 +349,7 @@ def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -
     return {
         "name": case.name,
         "texts": agreed_texts(by_arm) if len(by_arm) == len(arms) else {},
-        "widths": {arm: each["widths"] for arm, each in by_arm.items()},
-        "correct_drafts": {arm: each["correct_drafts"] for arm, each in by_arm.items()},
-        "num_sampled": {arm: each["num_sampled"] for arm, each in by_arm.items()},
-        "num_retracted": {arm: each["num_retracted"] for arm, each in by_arm.items()},
-        "num_aborted": {arm: each["num_aborted"] for arm, each in by_arm.items()},
+        **{name: {arm: each[name] for arm, each in by_arm.items()} for name in OF_ROUNDS},
         "servers": [engine.measured for engine in engines],
     }
 

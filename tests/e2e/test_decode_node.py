@@ -12,7 +12,14 @@ import pytest
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import TINY, in_runs
 from tests.e2e.server import Launch, Server
-from tests.e2e.traffic import NUM_TOKENS, PROMPTS, check_identical, check_idle_and_whole, greedy
+from tests.e2e.traffic import (
+    NUM_TOKENS,
+    PROMPTS,
+    check_identical,
+    check_idle_and_whole,
+    greedy,
+    output_ids,
+)
 
 DECODE_NODE = (
     *("--disaggregation-mode", "decode", "--disaggregation-transfer-backend", "fake"),
@@ -64,12 +71,8 @@ def test_requests_that_arrive_prefilled_are_answered_as_without_speculation(
     fleet: Fleet, launch: Launch
 ) -> None:
     got, reference = fleet.compare(launch, handed_over_answers)
-    check_identical(ids_of(got), ids_of(reference))
-    assert all(len(ids) == NUM_TOKENS for ids in ids_of(got).values())
+    check_identical(output_ids(got), output_ids(reference))
+    assert all(len(ids) == NUM_TOKENS for ids in output_ids(got).values())
     retracted = any(reply["meta_info"]["num_retractions"] for reply in got.values())
     assert retracted
     check_idle_and_whole(fleet.use(launch))
-
-
-def ids_of(replies: dict[str, Any]) -> dict[str, Any]:
-    return {name: reply["output_ids"] for name, reply in replies.items()}

@@ -14,7 +14,14 @@ import pytest
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import TINY, in_runs
 from tests.e2e.server import OURS, Launch, Server, free_port
-from tests.e2e.traffic import NUM_TOKENS, PROMPTS, check_identical, check_idle_and_whole, greedy
+from tests.e2e.traffic import (
+    NUM_TOKENS,
+    PROMPTS,
+    check_identical,
+    check_idle_and_whole,
+    greedy,
+    output_ids,
+)
 from tests.hosts import nixl_source
 
 BOOTSTRAP_PORT = free_port()
@@ -89,17 +96,13 @@ def plain_answers(server: Server) -> dict[str, Any]:
 
 def test_a_pair_answers_as_one_server_without_speculation(fleet: Fleet, launch: Launch) -> None:
     nixl_source()
-    expected = ids_of(fleet.ask_once(launch, plain_answers))
+    expected = output_ids(fleet.ask_once(launch, plain_answers))
     node = CASES[launch]
     prefill, decode = fleet.use_together([prefill_node(node), node])
     got = many_answers(prefill, decode)
-    check_identical(ids_of(got), expected)
-    assert all(len(ids) == NUM_TOKENS for ids in ids_of(got).values())
+    check_identical(output_ids(got), expected)
+    assert all(len(ids) == NUM_TOKENS for ids in output_ids(got).values())
     assert any(reply["meta_info"]["num_retractions"] for reply in got.values())
     assert prefill.internal_state()["adaptive_spec"]["mode"] == "static"
     assert "decodes nothing" in prefill.internal_state()["adaptive_spec"]["reason"]
     check_idle_and_whole(decode)
-
-
-def ids_of(replies: dict[str, Any]) -> dict[str, Any]:
-    return {name: reply["output_ids"] for name, reply in replies.items()}

@@ -79,6 +79,11 @@ def json_answers(server: Server) -> Answers:
     }
 
 
+def output_ids(replies: dict[str, Any]) -> Answers:
+    """Returns the token ids of whole replies, by name."""
+    return {name: reply["output_ids"] for name, reply in replies.items()}
+
+
 def check_identical(got: Answers, reference: Answers) -> None:
     """Asserts that every answer is the reference's, token by token; names the first that is not."""
     assert got.keys() == reference.keys()

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from sglang_adaptive_spec.contract.versions import installed_host, is_supported
 from tools.cookbook.gpu_machine import pretend
 from tools.cookbook.launches import LAUNCHES, Config, Launch
 
@@ -47,14 +48,6 @@ def write(folder: Path, config: Config) -> str:
     return str(folder)
 
 
-def release() -> str:
-    """Returns the release of the SGLang that is first on the path."""
-    import sglang
-
-    version: str = sglang.__version__
-    return version
-
-
 def import_once() -> None:
     """Imports what resolution does, so that no process after this one has to."""
     from sglang.srt.plugins import load_plugins
@@ -67,7 +60,9 @@ def import_once() -> None:
 def main() -> None:
     """Prints the answers by launch."""
     pretend()
-    readable = [each for each in LAUNCHES if each.before is None or release() < each.before]
+    host = installed_host()
+    assert host is not None, "PYTHONPATH names none"
+    readable = [each for each in LAUNCHES if is_supported(host.version, each.releases)]
     with contextlib.redirect_stdout(sys.stderr):
         import_once()
     with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:

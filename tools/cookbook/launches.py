@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_adaptive_spec.contract.versions import SUPPORTED
+
 Config = Mapping[str, Any]
 
 FP8: Config = {
@@ -242,7 +244,7 @@ class Launch:
     target: Config
     draft: Config | None = None
     others: str = MEMORY  # that do not
-    before: str | None = None  # release from which on the tests' transformers is too old for it
+    releases: str = SUPPORTED  # that read its models with the tests' transformers
 
 
 LAUNCHES = (
@@ -263,5 +265,5 @@ LAUNCHES = (
         MIMO_V2_FLASH,
         others=f"--mem-fraction-static 0.75 --chunked-prefill-size 16384 {CODE}",
     ),
-    Launch("Gemma 4 26B-A4B", "--tp-size 2", 5, GEMMA4, GEMMA4_ASSISTANT, before="0.5.22"),
+    Launch("Gemma 4 26B-A4B", "--tp-size 2", 5, GEMMA4, GEMMA4_ASSISTANT, releases="<0.5.22"),
 )
