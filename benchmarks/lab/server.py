@@ -33,6 +33,7 @@ PLUGINS = {
 POLL_S = 0.05
 WATCH_POLL_S = 0.005
 STOP_S = 10.0
+QUIET_S = 0.1  # the round in flight, and the one behind it
 NEXT_PORT = 10  # of two servers that start together and look for a free one, both may find the same
 NUM_TAIL_LINES = 60  # of a log, in an error
 
@@ -153,7 +154,12 @@ class Server:
         return sorted(states, key=lambda state: state[ANSWER_KEY].get("dp_rank", 0))
 
     def freeze(self) -> None:
-        """Stops all processes where they are: idle ranks of attention DP keep cores busy."""
+        """Stops all processes where they are: idle ranks of attention DP keep cores busy.
+
+        Not before the GPUs are done: a rank stopped inside a round leaves the others' collective
+        spinning, and it would share their GPUs with the server that is measured next.
+        """
+        time.sleep(QUIET_S)
         os.killpg(self.process.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
