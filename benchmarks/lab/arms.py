@@ -26,6 +26,7 @@ class Arm:
     policy: str = "own"  # or: alternate
     extra: tuple[str, ...] = ()  # arguments that come last, so that they win over shared ones
     environment: Mapping[str, str] | None = None  # beside that of all servers
+    is_prefill: bool = False  # reads prompts for another server, and decodes nothing
 
     @property
     def is_ours(self) -> bool:

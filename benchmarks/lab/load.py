@@ -9,13 +9,14 @@ import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import cycle, repeat
+from itertools import count, cycle, repeat
 from typing import Any, NamedTuple
 
 # Rounds after a prefill that still wait for it, or launch without a predecessor in flight.
 SKIPPED_ROUNDS = 3
 # Fewer rounds than this say nothing about a rate.
 MIN_ROUNDS = 4
+_rooms = count(1)  # in which the nodes of a pair meet for a request
 
 
 class Round(NamedTuple):
@@ -155,6 +156,13 @@ def generate(
     return answers
 
 
+class PrefillNode(NamedTuple):
+    """The server of a PD pair that reads the prompts; the other one asks it for their KV."""
+
+    url: str
+    bootstrap_port: int
+
+
 def generate_closed(
     url: str,
     prompts: Sequence[Sequence[int]],
@@ -164,10 +172,12 @@ def generate_closed(
     ids: Sequence[str] | None = None,
     temperature: float = 0.0,
     adapters: Sequence[str | None] = (),
+    prefill: PrefillNode | None = None,
 ) -> list[dict[str, Any]]:
     """Keeps ``concurrency`` requests in flight; answers end at the limit, or by themselves.
 
     ``ids`` names the requests, one per prompt; without it the server does. ``adapters`` take turns.
+    ``prefill`` reads the prompts where the server is the decode node of a pair.
     """
     sampling = {
         "max_new_tokens": max_new_tokens,
@@ -179,11 +189,33 @@ def generate_closed(
         named: dict[str, Any] = {} if request_id is None else {"rid": [request_id]}
         if adapter is not None:
             named["lora_path"] = [adapter]
+        if prefill is not None:
+            return post_to_pair(prefill, url, prompt, sampling, **named)
         return post_generate(url, [prompt], sampling, **named)[0]
 
     names = repeat(None) if ids is None else ids
     with ThreadPoolExecutor(concurrency) as clients:
         return list(clients.map(send, prompts, names, cycle(adapters or (None,))))
+
+
+def post_to_pair(
+    prefill: PrefillNode,
+    url: str,
+    prompt: Sequence[int],
+    sampling: Mapping[str, Any],
+    **fields: Any,
+) -> dict[str, Any]:
+    """Sends a request to both nodes of a PD pair; returns the answer of the decode node."""
+    fields |= {
+        "bootstrap_host": "127.0.0.1",
+        "bootstrap_port": prefill.bootstrap_port,
+        "bootstrap_room": next(_rooms),
+    }
+    with ThreadPoolExecutor(1) as other:
+        reading = other.submit(post_generate, prefill.url, [prompt], sampling, **fields)
+        (answer,) = post_generate(url, [prompt], sampling, **fields)
+        reading.result()
+    return answer
 
 
 def post_generate(

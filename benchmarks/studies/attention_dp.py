@@ -293,7 +293,7 @@ def rates(records: Sequence[Raw], cell: str, arm: str) -> dict[Any, float]:
 
 
 def ratios(records: Sequence[Raw], cell: str) -> dict[str, Ratio]:
-    """Returns ours over the best static depth, over the smallest vote, over none, where known."""
+    """Returns ours over the smallest vote, over none, over the best static depth, where known."""
     by_arm = {
         arm: found
         for arm in dict.fromkeys(each["arm"] for record in records for each in record["windows"])
@@ -301,15 +301,19 @@ def ratios(records: Sequence[Raw], cell: str) -> dict[str, Ratio]:
     }
     if GOODPUT not in by_arm:
         return {}
-    fixed = [arm for arm in by_arm if arm.startswith("static-")]
-    others = {"votes": VOTES, "none": "none"}
-    if fixed:
-        others["best static"] = max(fixed, key=lambda arm: statistics.fmean(by_arm[arm].values()))
-    return {
-        name: ratio_at_same_place(by_arm[GOODPUT], by_arm[arm])
-        for name, arm in others.items()
-        if arm in by_arm
+    over = {
+        arm: ratio_at_same_place(by_arm[GOODPUT], rate)
+        for arm, rate in by_arm.items()
+        if arm != GOODPUT
     }
+    # The best is the one that ours is least ahead of: not all depths are in every run.
+    best = min(
+        (ratio for arm, ratio in over.items() if arm.startswith("static-")),
+        key=lambda ratio: ratio.value,
+        default=None,
+    )
+    named = {name: over[name] for name in (VOTES, "none") if name in over}
+    return named if best is None else {**named, "best static": best}
 
 
 def build_result(origin: Raw, records: Sequence[Raw]) -> dict[str, Any]:

@@ -56,13 +56,14 @@ from benchmarks.inject.indexer_plugin import INDEXER_ENV
 from benchmarks.inject.plant_plugin import FAULT_ENV
 from benchmarks.lab.arms import OURS, Arm, add_before, earlier, is_earlier, static
 from benchmarks.lab.fleet import (
+    PORT_STEP,
     Engine,
     in_parallel,
     keep_logs,
     requests_that_leave,
     serving_fleet,
 )
-from benchmarks.lab.load import Round, generate_closed
+from benchmarks.lab.load import PrefillNode, Round, generate_closed
 from benchmarks.lab.models import ModelPair, prompt_ids, read_prompts
 from benchmarks.lab.run_files import add_merge, begin_run, merge_lists, run_command, write_run
 from benchmarks.lab.session import Plan
@@ -123,6 +124,9 @@ FAMILY_DRAFTS = {
 # SGLang's own choice of kernels needs a package that not every GPU machine has.
 OTHER_KERNELS = {"gpt-oss": ("--moe-runner-backend", "triton")}
 
+NIXL = ("--disaggregation-transfer-backend", "nixl")
+BOOTSTRAP_AT = 15  # after a prefill node's own port: where its pair meets
+
 NO_ENVIRONMENT: Mapping[str, str] = {}
 PLANTED = "planted-fault"
 
@@ -138,6 +142,7 @@ class Setting(NamedTuple):
     draft: str = "eagle3"
     environment: Mapping[str, str] = NO_ENVIRONMENT
     adapters: tuple[str | None, ...] = ()  # of LoRA, by turns; None: the base model
+    prefill: tuple[str, ...] = ()  # of the server that reads the prompts of one that speculates
 
 
 SETTINGS = {
@@ -156,6 +161,12 @@ SETTINGS = {
     ),
     "lora": Setting((), adapters=(*RANKS, None)),  # csgmv, SGLang's own choice
     "lora-triton": Setting(("--lora-backend", "triton"), adapters=(*RANKS, None)),
+    # Two GPUs: prompts are read on one, by a server of the same arm, and go on on the other.
+    "pair": Setting(
+        (),
+        speculative=("--disaggregation-mode", "decode", "--base-gpu-id", "1", *NIXL),
+        prefill=("--disaggregation-mode", "prefill", *NIXL),
+    ),
     "plan-stream": Setting((), environment={"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}),
     PLANTED: Setting((), environment={FAULT_ENV: "1"}),
     # The GPU lags by a forward and more, so that plans are made well ahead of their use.
@@ -339,18 +350,51 @@ def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -
     few = prompts[:NUM_PROMPTS] if args.many else prompts
     by_concurrency = dict(zip(CONCURRENCY, (few, prompts), strict=True))
 
+    nodes: dict[str, PrefillNode] = {}
+
     def answered(engine: Engine) -> dict[str, Any]:
-        return answers(engine, by_concurrency, args.new_tokens, case)
+        node = nodes.get(engine.arm.name)
+        return answers(engine, by_concurrency, args.new_tokens, case, node)
 
     at_once = not args.dry_cpu
     arms = arms_of(case, args.before)
-    with serving_fleet(arms, plan, deadline, at_once, ours_too=True) as engines:
-        by_arm = {each["arm"]: each for each in in_parallel(engines, answered)}
+    readers = prefill_arms(case, arms, plan.port)
+    fleet = [*readers.values(), *arms]
+    with serving_fleet(fleet, plan, deadline, at_once, ours_too=True) as engines:
+        nodes.update(prefill_nodes(engines, readers))
+        decoding = [engine for engine in engines if not engine.arm.is_prefill]
+        by_arm = {each["arm"]: each for each in in_parallel(decoding, answered)}
     return {
         "name": case.name,
         "texts": agreed_texts(by_arm) if len(by_arm) == len(arms) else {},
         **{name: {arm: each[name] for arm, each in by_arm.items()} for name in OF_ROUNDS},
         "servers": [engine.measured for engine in engines],
+    }
+
+
+def prefill_arms(case: Case, arms: Sequence[Arm], first_port: int) -> dict[str, Arm]:
+    """Returns the servers that read prompts, by the arm that decodes; they start first."""
+    if not case.given.prefill:
+        return {}
+    speculating = [arm for arm in arms if arm.speculative]
+    found = {}
+    for number, arm in enumerate(speculating):
+        port = first_port + number * PORT_STEP + BOOTSTRAP_AT
+        extra = arm.extra[: -len(case.given.speculative)] + case.given.prefill
+        extra += ("--disaggregation-bootstrap-port", str(port))
+        found[arm.name] = replace(
+            arm, name=f"{arm.name}-prefill", extra=extra, is_prefill=True, policy="own"
+        )
+    return found
+
+
+def prefill_nodes(engines: Sequence[Engine], readers: Mapping[str, Arm]) -> dict[str, PrefillNode]:
+    """Returns the nodes that serve, by the arm that decodes what they read."""
+    urls = {engine.arm.name: engine.server.url for engine in engines}
+    return {
+        name: PrefillNode(urls[arm.name], int(arm.extra[-1]))
+        for name, arm in readers.items()
+        if arm.name in urls
     }
 
 
@@ -374,6 +418,7 @@ def answers(
     by_concurrency: Mapping[int, Sequence[Sequence[int]]],
     new_tokens: int,
     case: Case,
+    prefill: PrefillNode | None = None,
 ) -> dict[str, Any]:
     """Asks a server greedily, then with sampling; returns texts and what its rounds did.
 
@@ -381,7 +426,8 @@ def answers(
     """
     engine.server.command(policy=engine.arm.policy)
     url = engine.server.url
-    ask = partial(generate_closed, url, ignore_eos=True, adapters=case.given.adapters)
+    adapters = case.given.adapters
+    ask = partial(generate_closed, url, ignore_eos=True, adapters=adapters, prefill=prefill)
     answered, num_aborted = [], 0
     for concurrency, prompts in by_concurrency.items():
         leaving: Any = contextlib.nullcontext([])

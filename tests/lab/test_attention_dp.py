@@ -123,3 +123,9 @@ def test_unequal_cells_are_cells() -> None:
     assert {arm.name for arm in attention_dp.arms()} == {
         *("none", "static-1", "static-3", "static-5", "goodput")
     }
+
+
+def test_the_best_static_depth_is_the_nearest_to_ours_where_each_run_has_others() -> None:
+    slow = record(goodput=100.0, **{"static-1": 80.0})
+    fast = record(goodput=200.0, **{"static-5": 190.0, "static-3": 100.0})
+    assert ratios([slow, fast], "two kinds")["best static"].value == pytest.approx(200 / 190)

@@ -25,6 +25,7 @@ from benchmarks.studies.backends import (
     mean_correct_drafts,
     parser,
     plan_of,
+    prefill_arms,
 )
 from tests.lab.dry_run import dry_run
 
@@ -164,6 +165,25 @@ def test_a_setting_is_asked_of_every_arm_or_of_those_that_speculate() -> None:
     assert "--speculative-use-rejection-sampling" not in none.extra
     assert all("--speculative-use-rejection-sampling" in arm.extra for arm in speculative)
     assert all("EAGLE3" not in arm.speculative for arm in speculative)
+
+
+def test_both_nodes_of_a_pair_speculate_alike_and_one_server_is_no_pair() -> None:
+    case = CASES["default-llama-pair"]
+    none, *decoding = arms = case.arms()
+    readers = prefill_arms(case, arms, first_port=20000)
+    assert "--disaggregation-mode" not in none.extra
+    assert list(readers) == [arm.name for arm in decoding]
+    for arm in decoding:
+        reader = readers[arm.name]
+        assert (reader.speculative, reader.config) == (arm.speculative, arm.config)
+        modes = [
+            each.extra[each.extra.index("--disaggregation-mode") + 1] for each in (reader, arm)
+        ]
+        assert modes == ["prefill", "decode"]
+        assert "--base-gpu-id" in arm.extra
+        assert "--base-gpu-id" not in reader.extra
+    assert len({reader.extra[-1] for reader in readers.values()}) == len(readers)
+    assert prefill_arms(CASES["default-llama"], arms, first_port=20000) == {}
 
 
 def test_a_cache_on_the_host_is_not_served_without_prefixes(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.lab.load import (
     SKIPPED_ROUNDS,
+    PrefillNode,
     generate,
     generate_closed,
     steady_window,
@@ -113,6 +114,7 @@ class FakeServer(ThreadingHTTPServer):
         self.in_flight = self.most_in_flight = 0
         self.meeting = threading.Barrier(1)  # of requests that are answered together
         self.sampling: list[dict[str, object]] = []
+        self.rooms: list[object] = []  # where the nodes of a pair meet
 
     @property
     def url(self) -> str:
@@ -129,6 +131,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with self.server.lock:
             self.server.sampling.append(body["sampling_params"])
+            self.server.rooms.append(body.get("bootstrap_room"))
             self.server.in_flight += 1
             self.server.most_in_flight = max(self.server.most_in_flight, self.server.in_flight)
         self.server.meeting.wait(timeout=60)
@@ -165,3 +168,14 @@ def test_the_closed_loop_keeps_its_number_of_requests_in_flight(server: FakeServ
     answers = generate_closed(server.url, [[number] for number in range(9)], 5, concurrency=3)
     assert len(answers) == 9
     assert server.most_in_flight == 3
+
+
+def test_both_nodes_of_a_pair_get_a_request_at_once_and_meet_in_its_room(
+    server: FakeServer,
+) -> None:
+    server.meeting = threading.Barrier(2)
+    node = PrefillNode(server.url, bootstrap_port=1)
+    answers = generate_closed(server.url, [[1], [2]], 5, concurrency=1, prefill=node)
+    assert len(answers) == 2
+    first, same, second, other = server.rooms
+    assert first == same != second == other
