@@ -10,8 +10,12 @@ the ranks.
 On a machine with four H200s, from the project's root. 40 of the 48 layers, so that five servers fit
 into them; those start in 420 s, a repeat takes 160 s:
 
-    python3 -m benchmarks.studies.attention_dp run --ranks 4 --layers 40 --settle-s 2.5 \
+    python3 -m benchmarks.studies.attention_dp run --ranks 4 --layers 40 --settle-s 1.8 \\
         --repeats 6 --git-sha SHA --out $OUT --tag 1
+
+H100s hold three, so depths take turns: --arms none,static-5,goodput, then static-1,static-3,goodput
+as --tag 2 (ours over the best static depth is its least ratio over any). Then:
+
     python3 -m benchmarks.studies.attention_dp merge runs/attention-dp-*.json \\
         --result benchmarks/results/current/dp-attention-h200.json
 
@@ -43,7 +47,7 @@ from benchmarks.inject.measure_plugin import ANSWER_KEY
 from benchmarks.lab.arms import OURS, Arm, static
 from benchmarks.lab.fleet import Engine, abort_all, keep_logs, new_token_limit, serving_fleet
 from benchmarks.lab.load import Round as Processed
-from benchmarks.lab.load import post_generate, window_of
+from benchmarks.lab.load import decodes_of, post_generate, window_of
 from benchmarks.lab.models import QWEN3_30B_A3B, QWEN3_HEAD, ModelPair, prompt_ids, write_pair
 from benchmarks.lab.run_files import (
     add_merge,
@@ -246,7 +250,17 @@ def in_window(
         "seconds": round(window.seconds, 6),
         "rounds": window.rounds,
         "num_eager_rounds": window.num_eager_rounds,
+        "decodes": dict(sorted(Counter(str(decodes_of(each)) for each in last).items())),
+        "round_ms": deciles(
+            [(after.time_ns - each.time_ns) / 1e6 for each, after in itertools.pairwise(last)]
+        ),
     }
+
+
+def deciles(values: Sequence[float]) -> list[float]:
+    """Returns the first decile, the median and the last decile."""
+    cuts = statistics.quantiles(values, n=10)
+    return [round(cuts[idx], 3) for idx in (0, 4, 8)]
 
 
 def disagreements(engines: Sequence[Engine]) -> dict[str, list[int]]:

@@ -29,10 +29,11 @@ The sparse cases are about contexts of which the indexer leaves something out:
         --prompt-tokens 3000 --context-length 8192 --max-total-tokens 65536 --many 200 \\
         --new-tokens 64 --git-sha SHA --out $OUT --tag dsa
 
-Ranks of attention DP, with so small a pool that requests are put back:
+Ranks of attention DP, and a PD pair (it needs nixl), with so small a pool that requests are put
+back:
 
     TINY_HEAD_DIM=64 python3 -m benchmarks.studies.backends run --many 100 --new-tokens 64 \\
-        --max-total-tokens 400 --cases fa3-mla-dp2,default-qwen3-moe-dp2 \\
+        --max-total-tokens 300 --cases fa3-mla-dp2,default-qwen3-moe-dp2,default-llama-pair \\
         --git-sha SHA --out $OUT --tag dp
 
 Architectures and settings go to backends-architectures-h200.json. Several commands may run at once,
@@ -99,7 +100,7 @@ NUM_PROMPTS = 24  # where no file has them
 MAX_TOTAL_TOKENS = 16384
 LEAVING_TOKENS = 192  # of a request that is aborted before
 OF_ROUNDS = ("widths", "correct_drafts", "num_sampled", "num_retracted", "num_aborted")  # by arm
-SHOWN = ("static-3", TREE_ARM, "ours")
+SHOWN = ("static-1", "static-3", "static-5", TREE_ARM, "ours")
 MOST_PLANTED = 0.9  # texts as none's over static EAGLE's, where tiers share what they must not
 MIN_CORRECT_DRAFTS = 0.2  # a round and request, where a miniature drafts
 # Few graphs: miniatures are for texts, and many servers start at once.
@@ -124,6 +125,8 @@ FAMILY_DRAFTS = {
 # SGLang's own choice of kernels needs a package that not every GPU machine has.
 OTHER_KERNELS = {"gpt-oss": ("--moe-runner-backend", "triton")}
 
+# Requests are let in although a small pool cannot hold them to their end.
+PUTS_BACK = ("--schedule-conservativeness", "0.1")
 NIXL = ("--disaggregation-transfer-backend", "nixl")
 BOOTSTRAP_AT = 15  # after a prefill node's own port: where its pair meets
 
@@ -164,7 +167,10 @@ SETTINGS = {
     # Two GPUs: prompts are read on one, by a server of the same arm, and go on on the other.
     "pair": Setting(
         (),
-        speculative=("--disaggregation-mode", "decode", "--base-gpu-id", "1", *NIXL),
+        speculative=(
+            *("--disaggregation-mode", "decode", "--base-gpu-id", "1", *NIXL),
+            *("--num-reserved-decode-tokens", "16"),  # of a small pool
+        ),
         prefill=("--disaggregation-mode", "prefill", *NIXL),
     ),
     "plan-stream": Setting((), environment={"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}),
@@ -223,6 +229,14 @@ class Case(NamedTuple):
         """Whether the draft is a layer of the target."""
         return self.is_mla or FAMILY_DRAFTS.get(self.family) == OWN_LAYER
 
+    @property
+    def static_steps(self) -> tuple[int, ...]:
+        """The depths of SGLang's own EAGLE: where they round unlike each other, all that ours has.
+
+        Batches of ranks change while they decode, and latent attention in bfloat16 shows it.
+        """
+        return (1, 3, 5) if self.is_mla and self.has_dp else (3,)
+
     def arms(self) -> list[Arm]:
         """Returns the arms of the comparison."""
         setting = self.given
@@ -231,13 +245,13 @@ class Case(NamedTuple):
         if self.tp_size > 1:
             extra += ("--tp-size", str(self.tp_size), *WITHOUT_FUSION)
         if self.has_dp:
-            extra += ("--dp-size", str(self.tp_size), "--enable-dp-attention")
+            extra += ("--dp-size", str(self.tp_size), "--enable-dp-attention", *PUTS_BACK)
         extra += FEW_GRAPHS * bool(self.family or self.sparse)
         extra += setting.extra + OTHER_KERNELS.get(self.family, ())
         config = TREE_CONFIG if self.has_trees else CHAIN_CONFIG
         arms = [
             Arm("none"),
-            static(chain_tier(3), base),
+            *(static(chain_tier(num_steps), base) for num_steps in self.static_steps),
             *([static(TREE, base)] if self.has_trees and self.is_miniature else []),
             Arm("ours", OURS, config, policy="alternate"),
         ]

@@ -90,7 +90,8 @@ class GoodputPolicy:
         """Returns the decodes of the zero-step round to come."""
         seeded_ms = self.costs.seeded_ms(PLAIN_TIER, batch.size, batch.context_tokens)
         expected_ms = self.costs.round_ms(PLAIN_TIER, batch.size, batch.context_tokens)
-        return self.runs.choose(batch, seeded_ms, expected_ms)
+        is_look = self.prober.tier == PLAIN_TIER
+        return self.runs.choose(batch, seeded_ms, expected_ms, is_look)
 
     def observe(self, observation: Observation) -> None:
         """Learns what a round accepted, and position 1 from zero-step rounds."""
@@ -128,6 +129,8 @@ class GoodputPolicy:
         if tier == PLAIN_TIER:
             _, size, context_tokens, _, _ = round_time
             self.runs.learn(round_time, self.costs.seeded_ms(tier, size, context_tokens))
+            if self.runs.is_tried(round_time):
+                return
             round_time = of_one_decode(round_time, self.costs.plain_extra_ms)
         if len(self.ladder.of(round_time.batch_size)) > 1:
             self.costs.observe(round_time)

@@ -46,18 +46,39 @@ class RunLengths:
         self._seeded_ms: dict[int, float] = {}  # newest, by octave
         self._known: dict[tuple[int, int], Known] = {}  # of those timed often enough, when asked
         self._num_timed: dict[int, int] = {}  # by octave, since the last retry
+        self._tried: dict[int, set[int]] = {}  # by octave, lengths run only to be timed, of late
         self._tokens = 0.0  # of requests, remembered
         self._ends = 0.0  # requests that left within them
 
-    def choose(self, batch: DecodeBatch, seeded_ms: float, expected_ms: float) -> int:
+    def choose(
+        self, batch: DecodeBatch, seeded_ms: float, expected_ms: float, is_look: bool = False
+    ) -> int:
         """Returns the decodes of a request in the round to come, at most ``batch.most_decodes``.
 
         Args:
             batch: That is about to launch.
             seeded_ms: Of a round with one decode, at start-up.
             expected_ms: Of such a round now, for lengths that were not timed yet.
+            is_look: Whether a few rounds are to show what zero steps give: no other length than
+                the best is tried in them.
         """
         octave = batch.size.bit_length()
+        best, length = self._choose(batch, octave, seeded_ms, expected_ms)
+        if is_look or best == length:
+            self._tried.pop(octave, None)
+            return best
+        self._tried.setdefault(octave, set()).add(length)
+        return length
+
+    def is_tried(self, round_time: RoundTime) -> bool:
+        """Returns whether such runs were tried only: zero steps usually run others."""
+        octave = round_time.batch_size.bit_length()
+        return round_time.plan.num_decodes in self._tried.get(octave, ())
+
+    def _choose(
+        self, batch: DecodeBatch, octave: int, seeded_ms: float, expected_ms: float
+    ) -> tuple[int, int]:
+        """Returns the best length as far as known, and the one to run: that, or one to be timed."""
 
         def is_short(length: int) -> bool:
             ms = self._decode_ms(octave, length, seeded_ms)
@@ -66,18 +87,19 @@ class RunLengths:
 
         most = batch.most_decodes
         fitting = [length for length in LENGTHS if length <= most and is_short(length)]
+        known = [length for length in fitting if self._known_of(octave, length) is not None]
         # The longest first: a look at zero steps sees at once what they can give.
-        for length in reversed(fitting):
-            if self._known_of(octave, length) is None:
-                return length
-        best, least = fitting[0], self._settings.min_gain
-        for length in fitting[1:]:
+        if fitting[-1] not in known:
+            return fitting[-1], fitting[-1]
+        best, least, in_doubt = known[0], self._settings.min_gain, None
+        for length in known[1:]:
             gain, doubt = self._gain(octave, length, best)
             if gain - doubt >= least:
-                best = length
+                best, in_doubt = length, None
             elif gain + doubt >= least and self._may_be_timed(octave, length):
-                return length
-        return best
+                in_doubt = in_doubt or length
+        unknown = [length for length in fitting if length not in known]
+        return best, (unknown[-1] if unknown else in_doubt or best)
 
     def learn(self, round_time: RoundTime, seeded_ms: float) -> None:
         """Takes what a zero-step round took, and what one with one decode took at start-up."""

@@ -53,6 +53,8 @@ def test_a_window_is_the_last_of_a_full_batch() -> None:
     window = in_window(rounds(200, 8, 24), 8, window_s=1.0)
     assert (window["num_tokens"], window["seconds"]) == (100 * 24, 1.0)
     assert window["rounds"] == {"3": 100}
+    assert window["decodes"] == {"1": 101}
+    assert window["round_ms"] == [10.0, 10.0, 10.0]
 
 
 @pytest.mark.parametrize("wrong", [7, 0])  # a request that ended, a prompt that was read

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sglang_adaptive_spec.policy.run_length import LENGTHS, RunLengths
 from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime
+from tests.policy.rounds import KnownCosts, goodput
 
 RUNS = DEFAULTS.run_length
 SEEDED_MS = 1.0
@@ -23,12 +24,17 @@ def timed(length: int, ms: float, size: int = 4) -> RoundTime:
 
 
 def serve(
-    runs: RunLengths, round_ms: float, decode_ms: float, num_rounds: int = 60, most: int = 8
+    runs: RunLengths,
+    round_ms: float,
+    decode_ms: float,
+    num_rounds: int = 60,
+    most: int = 8,
+    is_look: bool = False,
 ) -> list[int]:
     """Serves rounds that take a fixed time and one for each decode; returns their lengths."""
     lengths = []
     for _ in range(num_rounds):
-        length = runs.choose(batch(most=most), SEEDED_MS, SEEDED_MS)
+        length = runs.choose(batch(most=most), SEEDED_MS, SEEDED_MS, is_look)
         runs.learn(timed(length, round_ms + length * decode_ms), SEEDED_MS)
         lengths.append(length)
     return lengths
@@ -39,6 +45,47 @@ def test_the_longest_is_looked_at_first_and_stays_where_the_cpu_bounds_rounds() 
     assert lengths[: RUNS.known_rounds] == [8] * RUNS.known_rounds
     assert set(lengths[: len(LENGTHS) * RUNS.known_rounds]) == set(LENGTHS)  # each was tried
     assert set(lengths[len(LENGTHS) * RUNS.known_rounds :]) == {8}
+
+
+def test_a_look_tries_no_length_beside_the_best() -> None:
+    runs = RunLengths()
+    looks = serve(runs, round_ms=1.3, decode_ms=1.0, is_look=True)
+    assert set(looks) == {8}  # nothing else is known, and nothing else is looked for
+    single = RunLengths()
+    serve(single, round_ms=0.0, decode_ms=2.0)
+    assert set(serve(single, round_ms=0.0, decode_ms=2.0, is_look=True)) == {1}
+
+
+class Observed(KnownCosts):
+    """Keeps the times that it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _steps, _size: SEEDED_MS)
+        self.ms: list[float] = []
+
+    def round_ms(self, *_: object) -> float:
+        return SEEDED_MS
+
+    def seeded_ms(self, *_: object) -> float:
+        return SEEDED_MS
+
+    def plain_extra_ms(self, *_: object) -> float:
+        return 0.0
+
+    def observe(self, round_time: RoundTime) -> None:
+        self.ms.append(round_time.ms)
+
+
+def test_runs_that_are_only_tried_do_not_count_for_what_zero_steps_take() -> None:
+    """Around its decodes a round takes as long as three of them, as among ranks on one CPU."""
+    policy = goodput(slots={1: (0, 3)})
+    policy.costs = Observed()
+    lengths = []
+    for _ in range(60):
+        lengths.append(policy.run_length(batch()))
+        policy.learn_time(timed(lengths[-1], 3.0 + lengths[-1]))
+    assert set(lengths) == set(LENGTHS)
+    assert set(policy.costs.ms) == {(3.0 + 8) / 8}
 
 
 def test_rounds_are_single_where_a_run_brings_nothing() -> None:
