@@ -148,6 +148,8 @@ CHECKS = {
             "backends-dsa-h200.json",
             "backends-dsa-short-h200.json",
             "backends-lora-h200.json",
+            "backends-lora-moe-h100.json",
+            "backends-dp-h100.json",
             "backends-dp-h200.json",
         ),
         Check(backends.check_backends, backends.figure_table),
