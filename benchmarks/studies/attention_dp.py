@@ -250,7 +250,8 @@ def in_window(
         "seconds": round(window.seconds, 6),
         "rounds": window.rounds,
         "num_eager_rounds": window.num_eager_rounds,
-        "decodes": dict(sorted(Counter(str(decodes_of(each)) for each in last).items())),
+        # Why rates are what they are: decodes of zero-step rounds, and how rounds scatter.
+        "runs": dict(Counter(str(decodes_of(each)) for each in last if each.num_draft_tokens == 1)),
         "round_ms": deciles(
             [(after.time_ns - each.time_ns) / 1e6 for each, after in itertools.pairwise(last)]
         ),
@@ -318,7 +319,7 @@ def ratios(records: Sequence[Raw], cell: str) -> dict[str, Ratio]:
     over = {
         arm: ratio_at_same_place(by_arm[GOODPUT], rate)
         for arm, rate in by_arm.items()
-        if arm != GOODPUT
+        if arm != GOODPUT and rate.keys() & by_arm[GOODPUT].keys()
     }
     # The best is the one that ours is least ahead of: not all depths are in every run.
     best = min(
@@ -393,8 +394,8 @@ def figure_table(result: Raw) -> str:
         found = ratios(raw, cell)
         if "best static" in found:
             figures.append(Figure(f"{cell}: best static", found["best static"], LEAST_OF_STATIC))
-        if "votes" in found and cell in UNEQUAL:
-            figures.append(Figure(f"{cell}: smallest vote", found["votes"], LEAST_OF_VOTES))
+        if VOTES in found and cell in UNEQUAL:
+            figures.append(Figure(f"{cell}: smallest vote", found[VOTES], LEAST_OF_VOTES))
     for each in result["agreement"]:
         figures.append(Figure("plans equal byte by byte", exact(float(each["are_equal"])), 1.0))
         share = each["share_of_round"]

@@ -30,7 +30,8 @@ The sparse cases are about contexts of which the indexer leaves something out:
         --new-tokens 64 --git-sha SHA --out $OUT --tag dsa
 
 Ranks of attention DP, and a PD pair (it needs nixl), with so small a pool that requests are put
-back:
+back (backends-dp-h200.json was made with the usual pool, backends-dp-h100.json with 400 tokens a
+rank, where none was; both without static-1 and static-5):
 
     TINY_HEAD_DIM=64 python3 -m benchmarks.studies.backends run --many 100 --new-tokens 64 \\
         --max-total-tokens 300 --cases fa3-mla-dp2,default-qwen3-moe-dp2,default-llama-pair \\
@@ -128,7 +129,7 @@ OTHER_KERNELS = {"gpt-oss": ("--moe-runner-backend", "triton")}
 # Requests are let in although a small pool cannot hold them to their end.
 PUTS_BACK = ("--schedule-conservativeness", "0.1")
 NIXL = ("--disaggregation-transfer-backend", "nixl")
-BOOTSTRAP_AT = 15  # after a prefill node's own port: where its pair meets
+BOOTSTRAP_AT = 15  # after a prefill node's own port: where the nodes of its pair meet
 
 NO_ENVIRONMENT: Mapping[str, str] = {}
 PLANTED = "planted-fault"
@@ -230,10 +231,21 @@ class Case(NamedTuple):
         return self.is_mla or FAMILY_DRAFTS.get(self.family) == OWN_LAYER
 
     @property
-    def static_steps(self) -> tuple[int, ...]:
-        """The depths of SGLang's own EAGLE: where they round unlike each other, all that ours has.
+    def extra(self) -> tuple[str, ...]:
+        """Arguments of every server."""
+        extra: tuple[str, ...] = ("--attention-backend", self.backend) if self.backend else ()
+        if self.tp_size > 1:
+            extra += ("--tp-size", str(self.tp_size), *WITHOUT_FUSION)
+        if self.has_dp:
+            extra += ("--dp-size", str(self.tp_size), "--enable-dp-attention", *PUTS_BACK)
+        extra += FEW_GRAPHS * bool(self.family or self.sparse)
+        return extra + self.given.extra + OTHER_KERNELS.get(self.family, ())
 
-        Batches of ranks change while they decode, and latent attention in bfloat16 shows it.
+    @property
+    def static_steps(self) -> tuple[int, ...]:
+        """Depths of static EAGLE to compare with.
+
+        Latent attention across ranks has all of ours: they round unlike each other in bfloat16.
         """
         return (1, 3, 5) if self.is_mla and self.has_dp else (3,)
 
@@ -241,13 +253,6 @@ class Case(NamedTuple):
         """Returns the arms of the comparison."""
         setting = self.given
         base = "EAGLE" if self.has_own_layer or setting.draft == "eagle" else "EAGLE3"
-        extra: tuple[str, ...] = ("--attention-backend", self.backend) if self.backend else ()
-        if self.tp_size > 1:
-            extra += ("--tp-size", str(self.tp_size), *WITHOUT_FUSION)
-        if self.has_dp:
-            extra += ("--dp-size", str(self.tp_size), "--enable-dp-attention", *PUTS_BACK)
-        extra += FEW_GRAPHS * bool(self.family or self.sparse)
-        extra += setting.extra + OTHER_KERNELS.get(self.family, ())
         config = TREE_CONFIG if self.has_trees else CHAIN_CONFIG
         arms = [
             Arm("none"),
@@ -258,7 +263,7 @@ class Case(NamedTuple):
         return [
             replace(
                 arm,
-                extra=extra + setting.speculative * bool(arm.speculative),
+                extra=self.extra + setting.speculative * bool(arm.speculative),
                 environment={
                     **NO_MULTICAST,
                     **PYTHON_TREE,
@@ -341,7 +346,9 @@ def run(args: argparse.Namespace) -> int:
                 print(f"{name}: {error}")
                 compared = {"name": name, "texts": {}, "widths": {}, "servers": []}
             record["cases"].append(compared)
-            keep_logs(arms_of(case, args.before), folder, path.with_suffix(".log"))
+            arms = arms_of(case, args.before)
+            readers, _ = prefill_arms(case, arms, plan.port)
+            keep_logs([*readers, *arms], folder, path.with_suffix(".log"))
             write_run(record, path)
     result = build_result(record["provenance"], record["cases"])
     print(figure_table(result))
@@ -364,20 +371,19 @@ def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -
     few = prompts[:NUM_PROMPTS] if args.many else prompts
     by_concurrency = dict(zip(CONCURRENCY, (few, prompts), strict=True))
 
-    nodes: dict[str, PrefillNode] = {}
+    arms = arms_of(case, args.before)
+    readers, nodes = prefill_arms(case, arms, plan.port)
 
     def answered(engine: Engine) -> dict[str, Any]:
         node = nodes.get(engine.arm.name)
         return answers(engine, by_concurrency, args.new_tokens, case, node)
 
     at_once = not args.dry_cpu
-    arms = arms_of(case, args.before)
-    readers = prefill_arms(case, arms, plan.port)
-    fleet = [*readers.values(), *arms]
-    with serving_fleet(fleet, plan, deadline, at_once, ours_too=True) as engines:
-        nodes.update(prefill_nodes(engines, readers))
-        decoding = [engine for engine in engines if not engine.arm.is_prefill]
-        by_arm = {each["arm"]: each for each in in_parallel(decoding, answered)}
+    with serving_fleet([*readers, *arms], plan, deadline, at_once, ours_too=True) as fleet:
+        engines = [engine for engine in fleet if not engine.arm.is_prefill]
+        if len(fleet) - len(engines) < len(readers):
+            raise RuntimeError("a prefill node does not serve, and its decode node would wait.")
+        by_arm = {each["arm"]: each for each in in_parallel(engines, answered)}
     return {
         "name": case.name,
         "texts": agreed_texts(by_arm) if len(by_arm) == len(arms) else {},
@@ -386,30 +392,24 @@ def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -
     }
 
 
-def prefill_arms(case: Case, arms: Sequence[Arm], first_port: int) -> dict[str, Arm]:
-    """Returns the servers that read prompts, by the arm that decodes; they start first."""
-    if not case.given.prefill:
-        return {}
-    speculating = [arm for arm in arms if arm.speculative]
-    found = {}
-    for number, arm in enumerate(speculating):
-        port = first_port + number * PORT_STEP + BOOTSTRAP_AT
-        extra = arm.extra[: -len(case.given.speculative)] + case.given.prefill
-        extra += ("--disaggregation-bootstrap-port", str(port))
-        found[arm.name] = replace(
-            arm, name=f"{arm.name}-prefill", extra=extra, is_prefill=True, policy="own"
-        )
-    return found
+def prefill_arms(
+    case: Case, arms: Sequence[Arm], first_port: int
+) -> tuple[list[Arm], dict[str, PrefillNode]]:
+    """Returns the prefill nodes of a case's pairs, and where each is, by its decode node's arm.
 
-
-def prefill_nodes(engines: Sequence[Engine], readers: Mapping[str, Arm]) -> dict[str, PrefillNode]:
-    """Returns the nodes that serve, by the arm that decodes what they read."""
-    urls = {engine.arm.name: engine.server.url for engine in engines}
-    return {
-        name: PrefillNode(urls[arm.name], int(arm.extra[-1]))
-        for name, arm in readers.items()
-        if arm.name in urls
-    }
+    Theirs are the first ports of the fleet.
+    """
+    readers: list[Arm] = []
+    nodes: dict[str, PrefillNode] = {}
+    for arm in arms:
+        if case.given.prefill and arm.speculative:
+            port = first_port + len(readers) * PORT_STEP
+            node = PrefillNode(f"http://127.0.0.1:{port}", port + BOOTSTRAP_AT)
+            meets = ("--disaggregation-bootstrap-port", str(node.bootstrap_port))
+            extra, name = (*case.extra, *case.given.prefill, *meets), f"{arm.name}-prefill"
+            readers.append(replace(arm, name=name, extra=extra, is_prefill=True, policy="own"))
+            nodes[arm.name] = node
+    return readers, nodes
 
 
 def plan_of(case: Case, plan: Plan, is_cpu: bool) -> Plan:

@@ -129,8 +129,6 @@ class GoodputPolicy:
         if tier == PLAIN_TIER:
             _, size, context_tokens, _, _ = round_time
             self.runs.learn(round_time, self.costs.seeded_ms(tier, size, context_tokens))
-            if self.runs.is_tried(round_time):
-                return
             round_time = of_one_decode(round_time, self.costs.plain_extra_ms)
         if len(self.ladder.of(round_time.batch_size)) > 1:
             self.costs.observe(round_time)

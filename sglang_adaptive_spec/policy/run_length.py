@@ -46,7 +46,6 @@ class RunLengths:
         self._seeded_ms: dict[int, float] = {}  # newest, by octave
         self._known: dict[tuple[int, int], Known] = {}  # of those timed often enough, when asked
         self._num_timed: dict[int, int] = {}  # by octave, since the last retry
-        self._tried: dict[int, set[int]] = {}  # by octave, lengths run only to be timed, of late
         self._tokens = 0.0  # of requests, remembered
         self._ends = 0.0  # requests that left within them
 
@@ -59,26 +58,10 @@ class RunLengths:
             batch: That is about to launch.
             seeded_ms: Of a round with one decode, at start-up.
             expected_ms: Of such a round now, for lengths that were not timed yet.
-            is_look: Whether a few rounds are to show what zero steps give: no other length than
-                the best is tried in them.
+            is_look: Whether the round belongs to a look at zero steps. It is to show what they
+                give in force, and single decodes may take far longer than runs.
         """
         octave = batch.size.bit_length()
-        best, length = self._choose(batch, octave, seeded_ms, expected_ms)
-        if is_look or best == length:
-            self._tried.pop(octave, None)
-            return best
-        self._tried.setdefault(octave, set()).add(length)
-        return length
-
-    def is_tried(self, round_time: RoundTime) -> bool:
-        """Returns whether such runs were tried only: zero steps usually run others."""
-        octave = round_time.batch_size.bit_length()
-        return round_time.plan.num_decodes in self._tried.get(octave, ())
-
-    def _choose(
-        self, batch: DecodeBatch, octave: int, seeded_ms: float, expected_ms: float
-    ) -> tuple[int, int]:
-        """Returns the best length as far as known, and the one to run: that, or one to be timed."""
 
         def is_short(length: int) -> bool:
             ms = self._decode_ms(octave, length, seeded_ms)
@@ -87,19 +70,19 @@ class RunLengths:
 
         most = batch.most_decodes
         fitting = [length for length in LENGTHS if length <= most and is_short(length)]
-        known = [length for length in fitting if self._known_of(octave, length) is not None]
-        # The longest first: a look at zero steps sees at once what they can give.
-        if fitting[-1] not in known:
-            return fitting[-1], fitting[-1]
-        best, least, in_doubt = known[0], self._settings.min_gain, None
+        unknown = [length for length in fitting if self._known_of(octave, length) is None]
+        # The longest first: a look sees at once what zero steps can give, and tries no other.
+        if unknown and (unknown[-1] == fitting[-1] or not is_look):
+            return unknown[-1]
+        known = [length for length in fitting if length not in unknown]
+        best, least = known[0], self._settings.min_gain
         for length in known[1:]:
             gain, doubt = self._gain(octave, length, best)
             if gain - doubt >= least:
-                best, in_doubt = length, None
+                best = length
             elif gain + doubt >= least and self._may_be_timed(octave, length):
-                in_doubt = in_doubt or length
-        unknown = [length for length in fitting if length not in known]
-        return best, (unknown[-1] if unknown else in_doubt or best)
+                return length
+        return best
 
     def learn(self, round_time: RoundTime, seeded_ms: float) -> None:
         """Takes what a zero-step round took, and what one with one decode took at start-up."""
@@ -168,8 +151,8 @@ class RunLengths:
         A length that wins by noise would only let tokens come in larger lumps.
         """
         mine, others = self._known_of(octave, longer), self._known_of(octave, shorter)
-        assert mine is not None, "an unknown length is tried first"
-        assert others is not None, "an unknown length is tried first"
+        assert mine is not None, "only known lengths are compared"
+        assert others is not None, "only known lengths are compared"
         ratio = mine.share / others.share * self._kept(shorter) / self._kept(longer)
         noise = hypot(mine.stderr / mine.share, others.stderr / others.share)
         return 1 - ratio, self._settings.doubt_z * noise * ratio

@@ -53,7 +53,7 @@ def test_a_window_is_the_last_of_a_full_batch() -> None:
     window = in_window(rounds(200, 8, 24), 8, window_s=1.0)
     assert (window["num_tokens"], window["seconds"]) == (100 * 24, 1.0)
     assert window["rounds"] == {"3": 100}
-    assert window["decodes"] == {"1": 101}
+    assert window["runs"] == {}
     assert window["round_ms"] == [10.0, 10.0, 10.0]
 
 
@@ -127,7 +127,12 @@ def test_unequal_cells_are_cells() -> None:
     }
 
 
-def test_the_best_static_depth_is_the_nearest_to_ours_where_each_run_has_others() -> None:
-    slow = record(goodput=100.0, **{"static-1": 80.0})
-    fast = record(goodput=200.0, **{"static-5": 190.0, "static-3": 100.0})
-    assert ratios([slow, fast], "two kinds")["best static"].value == pytest.approx(200 / 190)
+def test_of_depths_in_different_runs_the_best_is_the_one_that_ours_is_least_ahead_of() -> None:
+    slow = record(goodput=100.0, **{"static-1": 95.0})
+    fast = record(goodput=200.0, **{"static-5": 150.0})  # more tokens, and further behind
+    assert ratios([slow, fast], "two kinds")["best static"].value == pytest.approx(100 / 95)
+
+
+def test_an_arm_without_ours_beside_it_is_left_out() -> None:
+    alone = record(none=50.0)
+    assert set(ratios([alone, record(goodput=100.0, votes=90.0)], "two kinds")) == {"votes"}

@@ -170,20 +170,23 @@ def test_a_setting_is_asked_of_every_arm_or_of_those_that_speculate() -> None:
 def test_both_nodes_of_a_pair_speculate_alike_and_one_server_is_no_pair() -> None:
     case = CASES["default-llama-pair"]
     none, *decoding = arms = case.arms()
-    readers = prefill_arms(case, arms, first_port=20000)
+    readers, nodes = prefill_arms(case, arms, first_port=20000)
     assert "--disaggregation-mode" not in none.extra
-    assert list(readers) == [arm.name for arm in decoding]
-    for arm in decoding:
-        reader = readers[arm.name]
+    for arm, reader in zip(decoding, readers, strict=True):
         assert (reader.speculative, reader.config) == (arm.speculative, arm.config)
-        modes = [
-            each.extra[each.extra.index("--disaggregation-mode") + 1] for each in (reader, arm)
-        ]
+        modes = [at(each, "--disaggregation-mode") for each in (reader, arm)]
         assert modes == ["prefill", "decode"]
         assert "--base-gpu-id" in arm.extra
         assert "--base-gpu-id" not in reader.extra
-    assert len({reader.extra[-1] for reader in readers.values()}) == len(readers)
-    assert prefill_arms(CASES["default-llama"], arms, first_port=20000) == {}
+        port = at(reader, "--disaggregation-bootstrap-port")
+        assert port == str(nodes[arm.name].bootstrap_port)
+    assert len({node for node in nodes.values()}) == len(decoding)
+    assert prefill_arms(CASES["default-llama"], arms, first_port=20000) == ([], {})
+
+
+def at(arm: Any, flag: str) -> str:
+    found: str = arm.extra[arm.extra.index(flag) + 1]
+    return found
 
 
 def test_a_cache_on_the_host_is_not_served_without_prefixes(tmp_path: Path) -> None:

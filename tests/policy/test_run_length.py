@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sglang_adaptive_spec.policy.probing import Probe
 from sglang_adaptive_spec.policy.run_length import LENGTHS, RunLengths
 from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime
-from tests.policy.rounds import KnownCosts, goodput
+from tests.policy.rounds import goodput
 
 RUNS = DEFAULTS.run_length
 SEEDED_MS = 1.0
@@ -47,45 +48,30 @@ def test_the_longest_is_looked_at_first_and_stays_where_the_cpu_bounds_rounds() 
     assert set(lengths[len(LENGTHS) * RUNS.known_rounds :]) == {8}
 
 
-def test_a_look_tries_no_length_beside_the_best() -> None:
-    runs = RunLengths()
-    looks = serve(runs, round_ms=1.3, decode_ms=1.0, is_look=True)
-    assert set(looks) == {8}  # nothing else is known, and nothing else is looked for
-    single = RunLengths()
-    serve(single, round_ms=0.0, decode_ms=2.0)
-    assert set(serve(single, round_ms=0.0, decode_ms=2.0, is_look=True)) == {1}
-
-
-class Observed(KnownCosts):
-    """Keeps the times that it is told."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda _steps, _size: SEEDED_MS)
-        self.ms: list[float] = []
-
-    def round_ms(self, *_: object) -> float:
-        return SEEDED_MS
-
-    def seeded_ms(self, *_: object) -> float:
-        return SEEDED_MS
-
-    def plain_extra_ms(self, *_: object) -> float:
-        return 0.0
-
-    def observe(self, round_time: RoundTime) -> None:
-        self.ms.append(round_time.ms)
-
-
-def test_runs_that_are_only_tried_do_not_count_for_what_zero_steps_take() -> None:
+def test_a_look_tries_the_longest_and_no_other_length() -> None:
     """Around its decodes a round takes as long as three of them, as among ranks on one CPU."""
-    policy = goodput(slots={1: (0, 3)})
-    policy.costs = Observed()
-    lengths = []
-    for _ in range(60):
-        lengths.append(policy.run_length(batch()))
-        policy.learn_time(timed(lengths[-1], 3.0 + lengths[-1]))
-    assert set(lengths) == set(LENGTHS)
-    assert set(policy.costs.ms) == {(3.0 + 8) / 8}
+    runs = RunLengths()
+    assert set(serve(runs, round_ms=3.0, decode_ms=1.0, is_look=True)) == {8}
+    assert set(serve(runs, round_ms=3.0, decode_ms=1.0)) == set(LENGTHS)
+
+
+def test_a_length_in_doubt_is_timed_in_looks_too() -> None:
+    runs = RunLengths()
+    for ms in (1.40, 1.42, 1.38, 1.40):
+        runs.learn(timed(1, ms), SEEDED_MS)
+    for ms in (0.75, 0.95, 1.5, 1.45):
+        runs.learn(timed(8, 8 * ms), SEEDED_MS)
+    assert serve(runs, round_ms=0.45, decode_ms=0.95, is_look=True)[-1] == 8
+
+
+def test_the_policy_says_when_a_round_is_a_look() -> None:
+    policy = goodput(ms=lambda *_: SEEDED_MS, slots={1: (0, 3)})
+    policy.costs.round_ms = lambda *_: SEEDED_MS
+    for ms in (1.0, 1.0, 1.0, 1.0):
+        policy.runs.learn(timed(8, 8 * ms), SEEDED_MS)
+    assert policy.run_length(batch()) == 4  # a stay tries the next
+    policy.prober.probe = Probe(PLAIN_TIER, 4, 4, 1.0, 1.0, 2)
+    assert policy.run_length(batch()) == 8
 
 
 def test_rounds_are_single_where_a_run_brings_nothing() -> None:
