@@ -47,7 +47,7 @@ from benchmarks.inject.measure_plugin import ANSWER_KEY
 from benchmarks.lab.arms import OURS, Arm, static
 from benchmarks.lab.fleet import Engine, abort_all, keep_logs, new_token_limit, serving_fleet
 from benchmarks.lab.load import Round as Processed
-from benchmarks.lab.load import decodes_of, post_generate, window_of
+from benchmarks.lab.load import as_raw, decodes_of, post_generate, window_of
 from benchmarks.lab.models import QWEN3_30B_A3B, QWEN3_HEAD, ModelPair, prompt_ids, write_pair
 from benchmarks.lab.run_files import (
     add_merge,
@@ -246,10 +246,7 @@ def in_window(
         raise ValueError(f"a batch of {num_requests} was not full in the window; settle longer.")
     window = window_of(last, num_requests, len(every))
     return {
-        "num_tokens": window.num_tokens,
-        "seconds": round(window.seconds, 6),
-        "rounds": window.rounds,
-        "num_eager_rounds": window.num_eager_rounds,
+        **as_raw(window),
         # Why rates are what they are: decodes of zero-step rounds, and how rounds scatter.
         "runs": dict(Counter(str(decodes_of(each)) for each in last if each.num_draft_tokens == 1)),
         "round_ms": deciles(

@@ -36,8 +36,21 @@ class Fleet:
         return server
 
     def use_together(self, launches: Sequence[Launch]) -> list[Server]:
-        """Returns the ready servers of ``launches``; ends those that are not needed soon."""
-        return self._serve(launches)
+        """Returns the ready servers; ends those that are not needed soon, starts the next ones."""
+        for launch in launches:
+            if launch in self._schedule:
+                del self._schedule[: self._schedule.index(launch)]
+        pairs = ((each.reference(), each) for each in self._schedule)
+        wanted = dict.fromkeys(itertools.chain(launches, *pairs))
+        needed = list(wanted)[: max(MAX_ALIVE, len(launches))]
+        for other in set(self._servers) - set(needed):
+            self._servers.pop(other).stop()
+        for other in needed:
+            if other not in self._servers:
+                self._servers[other] = Server.start(other)
+        for launch in launches:
+            self._servers[launch].wait_ready()
+        return [self._servers[launch] for launch in launches]
 
     def ask_once(self, launch: Launch, question: Callable[[Server], Result]) -> Result:
         """Returns what ``question`` gives on the server of ``launch``, asked only once."""
@@ -51,7 +64,7 @@ class Fleet:
         new = [launch for launch in launches if (launch, question) not in self._remembered]
         if new:
             with ThreadPoolExecutor(len(new)) as clients:
-                replies = list(clients.map(question, self._serve(new)))
+                replies = list(clients.map(question, self.use_together(new)))
             self._remembered |= {
                 (launch, question): reply for launch, reply in zip(new, replies, strict=True)
             }
@@ -74,20 +87,3 @@ class Fleet:
         """Ends all servers."""
         while self._servers:
             self._servers.popitem()[1].stop()
-
-    def _serve(self, launches: Sequence[Launch]) -> list[Server]:
-        """Returns ready servers; ends those that are not needed soon, starts the next ones."""
-        for launch in launches:
-            if launch in self._schedule:
-                del self._schedule[: self._schedule.index(launch)]
-        pairs = ((each.reference(), each) for each in self._schedule)
-        wanted = dict.fromkeys(itertools.chain(launches, *pairs))
-        needed = list(wanted)[: max(MAX_ALIVE, len(launches))]
-        for other in set(self._servers) - set(needed):
-            self._servers.pop(other).stop()
-        for other in needed:
-            if other not in self._servers:
-                self._servers[other] = Server.start(other)
-        for launch in launches:
-            self._servers[launch].wait_ready()
-        return [self._servers[launch] for launch in launches]

@@ -180,7 +180,7 @@ def test_both_nodes_of_a_pair_speculate_alike_and_one_server_is_no_pair() -> Non
         assert "--base-gpu-id" not in reader.extra
         port = at(reader, "--disaggregation-bootstrap-port")
         assert port == str(nodes[arm.name].bootstrap_port)
-    assert len({node for node in nodes.values()}) == len(decoding)
+    assert len(set(nodes.values())) == len(decoding)
     assert prefill_arms(CASES["default-llama"], arms, first_port=20000) == ([], {})
 
 
