@@ -2,10 +2,10 @@
 
 Experts in the shapes of Qwen3-30B-A3B with dummy weights, a dense EAGLE-3 draft of one layer,
 injected acceptance. `goodput` is ADAPTIVE_EAGLE without a config; `votes` is the same server with a
-planted policy, the smallest of what ranks would choose alone (inject/engine.py). A cell says for
-each rank how many requests it has and how likely their drafts hold; windows of all take turns, and
-servers stand still meanwhile: idle ranks gather without end. A rank's tokens/s are added up over
-the ranks.
+planted policy, the smallest of what ranks would choose alone (inject/engine.py), in the cells where
+that should differ. A cell says for each rank how many requests it has and how likely their drafts
+hold; windows of all take turns, and servers stand still meanwhile: idle ranks gather without end. A
+rank's tokens/s are added up over the ranks.
 
 On a machine with four H200s, from the project's root. 40 of the 48 layers, so that five servers fit
 into them; those start in 420 s, a repeat takes 160 s:
@@ -13,16 +13,16 @@ into them; those start in 420 s, a repeat takes 160 s:
     python3 -m benchmarks.studies.attention_dp run --ranks 4 --layers 40 --settle-s 1.8 \\
         --repeats 6 --git-sha SHA --out $OUT --tag 1
 
-H100s hold three, so depths take turns: --arms none,static-5,goodput, then static-1,static-3,goodput
-as --tag 2 (ours over the best static depth is its least ratio over any). Then:
+H100s hold three, so depths take turns: --arms none,static-5,goodput,votes, then --tag 2 --arms
+static-1,static-3,goodput (ours over the best static depth is its least ratio over any). Then:
 
     python3 -m benchmarks.studies.attention_dp merge runs/attention-dp-*.json \\
         --result benchmarks/results/current/dp-attention-h200.json
 
-The same path without a GPU (M: a folder of tools/tiny_models.py):
+The same path without a GPU (M: where the tests keep their models, .cache/tiny-models-*):
 
     SGLANG_CPU_OMP_THREADS_BIND='0|1' python -m benchmarks.studies.attention_dp run --dry-cpu \\
-        --ranks 2 --target M/mtp --context-length 1024 --out runs
+        --ranks 2 --target M/mtp --draft M/mtp --context-length 1024 --out runs
 """
 
 import argparse
@@ -124,7 +124,8 @@ def parser() -> argparse.ArgumentParser:
     run_ = commands.add_parser("run")
     run_.add_argument("--ranks", type=int, default=4)
     run_.add_argument("--cells", type=words, default=tuple(CELLS))
-    run_.add_argument("--arms", type=words, default=tuple(arm.name for arm in arms()))
+    every = (*(arm.name for arm in arms()), VOTES)
+    run_.add_argument("--arms", type=words, default=every, help="votes: goodput's server again")
     run_.add_argument("--settle-s", type=float, default=1.2, help="before a window [1.2]")
     run_.add_argument("--window-s", type=float, default=1.2)
     run_.add_argument("--layers", type=int, default=QWEN3_30B_A3B["num_hidden_layers"])
@@ -154,10 +155,12 @@ def run(args: argparse.Namespace) -> int:
         at_once = not args.dry_cpu
         with serving_fleet(chosen, plan, deadline, at_once=at_once, frozen=True) as engines:
             visits = [(engine.arm.name, engine) for engine in engines]
-            visits += [(VOTES, engine) for engine in engines if engine.arm.is_ours]
+            ours = [engine for engine in engines if engine.arm.is_ours and VOTES in args.arms]
+            votes = [(VOTES, engine) for engine in ours]
             for repeat, name in itertools.product(range(1, args.repeats + 1), args.cells):
                 loads = CELLS[name][: args.ranks]
-                for arm, engine in visits if repeat % 2 else reversed(visits):
+                here = visits + (votes if name in UNEQUAL else [])
+                for arm, engine in here if repeat % 2 else reversed(here):
                     if time.monotonic() > deadline:
                         num_missing += 1
                         continue
