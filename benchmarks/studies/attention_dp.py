@@ -283,7 +283,6 @@ def ranks_of(folder: Path, num_ranks: int) -> list[dict[str, Any]]:
         {
             "sha256": hashlib.sha256("\n".join(each[:num_rounds]).encode()).hexdigest(),
             "num_rounds": num_rounds,
-            "num_forwards": sum(int(line.split()[1]) for line in each[:num_rounds]),
             "rounds": dict(sorted(Counter(line.split()[0] for line in each[:num_rounds]).items())),
             "us_per_round": [float(line) for line in _lines(folder / f"rows-{rank}.log")],
         }
@@ -371,16 +370,16 @@ def agreement(record: Raw) -> dict[str, Any]:
         if window["arm"] == GOODPUT
         for each in window["by_rank"]
     ]
-    # A window counts forwards, of which a round at zero steps has several.
-    forwards = sum(sum(each["rounds"].values()) for each in windows)
-    forward_us = sum(each["seconds"] for each in windows) / forwards * 1e6 if forwards else 0.0
-    num_rounds = min((rank["num_rounds"] for rank in ranks), default=0)
-    num_forwards = min((rank["num_forwards"] for rank in ranks), default=0)
-    round_us = forward_us * num_forwards / num_rounds if num_rounds else 0.0
+    # Of a round at zero steps a window counts every decode.
+    num_rounds = sum(
+        sum(each["runs"].values()) + sum(num for name, num in each["rounds"].items() if name != "0")
+        for each in windows
+    )
+    round_us = sum(each["seconds"] for each in windows) * 1e6 / max(num_rounds, 1)
     us = [statistics.fmean(rank["us_per_round"]) for rank in ranks if rank["us_per_round"]]
     return {
         "are_equal": len({rank["sha256"] for rank in ranks}) == 1,
-        "num_rounds": num_rounds,
+        "num_rounds": min((rank["num_rounds"] for rank in ranks), default=0),
         "us_per_round": [round(each, 2) for each in us],
         "share_of_round": round(max(us, default=0.0) / round_us, 5) if round_us else None,
         "disagreements": record["disagreements"],

@@ -93,6 +93,8 @@ class JointController(AdaptiveController):
         self._num_unread = int(is_overlapping)  # rounds launched before a result is read
         self._tiers = sorted({*self.policy.ladder.tiers, self.startup_tier})
         self._no_share = np.zeros_like(self.policy.share(()))
+        self.row = np.zeros(NUM_INTS + len(self._no_share), np.int64)  # that this rank tells
+        self._row_share = self.row[NUM_INTS:].view(np.float64)
         self._table: Table | None = None  # of the round that is about to launch
         self._rows: list[Row] = []
         self._busy: list[Row] = []  # of ranks with requests
@@ -102,11 +104,11 @@ class JointController(AdaptiveController):
         self._wanted = Chosen(self.startup_tier)  # by the first rank, for the next round
         self._wanted_decodes = 1
 
-    def offer(self, batch: DecodeBatch) -> Table:
-        """Returns this rank's row before a round of ``batch``: [columns]; changes nothing."""
+    def offer(self, batch: DecodeBatch) -> None:
+        """Writes what this rank tells before a round of ``batch`` into its row."""
         wanted, lag = self._wanted, self._lag(batch)
         must = EXACT if batch.exact is not None else CONTEXT_END if batch.is_near_end else NOTHING
-        row = Row(
+        self.row[:NUM_INTS] = Row(
             self._tiers.index(wanted.tier),
             int(wanted.is_probe),
             self._wanted_decodes,
@@ -117,7 +119,7 @@ class JointController(AdaptiveController):
             must,
             *lag,
         )
-        return np.concatenate((np.array(row), self._share(batch).view(np.int64)))
+        self._row_share[:] = self._share(batch)
 
     def take(self, table: Table) -> None:
         """Takes the rows of all ranks: [ranks, columns], the same everywhere."""

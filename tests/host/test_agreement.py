@@ -19,9 +19,10 @@ class Controller:
 
     def __init__(self) -> None:
         self.tables: list[list[list[int]]] = []
+        self.row = np.zeros(OURS, np.int64)
 
-    def offer(self, batch: DecodeBatch) -> Any:
-        return np.array([batch.size, 7, 8])
+    def offer(self, batch: DecodeBatch) -> None:
+        self.row[:] = batch.size, 7, 8
 
     def take(self, table: Any) -> None:
         self.tables.append(table.tolist())
@@ -53,24 +54,33 @@ def test_a_row_tells_of_the_batch_that_ranks_gather_about(batch: Any, size: int)
     agreement, _ = made()
     rows = []
 
-    def gather(_adapter: object, local: Any) -> Any:
+    def gather(_adapter: object, local: Any, _need_sync: object) -> Any:
         rows.append(agreement.add_row(own_row, None, "cpu").tolist())
         return local
 
-    assert agreement.prepare(gather, None, batch) is batch
+    assert agreement.prepare(gather, None, batch, need_sync=True) is batch
     assert rows == [[0, 1, 2, 3, size, 7, 8]]
     assert agreement.described.size == size
 
 
 def test_a_rank_that_is_not_there_has_a_row_as_wide_that_says_nothing() -> None:
     agreement, _ = made()
-    assert agreement.add_nothing(own_row, None, device="cpu").tolist() == [0, 1, 2, 3, 0, 0, 0]
+    for _ in range(2):
+        agreement.prepare(lambda *_: None, None, decode_batch(5), need_sync=True)
+        found = agreement.add_nothing(own_row, None, device="cpu")
+        assert found.tolist() == [0, 1, 2, 3, 0, 0, 0]
 
 
 def test_the_rows_of_all_ranks_are_taken_without_the_hosts_columns() -> None:
     agreement, controller = made()
     gathered = torch.arange(2 * (OF_HOST + OURS)).view(2, -1)
-    agreement.take(None, SimpleNamespace(tp0_info_cpu=gathered), "cpu", group=None)
+
+    def gather(*_: object) -> None:
+        agreement.take(None, SimpleNamespace(tp0_info_cpu=gathered), "cpu", group=None)
+
+    agreement.prepare(gather, None, None)  # does anybody read prompts?
+    assert controller.tables == []
+    agreement.prepare(gather, None, None, need_sync=True)
     assert controller.tables == [[[4, 5, 6], [11, 12, 13]]]
 
 

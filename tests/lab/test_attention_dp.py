@@ -1,11 +1,15 @@
 """Ranks with requests of their own: what a window is, whose plans are equal, what a file holds."""
 
+import itertools
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from benchmarks.inject.engine import ForcedPolicy
 from benchmarks.inject.joint_plugin import JointLog
 from benchmarks.inject.rank_log_plugin import BLOCK_ROUNDS
 from benchmarks.studies import attention_dp
@@ -34,10 +38,15 @@ def record(**rates: float) -> dict[str, Any]:
     windows = []
     for arm, rate in rates.items():
         for repeat in (1, 2, 3):
-            rank = {"num_tokens": rate * repeat / 2, "seconds": 1.0, "rounds": {"3": 100}}
+            rank = {
+                "num_tokens": rate * repeat / 2,
+                "seconds": 1.0,
+                "rounds": {"3": 100},
+                "runs": {},
+            }
             by_rank = [{**rank, "num_eager_rounds": 0}] * 2
             windows.append({"arm": arm, "cell": "two kinds", "repeat": repeat, "by_rank": by_rank})
-    rank: dict[str, Any] = {"sha256": "a", "num_rounds": 500, "num_forwards": 2000}
+    rank: dict[str, Any] = {"sha256": "a", "num_rounds": 500}
     rank |= {"rounds": {"3": 500}, "us_per_round": [20.0]}
     return {
         "num_ranks": 2,
@@ -88,9 +97,13 @@ def test_the_file_follows_from_its_windows_and_a_spoilt_one_does_not() -> None:
     assert check_attention_dp(result) != []
 
 
-def test_rows_are_compared_with_the_time_of_all_forwards_of_a_round() -> None:
-    run = record(goodput=110)  # 100 forwards of 10 ms a window, four to a round
-    assert agreement(run)["share_of_round"] == pytest.approx(20.0 / (4 * 10_000))
+def test_rows_are_compared_with_the_time_of_all_decodes_of_a_round() -> None:
+    run = record(goodput=110)  # 100 rounds of 10 ms a window
+    assert agreement(run)["share_of_round"] == pytest.approx(20.0 / 10_000)
+    for window in run["windows"]:
+        for rank in window["by_rank"]:
+            rank |= {"rounds": {"0": 80, "3": 20}, "runs": {"8": 10}}
+    assert agreement(run)["share_of_round"] == pytest.approx(20.0 / 33_333, rel=0.01)
 
 
 def test_other_plans_of_a_rank_are_found() -> None:
@@ -106,16 +119,28 @@ def test_a_rank_logs_what_it_ran_and_what_its_rows_took(
     from sglang_adaptive_spec.loop.round import Round
     from sglang_adaptive_spec.tiers import CatchUp, DecodeBatch, Plan, chain_tier
 
+    now_ns = itertools.count(0, 1000)
     monkeypatch.setattr("benchmarks.inject.joint_plugin.tp_rank", lambda: 0)
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: next(now_ns))  # each reading takes 1 us
     log = JointLog(tmp_path)
     launched = Round(0, DecodeBatch(1, ("a",)), Plan(chain_tier(0), 4, CatchUp.WHOLE))
-    for _ in range(BLOCK_ROUNDS + 3):
-        assert log.timed(lambda: "row") == "row"
-        assert log.around_decide(lambda *_: launched, None, None) is launched
+    own, planted = SimpleNamespace(policy=None), SimpleNamespace(policy=ForcedPolicy(None))
+
+    def gather() -> None:
+        assert log.around_gather(lambda: "gather") == "gather"
+        assert log.timed(lambda: "offer") == "offer"  # 1 us
+        row = log.around_hook(lambda _, host: host(), None, lambda: "row")  # 3 us, the host's 1
+        assert row == "row"
+        assert log.timed(lambda: "rows") == "rows"  # 1 us
+
+    for controller in (planted, own):
+        for _ in range(BLOCK_ROUNDS + 3):
+            for _ in range(5):  # the first three before nobody's round
+                gather()
+            assert log.around_decide(lambda *_: launched, controller, None) is launched
     (rank,) = ranks_of(tmp_path, 1)
-    assert (rank["num_rounds"], rank["rounds"]) == (BLOCK_ROUNDS, {"0": BLOCK_ROUNDS})
-    assert rank["num_forwards"] == 4 * BLOCK_ROUNDS
-    assert len(rank["us_per_round"]) == 1
+    assert (rank["num_rounds"], rank["rounds"]) == (2 * BLOCK_ROUNDS, {"0": 2 * BLOCK_ROUNDS})
+    assert rank["us_per_round"] == [8.0]
     assert (tmp_path / "plans-0.log").read_text().startswith("0 4 2\n")
 
 

@@ -75,7 +75,9 @@ class Ranks:
         pairs = list(zip(self.controllers, batches, strict=True))
         for each, _ in pairs:  # before prompts, of which there are none
             each.offer(DecodeBatch(0, ()))
-        table = np.stack([each.offer(batch) for each, batch in pairs])
+        for each, of_rank in pairs:
+            each.offer(of_rank)
+        table = np.stack([each.row for each in self.controllers])
         for each, _ in pairs:
             each.take(table.copy())
         return [each.before_decode(batch) for each, batch in pairs]

@@ -3,6 +3,9 @@
 SGLang gathers a row of integers of every rank before every round (sglang 0.5.23 managers/
 scheduler_components/dp_attn.py:MLPSyncBatchInfo). It reads its own by their places and takes the
 width from the row, so columns behind them cost no message more. loop/joint.py says what they hold.
+
+It gathers twice: does any rank read prompts, and what does a decode round run. Both have the
+columns; only the second's are written and read.
 """
 
 import time
@@ -27,15 +30,16 @@ class Agreement:
     ) -> None:
         """Takes whose rows they are, and what tells the controller of a decode batch."""
         self._controller, self._describe = controller, describe
-        self._row = torch.from_numpy(controller.offer(NO_REQUESTS))
-        self._nothing = torch.zeros_like(self._row)
+        self._row = torch.from_numpy(controller.row)
+        self._fallback: torch.Tensor | None = None
+        self._is_about_decode = False
         self.described = NO_REQUESTS  # what the newest row was made of
 
     def install(self) -> None:
         """Hooks the host's gather."""
         hook_now(
             {
-                "SchedulerDPAttnAdapter.prepare_mlp_sync_batch": self.prepare,
+                "SchedulerDPAttnAdapter.maybe_prepare_mlp_sync_batch": self.prepare,
                 "MLPSyncBatchInfo._get_local_tensor": self.add_row,
                 "MLPSyncBatchInfo._get_fallback_tensor": self.add_nothing,
             }
@@ -46,17 +50,20 @@ class Agreement:
         self,
         host: Callable[..., Any],
         adapter: object,
-        local_batch: Batch | None,
+        batch: Batch | None,
+        need_sync: bool | None = None,
         *args: object,
         **kwargs: object,
     ) -> Any:
-        """Around prepare_mlp_sync_batch, before each round and each prefill."""
-        if local_batch is not None and local_batch.forward_mode.is_decode():
-            self.described = self._describe(local_batch)
-        else:
-            self.described = NO_REQUESTS._replace(now_s=time.monotonic())
-        self._row = torch.from_numpy(self._controller.offer(self.described))
-        return host(adapter, local_batch, *args, **kwargs)
+        """Around maybe_prepare_mlp_sync_batch; about a decode round if the host says need_sync."""
+        self._is_about_decode = need_sync is not None
+        if need_sync:
+            if batch is not None and batch.forward_mode.is_decode():
+                self.described = self._describe(batch)
+            else:
+                self.described = NO_REQUESTS._replace(now_s=time.monotonic())
+            self._controller.offer(self.described)
+        return host(adapter, batch, need_sync, *args, **kwargs)
 
     def add_row(
         self, host: Callable[..., torch.Tensor], info: object, *args: object, **kwargs: object
@@ -68,11 +75,14 @@ class Agreement:
     def add_nothing(
         self, host: Callable[..., torch.Tensor], info: object, *args: object, **kwargs: object
     ) -> torch.Tensor:
-        """Around _get_fallback_tensor: the row of a rank that is not there."""
-        own = host(info, *args, **kwargs)
-        return torch.cat((own, self._nothing.to(own.device)))
+        """Around _get_fallback_tensor: the row of a rank that is not there, always the same."""
+        if self._fallback is None:
+            own = host(info, *args, **kwargs)
+            self._fallback = torch.cat((own, torch.zeros_like(self._row).to(own.device)))
+        return self._fallback
 
     def take(self, result: object, info: Any, *_args: object, **_kwargs: object) -> object:
         """After all_gather: the rows of all ranks, this one's as well."""
-        self._controller.take(info.tp0_info_cpu[:, -len(self._row) :].numpy())
+        if self._is_about_decode:
+            self._controller.take(info.tp0_info_cpu.numpy()[:, -len(self._controller.row) :])
         return result

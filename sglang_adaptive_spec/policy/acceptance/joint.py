@@ -50,6 +50,7 @@ class JointAcceptance(AcceptanceModel):
         self.chains = self.pool
         none = np.zeros(max_steps)
         self.shares = _Sums(np.zeros((1, NUM_SCALARS)), *(none[None] for _ in range(3)))
+        self._idle = np.zeros(share_width(max_steps))
 
     def own_share(
         self, requests: Sequence[Hashable], num_ended: int = 0, num_tokens: int = 0
@@ -70,10 +71,10 @@ class JointAcceptance(AcceptanceModel):
         )
 
     def idle_share(self, num_ended: int, num_tokens: int) -> Floats:
-        """Returns the numbers of this rank's share while it has no requests."""
-        numbers = np.zeros(share_width(self.max_steps))
-        numbers[1:4] = num_ended, num_tokens, super().num_changes
-        return numbers
+        """Returns the numbers of this rank's share while it has no requests, to be copied."""
+        idle = self._idle
+        idle[1], idle[2], idle[3] = num_ended, num_tokens, super().num_changes
+        return idle
 
     def take(self, shares: Floats) -> None:
         """Takes what every rank told: [ranks, share_width] (`Share.numbers`)."""
