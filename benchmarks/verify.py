@@ -33,6 +33,7 @@ from benchmarks.stats.provenance import (
     is_ancestor,
 )
 from benchmarks.studies import (
+    attention_dp,
     backends,
     launches,
     long_context,
@@ -220,6 +221,7 @@ CHECKS = {
         ("tensor-parallel-h200.json", "tensor-parallel-cpu.json"),
         Check(tensor_parallel.check_tensor_parallel, tensor_parallel.figure_table),
     ),
+    "dp-attention-h100.json": Check(attention_dp.check_attention_dp, attention_dp.figure_table),
     "tree-acceptance.json": Check(
         tree_acceptance.check_tree_acceptance, tree_acceptance.shape_table
     ),
