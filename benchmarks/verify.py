@@ -1,7 +1,7 @@
 """Checks every result file: each summary recomputed from its raw repeats, and its provenance.
 
 Results that later ones replaced, and those of studies that are gone, lie in results/archive/: their
-provenance is checked, their figures are what they were.
+provenance is checked, their figures are what they were. There they are compressed (xz -9e).
 
     python -m benchmarks.verify          # or: make verify-results
 
@@ -13,7 +13,6 @@ measured, files of sglang_adaptive_spec/ whose code changed after the measuremen
 
 import ast
 import functools
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +31,7 @@ from benchmarks.stats.provenance import (
     git,
     is_ancestor,
 )
+from benchmarks.stats.result_file import COMPRESSED, read_result
 from benchmarks.studies import (
     attention_dp,
     backends,
@@ -257,7 +257,7 @@ def main() -> int:
         if name not in there:
             num_faults += show(name, ["missing"])
             continue
-        result = json.loads((RESULTS / name).read_text())
+        result = read_result(RESULTS / name)
         faults = show(name, check_file(name, result))
         num_faults += faults
         if not faults:
@@ -266,8 +266,8 @@ def main() -> int:
                 sha = result["provenance"]["git_sha"]
                 print(f"  measured at {sha[:10]}; changed since: {', '.join(changed)}")
             print(CHECKS[name].targets(result))
-    for path in sorted(ARCHIVE.glob("*.json")):
-        problems = check_origin(path.name, json.loads(path.read_text()))
+    for path in sorted(ARCHIVE.glob(f"*.json{COMPRESSED}")):
+        problems = check_origin(path.name, read_result(path))
         num_faults += show(f"{ARCHIVE.name}/{path.name}", problems)
     return 1 if num_faults else 0
 

@@ -15,13 +15,12 @@ On the machine with the H200, from the project's root (T as in studies/transitio
     python3 -m benchmarks.studies.never_below_none run --target T --model smollm2 \\
         --git-sha SHA --out $OUT --tag smollm2
     python3 -m benchmarks.studies.never_below_none merge runs/never-below-none-*.json \\
-        --text benchmarks/results/archive/transition-smollm2-h100.json \\
+        --text benchmarks/results/archive/transition-smollm2-h100.json.xz \\
         --result benchmarks/results/current/never-below-none-h200.json
 """
 
 import argparse
 import itertools
-import json
 import math
 import sys
 import tempfile
@@ -60,6 +59,7 @@ from benchmarks.lab.visits import PROMPT_SEED
 from benchmarks.stats.differences import GPU, differences, keys, measured_on
 from benchmarks.stats.figures import HEADER, Figure, Ratio, ratio_at_same_place
 from benchmarks.stats.provenance import check_same_code
+from benchmarks.stats.result_file import read_result
 from benchmarks.stats.tables import table
 from benchmarks.studies.defaults.stalls import trace_of
 from benchmarks.studies.kernels import difference_table, kernels
@@ -289,7 +289,7 @@ def stated(ratio: Ratio) -> dict[str, Any]:
 def text_of(path: Path | None) -> dict[str, Any]:
     """Returns tokens/s by workload, requests and arm."""
     text: dict[str, Any] = {}
-    for cell in json.loads(path.read_text())["cells"] if path is not None else ():
+    for cell in read_result(path)["cells"] if path is not None else ():
         of_workload = text.setdefault(cell["workload"], {})
         of_workload[str(cell["concurrency"])] = cell["tokens_per_s"]
     return text

@@ -1,6 +1,7 @@
 """A result is refused when a figure, its shape or the code behind it is not what it claims."""
 
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -144,12 +145,12 @@ def test_an_archived_result_is_not_recomputed_and_keeps_its_origin(
     monkeypatch.setattr(verify, "RESULTS", tmp_path / "current")
     monkeypatch.setattr(verify, "CHECKS", {})
     monkeypatch.setattr(verify, "ARCHIVE", archive)
-    path = archive / "of-a-script-that-is-gone.json"
+    path = archive / "of-a-script-that-is-gone.json.xz"
     record = {**PROVENANCE, "code_sha256": code_sha256()}
-    path.write_text(json.dumps({"provenance": record}))
+    path.write_bytes(lzma.compress(json.dumps({"provenance": record}).encode()))
     assert verify.main() == 0
-    assert "archive/of-a-script-that-is-gone.json: ok" in capsys.readouterr().out
-    path.write_text("{}")
+    assert "archive/of-a-script-that-is-gone.json.xz: ok" in capsys.readouterr().out
+    path.write_bytes(lzma.compress(b"{}"))
     assert verify.main() == 1
     assert "provenance lacks" in capsys.readouterr().out
 
