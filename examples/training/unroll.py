@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from examples.smollm2.training.data import Batch
-from examples.smollm2.training.head import DraftCache, Eagle3Head
-from examples.smollm2.training.target import Features
+from examples.training.data import Batch
+from examples.training.head import DraftCache, Eagle3Head
+from examples.training.target import Features
 
 STEP_DECAY = 0.8
 

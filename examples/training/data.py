@@ -10,13 +10,22 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from examples.smollm2.training.prompts import Prompt
-from examples.smollm2.training.target import Target
+from examples.training.target import Target
 
 MAX_PROMPT_TOKENS = 320
 MIN_GENERATED_TOKENS = 8
 TEMPERATURE, TOP_P = 0.8, 0.95
 MIN_HELD_OUT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt; `chat` says whether it is a user turn or raw text to be continued."""
+
+    domain: str
+    chat: bool
+    text: str
+    split: str = "train"
 
 
 @dataclass(frozen=True, slots=True)

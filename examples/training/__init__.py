@@ -1,0 +1,1 @@
+"""How EAGLE-3 heads are trained: prompts -> text of the target itself -> unrolled training."""
