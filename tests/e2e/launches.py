@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from examples.smollm2.fetch_target import FOLDER as PAIR_FOLDER
+from examples.smollm2.fetch_target import TARGET as SMOLLM2
 from sglang_adaptive_spec.tiers import Tier
 from tests.e2e.server import OURS, Launch
 from tests.hosts import CACHE, REPO
@@ -39,7 +39,7 @@ MANY_SETTINGS = (
 # Every token follows from the one before, and the draft knows how.
 PERFECT = ("--model-path", str(MODELS / "perfect-target"), *TINY_SERVED)
 PAIR = (
-    *("--model-path", str(CACHE / PAIR_FOLDER), "--context-length", "2048"),
+    *("--model-path", str(CACHE / SMOLLM2.folder), "--context-length", "2048"),
     *("--max-total-tokens", "8192", *SERVED),
 )
 PAIR_DRAFT = REPO / "examples" / "smollm2" / "eagle3-head"
