@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from gguf import GGUFReader, dequantize
 from safetensors.torch import save_file
 
@@ -101,6 +102,8 @@ def _model_config(header: Header, *, is_tied: bool) -> dict[str, Any]:
         **header.architecture.config,
         **_token_ids(header),
         "torch_dtype": "bfloat16",
+        # Without it transformers takes every large vocabulary for an old Mistral's, and warns.
+        "transformers_version": transformers.__version__,
         "use_cache": True,
     }
 
