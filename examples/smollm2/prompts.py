@@ -9,11 +9,11 @@ import inspect
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from examples.training.data import Prompt
+from examples.training.data import Prompt, hold_out
 
 PROSE_TEMPLATES = (
     "Explain {} to a ten-year-old.",
@@ -44,7 +44,6 @@ MATHS_TEMPLATES = (
 WORDS: dict[str, list[str]] = json.loads(Path(__file__).with_name("words.json").read_text())
 
 MAX_DOC_CHARS, MIN_SOURCE_CHARS, MAX_SOURCE_CHARS = 120, 200, 900
-HELD_OUT_SHARE = 20  # one prompt in this many
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +66,7 @@ def build_prompts(titles: Sequence[str], per_domain: int, seed: int = 7) -> list
     prompts += [code_prompt(rng, library, as_source=i % 3 == 0) for i in range(per_domain)]
     prompts += [json_prompt(rng, as_continuation=i % 2 == 1) for i in range(per_domain)]
     prompts += [maths_prompt(rng) for _ in range(per_domain)]
-    rng.shuffle(prompts)
-    num_held_out = len(prompts) // HELD_OUT_SHARE
-    prompts[:num_held_out] = [replace(p, split="heldout") for p in prompts[:num_held_out]]
-    rng.shuffle(prompts)
-    return prompts
+    return hold_out(prompts, rng)
 
 
 def prose_prompt(rng: random.Random, subjects: Sequence[str]) -> Prompt:

@@ -1,10 +1,11 @@
 """Training text: written by the target itself, batched, and its most frequent tokens."""
 
 import json
+import random
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ MAX_PROMPT_TOKENS = 320
 MIN_GENERATED_TOKENS = 8
 TEMPERATURE, TOP_P = 0.8, 0.95
 MIN_HELD_OUT = 8
+HELD_OUT_SHARE = 20  # one prompt in this many
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,26 @@ class Batch:
     is_generated: Tensor  # [bs, length] bool: written by the target, not prompt or padding
 
 
+def hold_out(prompts: Sequence[Prompt], rng: random.Random) -> list[Prompt]:
+    """Returns ``prompts`` in another order, one in twenty of them held out of training."""
+    mixed = list(prompts)
+    rng.shuffle(mixed)
+    num_held_out = len(mixed) // HELD_OUT_SHARE
+    mixed[:num_held_out] = [replace(prompt, split="heldout") for prompt in mixed[:num_held_out]]
+    rng.shuffle(mixed)
+    return mixed
+
+
 def read_prompts(path: Path) -> list[Prompt]:
-    """Reads the JSON lines that build_prompts wrote."""
+    """Reads what `write_prompts` wrote."""
     return [Prompt(**json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
+    """Writes prompts as JSON lines, and says how many."""
+    path.write_text("".join(json.dumps(asdict(prompt)) + "\n" for prompt in prompts))
+    num_held_out = sum(prompt.split == "heldout" for prompt in prompts)
+    print(f"{len(prompts)} prompts, {num_held_out} held out -> {path}")
 
 
 def write_samples(path: Path, samples: Iterable[Sample]) -> None:
