@@ -1,8 +1,8 @@
-"""Training text: written by the target itself, batched, and its most frequent tokens."""
+"""Training text: prompts, the answers to them, batches, and the most frequent tokens."""
 
 import json
+import lzma
 import random
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,12 +11,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from examples.training.target import Target
-
-MAX_PROMPT_TOKENS = 320
-MIN_GENERATED_TOKENS = 8
-TEMPERATURE, TOP_P = 0.8, 0.95
-MIN_HELD_OUT = 8
 HELD_OUT_SHARE = 20  # one prompt in this many
 
 
@@ -71,83 +65,16 @@ def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
 
 
 def write_samples(path: Path, samples: Iterable[Sample]) -> None:
-    """Writes samples as JSON lines."""
-    path.write_text("".join(json.dumps(asdict(sample)) + "\n" for sample in samples))
+    """Writes samples as JSON lines, compressed where the path ends in .xz."""
+    lines = "".join(json.dumps(asdict(sample)) + "\n" for sample in samples)
+    path.write_bytes(lzma.compress(lines.encode()) if path.suffix == ".xz" else lines.encode())
 
 
 def read_samples(path: Path) -> list[Sample]:
     """Reads what `write_samples` wrote."""
-    return [Sample(**json.loads(line)) for line in path.read_text().splitlines()]
-
-
-def generate_samples(
-    target: Target,
-    prompts: Sequence[Prompt],
-    *,
-    batch_size: int,
-    new_tokens: int,
-    limit_s: float,
-) -> list[Sample]:
-    """Lets the target answer held-out, then training prompts, until `limit_s` has passed.
-
-    Batches alternate between greedy and sampled text. Held-out text is always greedy: acceptance
-    measured on it is then that of temperature 0.
-    """
-    held_out = [p for p in prompts if p.split == "heldout"][: max(MIN_HELD_OUT, batch_size)]
-    order = held_out + [p for p in prompts if p.split == "train"]
-    samples: list[Sample] = []
-    start = time.monotonic()
-    for batch_idx, first in enumerate(range(0, len(order), batch_size)):
-        if time.monotonic() - start > limit_s:
-            break
-        batch = order[first : first + batch_size]
-        is_greedy = batch[0].split == "heldout" or batch_idx % 2 == 0
-        samples += _answer(target, batch, new_tokens, is_greedy=is_greedy)
-        num_tokens = sum(len(sample.ids) - sample.prompt_len for sample in samples)
-        print(f"generated {len(samples)} samples, {num_tokens} tokens", flush=True)
-    return samples
-
-
-@torch.no_grad()
-def _answer(
-    target: Target, prompts: Sequence[Prompt], new_tokens: int, *, is_greedy: bool
-) -> list[Sample]:
-    tokenizer = target.tokenizer
-    encoded = tokenizer(
-        [_render(target, prompt) for prompt in prompts],
-        return_tensors="pt",
-        padding=True,
-        truncation=True,
-        max_length=MAX_PROMPT_TOKENS,
-        add_special_tokens=False,
-    ).to(target.device)
-    sampling = {"temperature": TEMPERATURE, "top_p": TOP_P, "top_k": 0, "do_sample": True}
-    greedy = {"temperature": None, "top_p": None, "top_k": None, "do_sample": False}
-    output = target.model.generate(
-        **encoded,
-        max_new_tokens=new_tokens,
-        pad_token_id=tokenizer.pad_token_id,
-        **(greedy if is_greedy else sampling),
-    )
-    samples = []
-    for row, prompt in enumerate(prompts):
-        ids = encoded.input_ids[row][encoded.attention_mask[row].bool()].tolist()
-        answer = output[row, encoded.input_ids.shape[1] :].tolist()
-        if tokenizer.eos_token_id in answer:
-            answer = answer[: answer.index(tokenizer.eos_token_id) + 1]
-        if len(answer) >= MIN_GENERATED_TOKENS:
-            samples.append(Sample(ids + answer, len(ids), prompt.domain, prompt.split))
-    return samples
-
-
-def _render(target: Target, prompt: Prompt) -> str:
-    if not prompt.chat:
-        return prompt.text
-    turn = [{"role": "user", "content": prompt.text}]
-    text: str = target.tokenizer.apply_chat_template(
-        turn, add_generation_prompt=True, tokenize=False
-    )
-    return text
+    content = path.read_bytes()
+    lines = (lzma.decompress(content) if path.suffix == ".xz" else content).decode()
+    return [Sample(**json.loads(line)) for line in lines.splitlines()]
 
 
 def collate(samples: Sequence[Sample], max_len: int, pad_id: int, device: str) -> Batch:

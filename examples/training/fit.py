@@ -28,13 +28,14 @@ LOG_INTERVAL = 50
 
 @dataclass(frozen=True, slots=True)
 class FitSettings:
-    """How long and how fast to train; the defaults are those of the shipped head."""
+    """How long and how fast to train; the defaults are those of SmolLM2's head."""
 
     train_s: float = 225.0
     batch_size: int = 64
     max_len: int = 512
     num_steps: int = 5
     draft_vocab_size: int = 5120
+    intermediate_size: int | None = None  # the target's
     learning_rate: float = 8e-4
     warmup_steps: int = 100
 
@@ -56,7 +57,7 @@ class Trainer:
         self.target, self.settings = target, settings
         self.train_samples = [s for s in samples if s.split == "train"]
         self.held_out = [s for s in samples if s.split == "heldout"]
-        config = target.head_config(settings.draft_vocab_size)
+        config = target.head_config(settings.draft_vocab_size, settings.intermediate_size)
         hot = hot_vocabulary(
             samples, settings.draft_vocab_size, config.vocab_size, config.eos_token_id
         ).to(target.device)

@@ -19,7 +19,7 @@ INIT_STD = 0.02
 
 @dataclass(frozen=True, slots=True)
 class HeadConfig:
-    """Sizes of the head; all but `draft_vocab_size` are the target's."""
+    """Sizes of the head; all but `draft_vocab_size` are, or may be, the target's."""
 
     vocab_size: int
     draft_vocab_size: int

@@ -21,14 +21,15 @@ class Features:
 
 
 class Target:
-    """A frozen Hugging Face Llama with its tokenizer."""
+    """A frozen Hugging Face model with its tokenizer."""
 
     def __init__(self, model: Any, tokenizer: Any, device: str) -> None:
         self.device = device
         self.tokenizer = tokenizer
         self.model = model.to(device).eval().requires_grad_(False)
         num_layers = self.model.config.num_hidden_layers
-        # What sglang 0.5.21 models/llama.py:set_eagle3_layers_to_capture takes by default.
+        # What sglang 0.5.21 takes by default (models/llama.py, models/qwen2.py:
+        # set_eagle3_layers_to_capture).
         self.capture_layers = (2, num_layers // 2, num_layers - 3)
 
     @classmethod
@@ -51,15 +52,17 @@ class Target:
         rows: Tensor = self.model.lm_head.weight.data[token_ids]
         return rows
 
-    def head_config(self, draft_vocab_size: int) -> HeadConfig:
-        """Returns the sizes of a head for this target."""
+    def head_config(
+        self, draft_vocab_size: int, intermediate_size: int | None = None
+    ) -> HeadConfig:
+        """Returns the sizes of a head for this target; by default as wide in the middle."""
         config = self.model.config
         theta = getattr(config, "rope_theta", None) or config.rope_parameters["rope_theta"]
         return HeadConfig(
             vocab_size=config.vocab_size,
             draft_vocab_size=draft_vocab_size,
             hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
+            intermediate_size=intermediate_size or config.intermediate_size,
             num_attention_heads=config.num_attention_heads,
             num_key_value_heads=config.num_key_value_heads,
             rms_norm_eps=config.rms_norm_eps,

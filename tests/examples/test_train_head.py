@@ -10,8 +10,9 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from examples.smollm2 import train_head
+from examples import smollm2
 from examples.smollm2.prompts import build_prompts
+from examples.training import train_head
 from examples.training.data import Sample, hot_vocabulary
 from examples.training.fit import FitSettings, Trainer, learning_rate, summarise
 from examples.training.head import Eagle3Head, HeadConfig
@@ -19,7 +20,7 @@ from examples.training.target import Target
 from examples.training.unroll import loss_of
 from examples.wheels import sha256_of
 
-SHIPPED = Path(train_head.__file__).parent / "eagle3-head"
+SHIPPED = Path(smollm2.__file__).parent / "eagle3-head"
 SHIPPED_SHA256 = "6f8e1e36bcb795a082bda9f1f12e0ceaf5a353c9cde3740d203859c2db8de7ea"
 SPECIAL = ["<unk>", "<s>", "</s>"]
 CHAT_TEMPLATE = "{% for m in messages %}user: {{ m.content }}\n{% endfor %}assistant: "
@@ -65,6 +66,7 @@ def test_a_trained_head_has_the_tensors_and_config_of_the_shipped_one(
     arguments += ["--out", str(tmp_path / "head"), "--samples", str(tmp_path / "samples.jsonl")]
     arguments += ["--generate-batch", "8", "--new-tokens", "24", "--train-seconds", "1"]
     arguments += ["--batch-size", "4", "--num-steps", "3", "--draft-vocab-size", "128"]
+    arguments += ["--intermediate-size", "40"]
     assert train_head.main(arguments) == 0
 
     trained = load_file(tmp_path / "head" / "model.safetensors")

@@ -1,9 +1,9 @@
-"""Trains an EAGLE-3 head for a small Llama on text that the target writes itself.
+"""Trains an EAGLE-3 head for a small target on text that the target writes itself.
 
     python -m examples.smollm2.build_prompts prompts.jsonl
-    python -m examples.smollm2.train_head --model MODEL --prompts prompts.jsonl --out HEAD
+    python -m examples.training.train_head --model MODEL --prompts prompts.jsonl --out HEAD
 
-The shipped head took 225 s on one H200. Without a GPU it runs in float32, for smoke tests.
+SmolLM2's head took 225 s on one H200. Without a GPU it runs in float32, for smoke tests.
 """
 
 import argparse
@@ -15,15 +15,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from examples.training.data import (
-    Sample,
-    generate_samples,
-    read_prompts,
-    read_samples,
-    write_samples,
-)
+from examples.training.data import Sample, read_prompts, read_samples, write_samples
 from examples.training.fit import FitSettings, Trainer, checkpoint_of
 from examples.training.target import Target
+from examples.training.writing import Sampling, TargetWriter, generate_samples
+
+TEMPERATURE, TOP_P = 0.8, 0.95  # of every second batch of text
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -38,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
         max_len=args.max_len,
         num_steps=args.num_steps,
         draft_vocab_size=args.draft_vocab_size,
+        intermediate_size=args.intermediate_size,
     )
     trainer = Trainer(target, _load_samples(args, target), settings)
     trainer.fit()
@@ -55,10 +53,11 @@ def _load_samples(args: argparse.Namespace, target: Target) -> list[Sample]:
     if args.samples and args.samples.exists():
         return read_samples(args.samples)
     samples = generate_samples(
-        target,
+        TargetWriter(target),
         read_prompts(args.prompts),
         batch_size=args.generate_batch,
         new_tokens=args.new_tokens,
+        sampling=Sampling(TEMPERATURE, TOP_P),
         limit_s=args.generate_seconds,
     )
     if args.samples:
@@ -81,6 +80,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-len", type=int, default=defaults.max_len)
     parser.add_argument("--num-steps", type=int, default=defaults.num_steps)
     parser.add_argument("--draft-vocab-size", type=int, default=defaults.draft_vocab_size)
+    parser.add_argument("--intermediate-size", type=int, help="default: the target's")
     return parser.parse_args(argv)
 
 
