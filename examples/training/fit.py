@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ EVALUATION_BATCH = 16
 FINAL_LR_SHARE = 0.05
 MAX_GRADIENT_NORM = 0.5
 LOG_INTERVAL = 50
+CHECKPOINT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class FitSettings:
     num_steps: int = 5
     draft_vocab_size: int = 5120
     intermediate_size: int | None = None  # the target's
+    trains_output: bool = True  # else output rows stay the target's, and need not be stored
     learning_rate: float = 8e-4
     warmup_steps: int = 100
 
@@ -65,29 +68,73 @@ class Trainer:
         self.vocabulary = DraftVocabulary.build(hot, config.vocab_size, rows)
         self.head = Eagle3Head(config)
         self.head.lm_head.weight.data.copy_(rows.float())
+        self.head.lm_head.weight.requires_grad_(settings.trains_output)
         self.head.to(target.device)
-
-    def fit(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Trains until `train_s` has passed on `clock`: linear warm-up times half a cosine."""
-        settings = self.settings
-        optimiser = torch.optim.AdamW(
+        self._optimiser = torch.optim.AdamW(
             self.head.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.01
         )
-        rng = random.Random(1)
-        start, step = clock(), 0
-        while (elapsed_s := clock() - start) < settings.train_s:
-            for group in optimiser.param_groups:
-                group["lr"] = learning_rate(settings, step, elapsed_s / settings.train_s)
-            count = min(settings.batch_size, len(self.train_samples))
-            steps = self._unroll(rng.sample(self.train_samples, count), settings.num_steps)
-            loss = loss_of(steps, self.vocabulary)
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            nn.utils.clip_grad_norm_(self.head.parameters(), MAX_GRADIENT_NORM)
-            optimiser.step()
-            step += 1
-            if step % LOG_INTERVAL == 0:
-                print(f"step {step}, {elapsed_s:.0f} s, loss {loss.item():.3f}", flush=True)
+        self._rng = random.Random(1)
+        self._num_steps, self._elapsed_s = 0, 0.0  # of the training so far
+
+    def fit(
+        self, clock: Callable[[], float] = time.monotonic, checkpoint: Path | None = None
+    ) -> None:
+        """Trains until `train_s` has passed on `clock`: linear warm-up times half a cosine.
+
+        Args:
+            clock: Seconds.
+            checkpoint: Where training is kept twice a minute; it goes on from there.
+        """
+        if checkpoint is not None and checkpoint.exists():
+            self._load(checkpoint)
+        start, saved_s = clock() - self._elapsed_s, self._elapsed_s
+        while (elapsed_s := clock() - start) < self.settings.train_s:
+            self._elapsed_s = elapsed_s
+            loss = self._train_step()
+            if self._num_steps % LOG_INTERVAL == 0:
+                print(f"step {self._num_steps}, {elapsed_s:.0f} s, loss {loss:.3f}", flush=True)
+            if checkpoint is not None and elapsed_s - saved_s > CHECKPOINT_S:
+                self._save(checkpoint)
+                saved_s = elapsed_s
+        self._elapsed_s = elapsed_s
+        if checkpoint is not None:
+            self._save(checkpoint)
+
+    def _train_step(self) -> Tensor:
+        settings = self.settings
+        for group in self._optimiser.param_groups:
+            progress = self._elapsed_s / settings.train_s
+            group["lr"] = learning_rate(settings, self._num_steps, progress)
+        count = min(settings.batch_size, len(self.train_samples))
+        steps = self._unroll(self._rng.sample(self.train_samples, count), settings.num_steps)
+        loss = loss_of(steps, self.vocabulary)
+        self._optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        nn.utils.clip_grad_norm_(self.head.parameters(), MAX_GRADIENT_NORM)
+        self._optimiser.step()
+        self._num_steps += 1
+        return loss.detach()
+
+    def _save(self, checkpoint: Path) -> None:
+        """Keeps all that training goes on from; a process that is ended meanwhile loses nothing."""
+        kept = {
+            "head": self.head.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+            "rng": self._rng.getstate(),
+            "num_steps": self._num_steps,
+            "elapsed_s": self._elapsed_s,
+        }
+        partial = checkpoint.with_suffix(".part")
+        torch.save(kept, partial)
+        partial.replace(checkpoint)
+
+    def _load(self, checkpoint: Path) -> None:
+        kept = torch.load(checkpoint, map_location=self.target.device, weights_only=True)
+        self.head.load_state_dict(kept["head"])
+        self._optimiser.load_state_dict(kept["optimiser"])
+        version, numbers, gauss = kept["rng"]
+        self._rng.setstate((version, tuple(numbers), gauss))
+        self._num_steps, self._elapsed_s = kept["num_steps"], kept["elapsed_s"]
 
     @torch.no_grad()
     def measure_acceptance(self, max_samples: int = 64) -> dict[str, Acceptance]:

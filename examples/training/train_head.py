@@ -36,9 +36,10 @@ def main(argv: list[str] | None = None) -> int:
         num_steps=args.num_steps,
         draft_vocab_size=args.draft_vocab_size,
         intermediate_size=args.intermediate_size,
+        trains_output=not args.freeze_output,
     )
     trainer = Trainer(target, _load_samples(args, target), settings)
-    trainer.fit()
+    trainer.fit(checkpoint=args.checkpoint)
     for domain, acceptance in trainer.measure_acceptance().items():
         print(f"held-out {domain}: {json.dumps(asdict(acceptance))}", flush=True)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -80,6 +81,8 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--max-len", type=int, default=defaults.max_len)
     parser.add_argument("--num-steps", type=int, default=defaults.num_steps)
     parser.add_argument("--draft-vocab-size", type=int, default=defaults.draft_vocab_size)
+    parser.add_argument("--freeze-output", action="store_true", help="keep the target's rows")
+    parser.add_argument("--checkpoint", type=Path, help="keep training here, and go on from it")
     parser.add_argument("--intermediate-size", type=int, help="default: the target's")
     return parser.parse_args(argv)
 

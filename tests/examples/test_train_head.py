@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,49 @@ def test_training_lowers_the_loss_of_text_that_can_be_learned(
     trainer.fit(clock=itertools.count().__next__)  # a hundred steps
     after = loss_of(trainer._unroll(trainer.train_samples, 3), trainer.vocabulary).item()
     assert after < 0.8 * before
+
+
+def test_training_goes_on_from_its_checkpoint_as_if_nothing_had_been(
+    target_folder: Path, tmp_path: Path
+) -> None:
+    target = Target.load(target_folder, "cpu")
+    samples = [
+        Sample([*range(10, 40), *range(10 + idx, 40)], 4, "prose", "train") for idx in range(8)
+    ]
+    settings = FitSettings(train_s=8, batch_size=4, num_steps=2, draft_vocab_size=64)
+    torch.manual_seed(3)
+    whole = Trainer(target, samples, settings)
+    whole.fit(clock=itertools.count().__next__)
+    path = tmp_path / "training.pt"
+    torch.manual_seed(3)
+    ended = Trainer(target, samples, settings)
+
+    def ends() -> Iterator[float]:
+        yield from range(5)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("examples.training.fit.CHECKPOINT_S", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            ended.fit(clock=ends().__next__, checkpoint=path)
+    again = Trainer(target, samples, settings)
+    again.fit(clock=itertools.count().__next__, checkpoint=path)
+    assert again._num_steps == whole._num_steps
+    for one, other in zip(whole.head.parameters(), again.head.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_output_rows_that_are_frozen_stay_the_targets(target_folder: Path) -> None:
+    target = Target.load(target_folder, "cpu")
+    samples = [Sample([*range(10, 40), *range(10, 40)], 4, "prose", "train")]
+    settings = FitSettings(
+        train_s=4, num_steps=2, draft_vocab_size=64, warmup_steps=1, trains_output=False
+    )
+    trainer = Trainer(target, samples, settings)
+    before = trainer.head.fc.weight.clone()
+    trainer.fit(clock=itertools.count().__next__)
+    assert torch.equal(trainer.head.lm_head.weight, trainer.vocabulary.output_rows)
+    assert not torch.equal(trainer.head.fc.weight, before)
 
 
 def test_the_draft_vocabulary_is_ascending_frequent_and_holds_the_end_token() -> None:
