@@ -266,8 +266,10 @@ def main() -> int:
                 sha = result["provenance"]["git_sha"]
                 print(f"  measured at {sha[:10]}; changed since: {', '.join(changed)}")
             print(CHECKS[name].targets(result))
-    for path in sorted(ARCHIVE.glob(f"*.json{COMPRESSED}")):
+    for path in sorted(ARCHIVE.glob("*.json*")):
         problems = check_origin(path.name, read_result(path))
+        if path.suffix != COMPRESSED:
+            problems.append(f"not compressed: xz -9e {path.name}")
         num_faults += show(f"{ARCHIVE.name}/{path.name}", problems)
     return 1 if num_faults else 0
 

@@ -1,11 +1,11 @@
 """What ranks of attention data parallelism ran, and what agreeing cost them.
 
 A bench-only plugin. BENCH_JOINT_LOG names a folder: each rank writes a line per decode round there
-(tier, decodes, catch-up; `plans-RANK.log`), and the microseconds a round that its rows took, once
-for a block of rounds (`rows-RANK.log`): all that ours adds to the host's gathers.
+(tier, decodes, catch-up; `plans-RANK.log`). Once for a block of rounds it writes how many
+microseconds a round its rows took: to be written, added to the host's, and taken (`rows-RANK.log`).
 
-SGLang gathers twice before a decode round, and without end while nobody has requests: the last two
-count. Rounds of a planted policy do not: those work out more in a gather than ours.
+SGLang gathers twice before a decode round: those two count. While nobody has requests it gathers
+without end: those do not. Nor do rounds of a planted policy, which works out more in a gather.
 """
 
 import os
@@ -73,10 +73,10 @@ class JointLog:
     ) -> Any:
         """Adds what a hook took to the newest gather, without the method of the host in it."""
 
-        def of_host(*its: Any, **named: Any) -> Any:
+        def of_host(*args: Any, **kwargs: Any) -> Any:
             start_ns = time.perf_counter_ns()
             try:
-                return host(*its, **named)
+                return host(*args, **kwargs)
             finally:
                 self._gathers_ns[-1] -= time.perf_counter_ns() - start_ns
 

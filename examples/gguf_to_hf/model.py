@@ -39,7 +39,7 @@ def convert(gguf: Path, folder: Path) -> int:
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     config = _model_config(header, is_tied="lm_head.weight" not in tensors)
     _write(folder / "config.json", config)
-    _write(folder / "generation_config.json", _token_ids(header))
+    _write(folder / "generation_config.json", {**_token_ids(header), **_ends(header)})
     _write(folder / "tokenizer.json", tokenizer_json(header))
     _write(folder / "tokenizer_config.json", tokenizer_config(header))
     return len(tensors)
@@ -62,8 +62,8 @@ def split_rotary_halves(weight: np.ndarray, num_heads: int) -> np.ndarray:
 
 def _convert_tensors(reader: GGUFReader, header: Header) -> dict[str, torch.Tensor]:
     heads = {
-        "attn_q": header.size("attention.head_count"),
-        "attn_k": header.size("attention.head_count_kv"),
+        "attn_q": header.hyperparameter("attention.head_count"),
+        "attn_k": header.hyperparameter("attention.head_count_kv"),
     }
     converted = {}
     for tensor in reader.tensors:
@@ -81,23 +81,32 @@ def _token_ids(header: Header) -> dict[str, int]:
     return {f"{name}_token_id": token_id for name, token_id in special.items()}
 
 
+def _ends(header: Header) -> dict[str, list[int]]:
+    more = header.architecture.end_of_text
+    if more is None:
+        return {}
+    ids = _token_ids(header)["eos_token_id"], header["tokenizer.ggml.tokens"].index(more)
+    return {"eos_token_id": [*ids]}
+
+
 def _model_config(header: Header, *, is_tied: bool) -> dict[str, Any]:
-    hidden_size, num_heads = header.size("embedding_length"), header.size("attention.head_count")
+    hidden_size = header.hyperparameter("embedding_length")
+    num_heads = header.hyperparameter("attention.head_count")
     return {
         "architectures": [header.architecture.hf_class],
-        "model_type": header.name,
+        "model_type": header.architecture_name,
         "vocab_size": len(header["tokenizer.ggml.tokens"]),
         "hidden_size": hidden_size,
-        "intermediate_size": header.size("feed_forward_length"),
-        "num_hidden_layers": header.size("block_count"),
+        "intermediate_size": header.hyperparameter("feed_forward_length"),
+        "num_hidden_layers": header.hyperparameter("block_count"),
         "num_attention_heads": num_heads,
-        "num_key_value_heads": header.size("attention.head_count_kv"),
+        "num_key_value_heads": header.hyperparameter("attention.head_count_kv"),
         "head_dim": hidden_size // num_heads,
         "hidden_act": "silu",
-        "max_position_embeddings": header.size("context_length"),
+        "max_position_embeddings": header.hyperparameter("context_length"),
         # The header holds the same number as a float32; HF configs spell it short.
-        "rms_norm_eps": float(f"{header.size('attention.layer_norm_rms_epsilon'):.6g}"),
-        "rope_theta": header.size("rope.freq_base"),
+        "rms_norm_eps": float(f"{header.hyperparameter('attention.layer_norm_rms_epsilon'):.6g}"),
+        "rope_theta": header.hyperparameter("rope.freq_base"),
         "tie_word_embeddings": is_tied,
         **header.architecture.config,
         **_token_ids(header),

@@ -49,7 +49,7 @@ def tokenizer_config(header: Header) -> dict[str, Any]:
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **{f"{name}_token": tokens[token_id] for name, token_id in special.items()},
-        "model_max_length": header.size("context_length"),
+        "model_max_length": header.hyperparameter("context_length"),
         "clean_up_tokenization_spaces": False,
         "chat_template": header["tokenizer.chat_template"],
     }

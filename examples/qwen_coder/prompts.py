@@ -27,14 +27,14 @@ SHARES = {
     "translation": 0.08,
 }
 MOST = {"a": 90, "b": 12, "c": 9, "d": 7}  # of the numbers in a maths prompt
-MIN_TEXT_CHARS, MAX_TEXT_CHARS = 200, 1200
+MIN_TEXT_CHARS, MAX_TEXT_CHARS = 200, 800
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 MOST_TRIES = 20  # a prompt wanted
-LIBRARY_SHARE = 0.4  # of code: about Python's own library, a third of them to be continued
+LIBRARY_SHARE = 0.4  # of code, or more where tasks repeat: about Python's own library
 
 
 def build_prompts(titles: Sequence[str], num_prompts: int, seed: int = 7) -> list[Prompt]:
-    """Returns ``num_prompts`` different prompts, shuffled, one in twenty held out.
+    """Returns about ``num_prompts`` different prompts, shuffled, one in twenty held out.
 
     Args:
         titles: Of encyclopedia articles: what chat is about.
@@ -72,10 +72,14 @@ def _different(make: Callable[[], Prompt], wanted: int) -> list[Prompt]:
 
 
 def library_texts(library: Sequence[LibraryEntry]) -> list[str]:
-    """Returns the docstrings that are long enough to say something, cut at the end of a line."""
+    """Returns docstrings that are long enough to say something; long ones end with a line."""
     docs = [inspect.getdoc(entry.object) or "" for entry in library]
-    cut = [doc[:MAX_TEXT_CHARS].rsplit("\n", 1)[0] for doc in docs if len(doc) >= MIN_TEXT_CHARS]
-    return list(dict.fromkeys(cut))
+    cut = [doc if len(doc) <= MAX_TEXT_CHARS else _whole_lines(doc) for doc in docs]
+    return list(dict.fromkeys(doc for doc in cut if len(doc) >= MIN_TEXT_CHARS))
+
+
+def _whole_lines(doc: str) -> str:
+    return doc[:MAX_TEXT_CHARS].rsplit("\n", 1)[0]
 
 
 def _chat(rng: random.Random, subjects: Sequence[str]) -> Prompt:
@@ -84,7 +88,7 @@ def _chat(rng: random.Random, subjects: Sequence[str]) -> Prompt:
 
 def _code(rng: random.Random, library: Sequence[LibraryEntry]) -> Prompt:
     if rng.random() < LIBRARY_SHARE:
-        return code_prompt(rng, library, as_source=rng.random() < 1 / 3)
+        return code_prompt(rng, library, as_source=rng.random() < 1 / 3)  # to be continued
     task, language = rng.choice(WORDS["tasks"]), rng.choice(WORDS["languages"])
     return Prompt("code", True, rng.choice(WORDS["code"]).format(language=language, task=task))
 

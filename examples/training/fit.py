@@ -119,17 +119,23 @@ class Trainer:
         """Keeps all that training goes on from; a process that is ended meanwhile loses nothing."""
         kept = {
             "head": self.head.state_dict(),
+            "draft_tokens": self.vocabulary.token_ids,
             "optimiser": self._optimiser.state_dict(),
             "rng": self._rng.getstate(),
             "num_steps": self._num_steps,
             "elapsed_s": self._elapsed_s,
         }
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
         partial = checkpoint.with_suffix(".part")
         torch.save(kept, partial)
         partial.replace(checkpoint)
 
     def _load(self, checkpoint: Path) -> None:
         kept = torch.load(checkpoint, map_location=self.target.device, weights_only=True)
+        if not torch.equal(kept["draft_tokens"], self.vocabulary.token_ids):
+            raise ValueError(
+                f"{checkpoint} has other draft tokens than this text gives; train on the same text."
+            )
         self.head.load_state_dict(kept["head"])
         self._optimiser.load_state_dict(kept["optimiser"])
         version, numbers, gauss = kept["rng"]

@@ -19,7 +19,7 @@ INIT_STD = 0.02
 
 @dataclass(frozen=True, slots=True)
 class HeadConfig:
-    """Sizes of the head; all but `draft_vocab_size` are, or may be, the target's."""
+    """Sizes of the head: the target's, but for the draft vocabulary and perhaps the MLP."""
 
     vocab_size: int
     draft_vocab_size: int

@@ -8,8 +8,8 @@ integer of 4 or 8 bits a weight:
 The scale is the one of a few that leaves the least squared error. Output rows are not stored: they
 are the target's own (`train_head --freeze-output`), and unpacking takes them from it.
 
-    python -m examples.training.packing HEAD PACKED --bits 4
-    python -m examples.training.packing PACKED HEAD --target MODEL
+    python -m examples.training.packing pack HEAD PACKED --target MODEL --bits 4
+    python -m examples.training.packing unpack PACKED HEAD --target MODEL
 """
 
 import argparse
@@ -26,8 +26,8 @@ from torch import Tensor
 GROUP = 64
 SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)  # of the scale that clips nothing
 INTEGERS, SCALES = ".integers", ".scales"
-OUTPUT = "lm_head.weight"  # of the head, and of a target that has one
-EMBEDDING = "model.embed_tokens.weight"  # else its output, too
+OUTPUT = "lm_head.weight"
+EMBEDDING = "model.embed_tokens.weight"  # the output rows of a target without OUTPUT
 OFFSETS, KNOWN = "d2t", "t2d"
 
 
@@ -74,9 +74,18 @@ def of_nibbles(packed: Tensor) -> Tensor:
     return both.to(torch.int8) - 8
 
 
-def pack(head: Path, packed: Path, bits: int) -> None:
-    """Writes the head of a folder in ``bits`` bits a weight to another, without output rows."""
+def pack(head: Path, packed: Path, target: Path, bits: int) -> None:
+    """Writes the head of a folder in ``bits`` bits a weight to another, without output rows.
+
+    Raises:
+        ValueError: These are not the target's.
+    """
     tensors = load_file(head / "model.safetensors")
+    if not torch.equal(tensors[OUTPUT], _output_rows(target, tensors[OFFSETS])):
+        raise ValueError(
+            f"{head}: its output rows are not those of {target}, so they would be lost; "
+            "train it with --freeze-output."
+        )
     kept: dict[str, Tensor] = {OFFSETS: tensors[OFFSETS].to(torch.int32)}
     for name, tensor in tensors.items():
         if name in (OUTPUT, OFFSETS, KNOWN):
@@ -106,33 +115,39 @@ def unpack(packed: Path, head: Path, target: Path) -> None:
         elif not name.endswith(SCALES):
             tensors[name] = tensor
     config = json.loads((packed / "config.json").read_text())
-    offsets = tensors[OFFSETS] = tensors[OFFSETS].long()
-    token_ids = offsets + torch.arange(len(offsets))
+    tensors[OFFSETS] = tensors[OFFSETS].long()
     tensors[KNOWN] = torch.zeros(config["vocab_size"], dtype=torch.bool)
-    tensors[KNOWN][token_ids] = True
-    tensors[OUTPUT] = _output_rows(target)[token_ids].contiguous()
+    tensors[KNOWN][_token_ids(tensors[OFFSETS])] = True
+    tensors[OUTPUT] = _output_rows(target, tensors[OFFSETS])
     head.mkdir(parents=True, exist_ok=True)
     save_file(tensors, head / "model.safetensors", metadata={"format": "pt"})
     shutil.copy(packed / "config.json", head)
 
 
-def _output_rows(target: Path) -> Tensor:
+def _token_ids(offsets: Tensor) -> Tensor:
+    return offsets + torch.arange(len(offsets))
+
+
+def _output_rows(target: Path, offsets: Tensor) -> Tensor:
     with safe_open(target / "model.safetensors", "pt") as file:
         name = OUTPUT if OUTPUT in file.keys() else EMBEDDING  # noqa: SIM118
-        rows: Tensor = file.get_tensor(name)
+        rows: Tensor = file.get_tensor(name)[_token_ids(offsets)]
     return rows
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Packs a head, or unpacks one where a target is named."""
+    """Packs a head, or unpacks one."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("source", type=Path)
-    parser.add_argument("dest", type=Path)
-    parser.add_argument("--bits", type=int, choices=(4, 8), default=4)
-    parser.add_argument("--target", type=Path, help="unpack: the model folder of the target")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("pack", "unpack"):
+        command = commands.add_parser(name)
+        command.add_argument("source", type=Path)
+        command.add_argument("dest", type=Path)
+        command.add_argument("--target", type=Path, required=True, help="its model folder")
+    commands.choices["pack"].add_argument("--bits", type=int, choices=(4, 8), default=4)
     args = parser.parse_args(argv)
-    if args.target is None:
-        pack(args.source, args.dest, args.bits)
+    if args.command == "pack":
+        pack(args.source, args.dest, args.target, args.bits)
     else:
         unpack(args.source, args.dest, args.target)
     return 0

@@ -84,7 +84,10 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--freeze-output", action="store_true", help="keep the target's rows")
     parser.add_argument("--checkpoint", type=Path, help="keep training here, and go on from it")
     parser.add_argument("--intermediate-size", type=int, help="default: the target's")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.checkpoint and not args.samples:
+        parser.error("--checkpoint needs --samples: training goes on with the same text only.")
+    return args
 
 
 if __name__ == "__main__":

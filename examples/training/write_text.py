@@ -1,4 +1,4 @@
-"""Has a running SGLang write the training text: some hundred times as fast as transformers.
+"""Has a running SGLang write the training text: faster than transformers does.
 
     python -m sglang.launch_server --model-path MODEL --skip-tokenizer-init
     python -m examples.training.write_text --model MODEL --prompts prompts.jsonl --out text.jsonl.xz

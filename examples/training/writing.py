@@ -9,13 +9,13 @@ import torch
 from examples.training.data import Prompt, Sample
 from examples.training.target import Target
 
-MAX_PROMPT_TOKENS = 320
+MAX_PROMPT_TOKENS = 320  # a longer turn is left out
 MIN_GENERATED_TOKENS = 8
 MIN_HELD_OUT = 8
 
 
 class Sampling(NamedTuple):
-    """How the next token is drawn; 0 degrees: the likeliest."""
+    """How the next token is drawn; at temperature 0 greedily."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -73,43 +73,45 @@ def generate_samples(
     Batches alternate between greedy and sampled text. Held-out text is always greedy: acceptance
     measured on it is then that of temperature 0.
     """
-    held_out = [p for p in prompts if p.split == "heldout"][: max(MIN_HELD_OUT, batch_size)]
-    order = held_out + [p for p in prompts if p.split == "train"]
+    tokenizer = writer.tokenizer
+    ends = {tokenizer.eos_token_id, tokenizer.pad_token_id}
+    encoded = [(prompt, _encode(tokenizer, prompt)) for prompt in prompts]
+    fitting = [(prompt, ids) for prompt, ids in encoded if len(ids) <= MAX_PROMPT_TOKENS]
+    held_out = [each for each in fitting if each[0].split == "heldout"]
+    order = held_out[: max(MIN_HELD_OUT, batch_size)]
+    order += [each for each in fitting if each[0].split == "train"]
     samples: list[Sample] = []
     start = time.monotonic()
     for batch_idx, first in enumerate(range(0, len(order), batch_size)):
         if time.monotonic() - start > limit_s:
             break
         batch = order[first : first + batch_size]
-        is_greedy = batch[0].split == "heldout" or batch_idx % 2 == 0
-        ids = [_encode(writer.tokenizer, prompt) for prompt in batch]
-        answers = writer.write(ids, new_tokens, Sampling() if is_greedy else sampling)
-        samples += _kept(batch, ids, answers, writer.tokenizer.eos_token_id)
+        is_greedy = batch[0][0].split == "heldout" or batch_idx % 2 == 0
+        asked = [ids for _, ids in batch]
+        answers = writer.write(asked, new_tokens, Sampling() if is_greedy else sampling)
+        samples += _kept(batch, answers, ends)
         num_tokens = sum(len(sample.ids) - sample.prompt_len for sample in samples)
         print(f"generated {len(samples)} samples, {num_tokens} tokens", flush=True)
     return samples
 
 
 def _kept(
-    prompts: Sequence[Prompt],
-    ids: Sequence[list[int]],
-    answers: Sequence[list[int]],
-    eos_token_id: int,
+    asked: Sequence[tuple[Prompt, list[int]]], answers: Sequence[list[int]], ends: set[int]
 ) -> list[Sample]:
     """Returns samples of the answers that are long enough, each cut behind its end."""
     samples = []
-    for prompt, own, answer in zip(prompts, ids, answers, strict=True):
-        if eos_token_id in answer:
-            answer = answer[: answer.index(eos_token_id) + 1]
-        if len(answer) >= MIN_GENERATED_TOKENS:
-            samples.append(Sample(own + answer, len(own), prompt.domain, prompt.split))
+    for (prompt, ids), answer in zip(asked, answers, strict=True):
+        end = next((idx for idx, token in enumerate(answer) if token in ends), len(answer))
+        if end + 1 >= MIN_GENERATED_TOKENS:
+            samples.append(Sample(ids + answer[: end + 1], len(ids), prompt.domain, prompt.split))
     return samples
 
 
 def _encode(tokenizer: Any, prompt: Prompt) -> list[int]:
+    """Returns the tokens of a user's turn, or of text to be continued, cut where it is long."""
     text = prompt.text
     if prompt.chat:
         turn = [{"role": "user", "content": text}]
         text = tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
-    ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids[:MAX_PROMPT_TOKENS]
-    return ids
+    ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
+    return ids if prompt.chat else ids[:MAX_PROMPT_TOKENS]

@@ -53,7 +53,7 @@ class JointPolicy(GoodputPolicy):
 
     def share(self, requests: tuple[Hashable, ...]) -> Floats:
         """Returns the numbers of this rank's share (`Share`), if it ran ``requests`` next."""
-        if not requests:  # it has none, or reads prompts first: not what its own batch tells
+        if not requests:  # not what the batch tells that it had before
             return self.joint.idle_share(self._num_ended + len(self._own), self._num_tokens)
         if self._share is None or self._share[0] != requests:
             num_ended = self._num_ended + self._left(requests)

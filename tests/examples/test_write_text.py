@@ -12,6 +12,7 @@ import pytest
 
 from examples.training import write_text
 from examples.training.data import Prompt, Sample, read_samples, write_prompts
+from examples.training.writing import MAX_PROMPT_TOKENS
 
 END = 2
 
@@ -20,6 +21,7 @@ class Tokenizer:
     """A token a character; a chat turn has a letter in front."""
 
     eos_token_id = END
+    pad_token_id = END + 1
 
     def apply_chat_template(self, turns: list[dict[str, str]], **_: object) -> str:
         return "u" + turns[0]["content"]
@@ -66,6 +68,7 @@ def test_a_server_writes_greedy_and_sampled_text_by_turns(
     url, bodies = asked
     prompts = [Prompt("chat", True, f"question {n}", "train") for n in range(4)]
     prompts += [Prompt("code", False, "def f(x):", "heldout"), Prompt("code", False, "x", "train")]
+    prompts.append(Prompt("chat", True, "long " * MAX_PROMPT_TOKENS, "train"))
     write_prompts(tmp_path / "prompts.jsonl", prompts)
     arguments = ["--model", "M", "--prompts", str(tmp_path / "prompts.jsonl"), "--url", url]
     arguments += ["--out", str(tmp_path / "text.jsonl.xz"), "--batch", "2", "--new-tokens", "64"]

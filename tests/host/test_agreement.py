@@ -69,6 +69,8 @@ def test_a_rank_that_is_not_there_has_a_row_as_wide_that_says_nothing() -> None:
         agreement.prepare(lambda *_: None, None, decode_batch(5), need_sync=True)
         found = agreement.add_nothing(own_row, None, device="cpu")
         assert found.tolist() == [0, 1, 2, 3, 0, 0, 0]
+    # The host chooses the device anew each time.
+    assert agreement.add_nothing(own_row, None, device="meta").device.type == "meta"
 
 
 def test_the_rows_of_all_ranks_are_taken_without_the_hosts_columns() -> None:
@@ -78,8 +80,11 @@ def test_the_rows_of_all_ranks_are_taken_without_the_hosts_columns() -> None:
     def gather(*_: object) -> None:
         agreement.take(None, SimpleNamespace(tp0_info_cpu=gathered), "cpu", group=None)
 
+    agreement.prepare(gather, None, decode_batch(5), need_sync=True)
+    before, told = agreement.described, controller.row.tolist()
+    controller.tables.clear()
     agreement.prepare(gather, None, None)  # does anybody read prompts?
-    assert controller.tables == []
+    assert (controller.tables, agreement.described, controller.row.tolist()) == ([], before, told)
     agreement.prepare(gather, None, None, need_sync=True)
     assert controller.tables == [[[4, 5, 6], [11, 12, 13]]]
 

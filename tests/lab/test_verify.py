@@ -150,6 +150,11 @@ def test_an_archived_result_is_not_recomputed_and_keeps_its_origin(
     path.write_bytes(lzma.compress(json.dumps({"provenance": record}).encode()))
     assert verify.main() == 0
     assert "archive/of-a-script-that-is-gone.json.xz: ok" in capsys.readouterr().out
+    plain = archive / "plain.json"
+    plain.write_text(json.dumps({"provenance": record}))
+    assert verify.main() == 1
+    assert "not compressed: xz -9e plain.json" in capsys.readouterr().out
+    plain.unlink()
     path.write_bytes(lzma.compress(b"{}"))
     assert verify.main() == 1
     assert "provenance lacks" in capsys.readouterr().out

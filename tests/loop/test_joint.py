@@ -73,8 +73,6 @@ class Ranks:
 
     def decode(self, *batches: DecodeBatch) -> list[Round]:
         pairs = list(zip(self.controllers, batches, strict=True))
-        for each, _ in pairs:  # before prompts, of which there are none
-            each.offer(DecodeBatch(0, ()))
         for each, of_rank in pairs:
             each.offer(of_rank)
         table = np.stack([each.row for each in self.controllers])

@@ -4,8 +4,8 @@ SGLang gathers a row of integers of every rank before every round (sglang 0.5.23
 scheduler_components/dp_attn.py:MLPSyncBatchInfo). It reads its own by their places and takes the
 width from the row, so columns behind them cost no message more. loop/joint.py says what they hold.
 
-It gathers twice: does any rank read prompts, and what does a decode round run. Both have the
-columns; only the second's are written and read.
+By default it gathers twice: does any rank read prompts, and what does a decode round run. Both have
+the columns; only the second's are written and read.
 """
 
 import time
@@ -31,7 +31,7 @@ class Agreement:
         """Takes whose rows they are, and what tells the controller of a decode batch."""
         self._controller, self._describe = controller, describe
         self._row = torch.from_numpy(controller.row)
-        self._fallback: torch.Tensor | None = None
+        self._nothing: dict[object, torch.Tensor] = {}  # by device
         self._is_about_decode = False
         self.described = NO_REQUESTS  # what the newest row was made of
 
@@ -73,13 +73,19 @@ class Agreement:
         return torch.cat((own, self._row.to(own.device)))
 
     def add_nothing(
-        self, host: Callable[..., torch.Tensor], info: object, *args: object, **kwargs: object
+        self,
+        host: Callable[..., torch.Tensor],
+        info: object,
+        device: object,
+        *args: object,
+        **kwargs: object,
     ) -> torch.Tensor:
         """Around _get_fallback_tensor: the row of a rank that is not there, always the same."""
-        if self._fallback is None:
-            own = host(info, *args, **kwargs)
-            self._fallback = torch.cat((own, torch.zeros_like(self._row).to(own.device)))
-        return self._fallback
+        row = self._nothing.get(device)
+        if row is None:
+            own = host(info, device, *args, **kwargs)
+            row = self._nothing[device] = torch.cat((own, own.new_zeros(len(self._row))))
+        return row
 
     def take(self, result: object, info: Any, *_args: object, **_kwargs: object) -> object:
         """After all_gather: the rows of all ranks, this one's as well."""

@@ -48,7 +48,7 @@ WARM_UP_ROUNDS = 1
 TIMED_ROUNDS = 3  # on a GPU, between events
 # What is not measured by then is interpolated; the first point of each tier is taken all the same.
 # On an H200 7 chains with 4 trees took 9.6 s for all of 122 points (0.87 s a tier;
-# benchmarks/results/archive/matrix-trees-h200.json), with six rounds a point.
+# benchmarks/results/archive/matrix-trees-h200.json.xz), with six rounds a point.
 LIMIT_S = 8.0  # or TIER_LIMIT_S for each tier, where that is more
 TIER_LIMIT_S = 1.2
 # A choice: kept round times are dropped where one is off by more, either way. Windows of one arm

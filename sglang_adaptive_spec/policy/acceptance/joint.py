@@ -71,7 +71,10 @@ class JointAcceptance(AcceptanceModel):
         )
 
     def idle_share(self, num_ended: int, num_tokens: int) -> Floats:
-        """Returns the numbers of this rank's share while it has no requests, to be copied."""
+        """Returns the numbers of this rank's share while it has no requests.
+
+        The next call overwrites them.
+        """
         idle = self._idle
         idle[1], idle[2], idle[3] = num_ended, num_tokens, super().num_changes
         return idle
