@@ -155,8 +155,7 @@ def run(args: argparse.Namespace) -> int:
         at_once = not args.dry_cpu
         with serving_fleet(chosen, plan, deadline, at_once=at_once, frozen=True) as engines:
             visits = [(engine.arm.name, engine) for engine in engines]
-            ours = [engine for engine in engines if engine.arm.is_ours and VOTES in args.arms]
-            votes = [(VOTES, engine) for engine in ours]
+            votes = [(VOTES, each) for each in engines if each.arm.is_ours and VOTES in args.arms]
             for repeat, name in itertools.product(range(1, args.repeats + 1), args.cells):
                 loads = CELLS[name][: args.ranks]
                 here = visits + (votes if name in UNEQUAL else [])

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from examples.client import post_json
+
 HOST = "127.0.0.1"
 PORTS = range(31200, 31300)
 RANKS_PORT = 1000  # beyond a server's own: where its ranks meet; SGLang would draw one
@@ -154,11 +156,7 @@ class Server:
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """Returns the JSON that a POST is answered with."""
-        request = urllib.request.Request(
-            self._url(path), json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as response:
-            return json.load(response)
+        return post_json(self._url(path), body, REQUEST_TIMEOUT_S)
 
     def internal_state(self) -> dict[str, Any]:
         """Returns the scheduler's part of /server_info."""

@@ -63,12 +63,15 @@ def build_prompts(titles: Sequence[str], num_prompts: int, seed: int = 7) -> lis
 
 def _different(make: Callable[[], Prompt], wanted: int) -> list[Prompt]:
     found: dict[str, Prompt] = {}
-    for _ in range(MOST_TRIES * wanted):
+    num_tries = 0
+    while len(found) < wanted:
+        if num_tries == MOST_TRIES * wanted:
+            found_so_far = f"{len(found)} different prompts of a kind"
+            raise ValueError(f"{found_so_far}, {wanted} wanted; ask for fewer.")
+        num_tries += 1
         prompt = make()
         found.setdefault(prompt.text, prompt)
-        if len(found) == wanted:
-            return list(found.values())
-    raise ValueError(f"{len(found)} different prompts of a kind, {wanted} wanted; ask for fewer.")
+    return list(found.values())
 
 
 def library_texts(library: Sequence[LibraryEntry]) -> list[str]:

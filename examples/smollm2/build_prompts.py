@@ -3,25 +3,10 @@
 The shipped head was trained on 5,000 prompts per domain with Python 3.11.
 """
 
-import argparse
 import sys
-from pathlib import Path
 
 from examples.smollm2.prompts import build_prompts
-from examples.training.data import write_prompts
-from examples.training.titles import load_titles
-
-
-def main() -> int:
-    """Builds the prompts and writes one JSON object a line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--per-domain", type=int, default=5000, help="default: %(default)s")
-    parser.add_argument("--cache", type=Path, default=Path(".cache"), help="default: %(default)s")
-    args = parser.parse_args()
-    write_prompts(args.out, build_prompts(load_titles(args.cache), args.per_domain))
-    return 0
-
+from examples.training.build_prompts import build_command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(build_command(build_prompts, "--per-domain", 5000))

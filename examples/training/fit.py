@@ -74,7 +74,7 @@ class Trainer:
             self.head.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.01
         )
         self._rng = random.Random(1)
-        self._num_steps, self._elapsed_s = 0, 0.0  # of the training so far
+        self._num_updates, self._elapsed_s = 0, 0.0  # of the training so far
 
     def fit(
         self, clock: Callable[[], float] = time.monotonic, checkpoint: Path | None = None
@@ -91,8 +91,8 @@ class Trainer:
         while (elapsed_s := clock() - start) < self.settings.train_s:
             self._elapsed_s = elapsed_s
             loss = self._train_step()
-            if self._num_steps % LOG_INTERVAL == 0:
-                print(f"step {self._num_steps}, {elapsed_s:.0f} s, loss {loss:.3f}", flush=True)
+            if self._num_updates % LOG_INTERVAL == 0:
+                print(f"step {self._num_updates}, {elapsed_s:.0f} s, loss {loss:.3f}", flush=True)
             if checkpoint is not None and elapsed_s - saved_s > CHECKPOINT_S:
                 self._save(checkpoint)
                 saved_s = elapsed_s
@@ -104,7 +104,7 @@ class Trainer:
         settings = self.settings
         for group in self._optimiser.param_groups:
             progress = self._elapsed_s / settings.train_s
-            group["lr"] = learning_rate(settings, self._num_steps, progress)
+            group["lr"] = learning_rate(settings, self._num_updates, progress)
         count = min(settings.batch_size, len(self.train_samples))
         steps = self._unroll(self._rng.sample(self.train_samples, count), settings.num_steps)
         loss = loss_of(steps, self.vocabulary)
@@ -112,7 +112,7 @@ class Trainer:
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         nn.utils.clip_grad_norm_(self.head.parameters(), MAX_GRADIENT_NORM)
         self._optimiser.step()
-        self._num_steps += 1
+        self._num_updates += 1
         return loss.detach()
 
     def _save(self, checkpoint: Path) -> None:
@@ -122,7 +122,7 @@ class Trainer:
             "draft_tokens": self.vocabulary.token_ids,
             "optimiser": self._optimiser.state_dict(),
             "rng": self._rng.getstate(),
-            "num_steps": self._num_steps,
+            "num_updates": self._num_updates,
             "elapsed_s": self._elapsed_s,
         }
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ class Trainer:
         self._optimiser.load_state_dict(kept["optimiser"])
         version, numbers, gauss = kept["rng"]
         self._rng.setstate((version, tuple(numbers), gauss))
-        self._num_steps, self._elapsed_s = kept["num_steps"], kept["elapsed_s"]
+        self._num_updates, self._elapsed_s = kept["num_updates"], kept["elapsed_s"]
 
     @torch.no_grad()
     def measure_acceptance(self, max_samples: int = 64) -> dict[str, Acceptance]:

@@ -7,15 +7,14 @@ Train on it with `train_head --samples text.jsonl.xz`.
 """
 
 import argparse
-import json
 import sys
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer
 
+from examples.client import post_json
 from examples.training.data import read_prompts, write_samples
 from examples.training.writing import Sampling, generate_samples
 
@@ -35,11 +34,8 @@ class ServerWriter:
         """Answers all prompts, as many at once as the server runs."""
         wanted = {**sampling._asdict(), "max_new_tokens": new_tokens}
         body = {"input_ids": [*prompts], "sampling_params": wanted}
-        request = urllib.request.Request(
-            f"{self._url}/generate", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-            return [each["output_ids"] for each in json.load(response)]
+        answers = post_json(f"{self._url}/generate", body, TIMEOUT_S)
+        return [each["output_ids"] for each in answers]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -146,7 +146,7 @@ def test_training_goes_on_from_its_checkpoint_as_if_nothing_had_been(
             ended.fit(clock=ends().__next__, checkpoint=path)
     again = Trainer(target, samples, settings)
     again.fit(clock=itertools.count().__next__, checkpoint=path)
-    assert again._num_steps == whole._num_steps
+    assert again._num_updates == whole._num_updates
     other_text = [Sample([*range(50, 80)], 4, "prose", "train")]
     with pytest.raises(ValueError, match="has other draft tokens than this text gives"):
         Trainer(target, other_text, settings).fit(checkpoint=path)
