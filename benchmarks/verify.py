@@ -152,6 +152,7 @@ CHECKS = {
             "backends-lora-moe-h100.json",
             "backends-dp-h100.json",
             "backends-dp-h200.json",
+            "backends-pair-h200.json",
         ),
         Check(backends.check_backends, backends.figure_table),
     ),
@@ -221,7 +222,10 @@ CHECKS = {
         ("tensor-parallel-h200.json", "tensor-parallel-cpu.json"),
         Check(tensor_parallel.check_tensor_parallel, tensor_parallel.figure_table),
     ),
-    "dp-attention-h100.json": Check(attention_dp.check_attention_dp, attention_dp.figure_table),
+    **dict.fromkeys(
+        ("dp-attention-h100.json", "dp-attention-shallow-h200.json"),
+        Check(attention_dp.check_attention_dp, attention_dp.figure_table),
+    ),
     "tree-acceptance.json": Check(
         tree_acceptance.check_tree_acceptance, tree_acceptance.shape_table
     ),

@@ -31,7 +31,8 @@ The sparse cases are about contexts of which the indexer leaves something out:
 
 Ranks of attention DP, and a PD pair (it needs nixl), with so small a pool that requests are put
 back (backends-dp-h200.json was made with the usual pool, backends-dp-h100.json with 400 tokens a
-rank, where none was; both without static-1 and static-5):
+rank, where none was; both without static-1 and static-5; backends-pair-h200.json with 500 tokens
+for the pair):
 
     TINY_HEAD_DIM=64 python3 -m benchmarks.studies.backends run --many 100 --new-tokens 64 \\
         --max-total-tokens 300 --cases fa3-mla-dp2,default-qwen3-moe-dp2,default-llama-pair \\
