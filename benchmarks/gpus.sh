@@ -19,7 +19,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-least_s=140  # 45 to unwind; servers started in 46 to 70 s (matrix-h200-fa3.json), four at once; windows
+least_s=140  # 45 to unwind; servers started in 46 to 70 s (matrix-h200-fa3.json.xz), four at once; windows
 copying_s=25 # left to whoever takes OUT off the machine
 usage="GPUS=STREAM[:SECONDS][+STREAM[:SECONDS]...], GPUS as 0 or 0,1, SECONDS from $least_s to 9999"
 

@@ -1,14 +1,14 @@
 """Checks every result file: each summary recomputed from its raw repeats, and its provenance.
 
 Results that later ones replaced, and those of studies that are gone, lie in results/archive/: their
-provenance is checked, their figures are what they were. There they are compressed (xz -9e).
+provenance is checked, their figures are what they were.
 
     python -m benchmarks.verify          # or: make verify-results
 
-A file passes if it has the agreed shape, its figures follow from the raw repeats beside them, and
-the code that ran is known: that of its commit or, where this history lacks it, that of this
-checkout. Findings are printed and fail nothing: a target that was missed, a part that was not
-measured, files of sglang_adaptive_spec/ whose code changed after the measurement.
+A file passes if it is compressed and has the agreed shape, its figures follow from the raw repeats
+beside them, and the code that ran is known: that of its commit or, where this history lacks it,
+that of this checkout. Findings are printed and fail nothing: a target that was missed, a part that
+was not measured, files of sglang_adaptive_spec/ whose code changed after the measurement.
 """
 
 import ast
@@ -139,101 +139,106 @@ class Check(NamedTuple):
 CHECKS = {
     **dict.fromkeys(
         (
-            "backends-h200.json",
-            "backends-architectures-h200.json",
-            "backends-shared-index-h200.json",
-            "backends-chain-h100.json",
-            "backends-flashinfer-h100.json",
-            "backends-before-h100.json",
-            "backends-recut-h200.json",
-            "backends-dsa-h200.json",
-            "backends-dsa-short-h200.json",
-            "backends-lora-h200.json",
-            "backends-lora-moe-h100.json",
-            "backends-dp-h100.json",
-            "backends-dp-h200.json",
-            "backends-pair-h200.json",
+            "backends-h200.json.xz",
+            "backends-architectures-h200.json.xz",
+            "backends-shared-index-h200.json.xz",
+            "backends-chain-h100.json.xz",
+            "backends-flashinfer-h100.json.xz",
+            "backends-before-h100.json.xz",
+            "backends-recut-h200.json.xz",
+            "backends-dsa-h200.json.xz",
+            "backends-dsa-short-h200.json.xz",
+            "backends-lora-h200.json.xz",
+            "backends-lora-moe-h100.json.xz",
+            "backends-dp-h100.json.xz",
+            "backends-dp-h200.json.xz",
+            "backends-pair-h200.json.xz",
         ),
         Check(backends.check_backends, backends.figure_table),
     ),
-    "matrix-h200-fa3.json": Check(check_matrix, matrix_tables.figure_table),
-    "matrix-h200-flashinfer.json": Check(check_matrix, matrix_tables.figure_table),
+    "matrix-h200-fa3.json.xz": Check(check_matrix, matrix_tables.figure_table),
+    "matrix-h200-flashinfer.json.xz": Check(check_matrix, matrix_tables.figure_table),
     **dict.fromkeys(
-        ("matrix-starts-h200-fa3.json", "matrix-starts-again-h200-fa3.json"),
+        ("matrix-starts-h200-fa3.json.xz", "matrix-starts-again-h200-fa3.json.xz"),
         Check(matrix_starts.check_starts, matrix_starts.figure_table),
     ),
-    "matrix-over-04e9c7a-h200.json": Check(
+    "matrix-over-04e9c7a-h200.json.xz": Check(
         functools.partial(check_over_earlier, arm="at-04e9c7a"), matrix_tables.figure_table
     ),
-    "matrix-over-3738e4f-h200.json": Check(
+    "matrix-over-3738e4f-h200.json.xz": Check(
         functools.partial(check_over_earlier, arm="at-3738e4f"), matrix_tables.figure_table
     ),
-    "launches-h200.json": Check(launches.check_launches, launches.figure_table),
-    "matrix-small-h100-fa3.json": Check(
+    "launches-h200.json.xz": Check(launches.check_launches, launches.figure_table),
+    "matrix-small-h100-fa3.json.xz": Check(
         functools.partial(check_matrix, batch_sizes=SMALL_BATCH_SIZES, gpu="H100"),
         matrix_tables.figure_table,
     ),
-    "matrix-small-0523-h200-fa3.json": Check(
+    "matrix-small-0523-h200-fa3.json.xz": Check(
         functools.partial(check_matrix, batch_sizes=SMALL_BATCH_SIZES), matrix_tables.figure_table
     ),
-    "long-context-h200.json": Check(long_context.check_long_context, long_context.figure_table),
-    "matrix-trees-settled-h200.json": Check(
+    "long-context-h200.json.xz": Check(long_context.check_long_context, long_context.figure_table),
+    "matrix-trees-settled-h200.json.xz": Check(
         matrix_trees.check_matrix_trees, matrix_trees.figure_table
     ),
     **dict.fromkeys(
-        ("transition-h200-fa3.json", "transition-none-smollm2-h200.json"),
+        ("transition-h200-fa3.json.xz", "transition-none-smollm2-h200.json.xz"),
         Check(transition_summary.check_transition, transition_summary.figure_table),
     ),
-    "transition-none-smollm2-h100.json": Check(
+    "transition-none-smollm2-h100.json.xz": Check(
         functools.partial(transition_summary.check_transition, gpu="H100"),
         transition_summary.figure_table,
     ),
-    "never-below-none-smollm2-h100.json": Check(
+    "never-below-none-smollm2-h100.json.xz": Check(
         functools.partial(never_below_none.check_never_below_none, gpu="H100"),
         never_below_none.figure_table,
     ),
     **dict.fromkeys(
         (
-            "never-below-none-h200.json",
-            "never-below-none-16-40-h200.json",
-            "never-below-none-smollm2-h200.json",
-            "never-below-none-smollm2-shapes-h200.json",
+            "never-below-none-h200.json.xz",
+            "never-below-none-16-40-h200.json.xz",
+            "never-below-none-smollm2-h200.json.xz",
+            "never-below-none-smollm2-shapes-h200.json.xz",
         ),
         Check(never_below_none.check_never_below_none, never_below_none.figure_table),
     ),
-    "defaults-h200.json": Check(defaults.check_defaults, defaults.figure_table),
-    "defaults-start-h100.json": Check(defaults.check_starts, defaults.start_table),
-    "ramp-h200-fa3.json": Check(ramp_summary.check_ramp, ramp_summary.figure_table),
+    "defaults-h200.json.xz": Check(defaults.check_defaults, defaults.figure_table),
+    "defaults-start-h100.json.xz": Check(defaults.check_starts, defaults.start_table),
+    "ramp-h200-fa3.json.xz": Check(ramp_summary.check_ramp, ramp_summary.figure_table),
     **dict.fromkeys(
-        ("overhead-fa3.json", "overhead-before-h200.json", "overhead-over-3738e4f-h200.json"),
+        (
+            "overhead-fa3.json.xz",
+            "overhead-before-h200.json.xz",
+            "overhead-over-3738e4f-h200.json.xz",
+        ),
         Check(overhead.check_overhead, overhead.figure_table),
     ),
     **dict.fromkeys(
-        ("overlap-h200.json", "overlap-one-h200.json", "overlap-grammar-h200.json"),
+        ("overlap-h200.json.xz", "overlap-one-h200.json.xz", "overlap-grammar-h200.json.xz"),
         Check(overlap_summary.check_overlap, overlap_summary.figure_table),
     ),
-    "sampling-h200.json": Check(check_sampling, sampling_tables.figure_table),
-    "sampling-of-host-h200.json": Check(check_sampling, sampling_tables.cell_table),
+    "sampling-h200.json.xz": Check(check_sampling, sampling_tables.figure_table),
+    "sampling-of-host-h200.json.xz": Check(check_sampling, sampling_tables.cell_table),
     **dict.fromkeys(
-        ("tails-cpu.json", "tails-before-cpu.json"), Check(tails.check_tails, tails.figure_table)
+        ("tails-cpu.json.xz", "tails-before-cpu.json.xz"),
+        Check(tails.check_tails, tails.figure_table),
     ),
-    "simulator.json": Check(simulator.check_simulator, simulator.figure_table),
+    "simulator.json.xz": Check(simulator.check_simulator, simulator.figure_table),
     **dict.fromkeys(
-        ("tensor-parallel-h200.json", "tensor-parallel-cpu.json"),
+        ("tensor-parallel-h200.json.xz", "tensor-parallel-cpu.json.xz"),
         Check(tensor_parallel.check_tensor_parallel, tensor_parallel.figure_table),
     ),
     **dict.fromkeys(
-        ("dp-attention-h100.json", "dp-attention-shallow-h200.json"),
+        ("dp-attention-h100.json.xz", "dp-attention-shallow-h200.json.xz"),
         Check(attention_dp.check_attention_dp, attention_dp.figure_table),
     ),
-    "tree-acceptance.json": Check(
+    "tree-acceptance.json.xz": Check(
         tree_acceptance.check_tree_acceptance, tree_acceptance.shape_table
     ),
 }
-# Not a result: read, and thereby checked, by the check of simulator.json.
+# Not a result: read, and thereby checked, by the check of simulator.json.xz.
 INPUTS = {simulator.COSTS}
 # SGLang alone was measured: none of our code ran, so it may change.
-WITHOUT_OURS = ("tree-acceptance.json",)
+WITHOUT_OURS = ("tree-acceptance.json.xz",)
 
 
 def check_file(name: str, result: Raw) -> list[str]:
@@ -242,6 +247,11 @@ def check_file(name: str, result: Raw) -> list[str]:
     if check is None:
         return [f"no check is written for {name}"]
     return [*check_origin(name, result), *check.problems(result)]
+
+
+def uncompressed(name: str) -> list[str]:
+    """Returns a problem if a result file is not compressed."""
+    return [] if name.endswith(COMPRESSED) else [f"not compressed: xz -9e {name}"]
 
 
 def check_origin(name: str, result: Raw) -> list[str]:
@@ -256,13 +266,13 @@ def check_origin(name: str, result: Raw) -> list[str]:
 def main() -> int:
     """Checks every current result, and where each archived one comes from; returns 1 if not ok."""
     num_faults = 0
-    there = {path.name for path in RESULTS.glob("*.json")} - INPUTS
+    there = {path.name for path in RESULTS.glob("*.json*")} - INPUTS
     for name in sorted(there | CHECKS.keys()):
         if name not in there:
             num_faults += show(name, ["missing"])
             continue
         result = read_result(RESULTS / name)
-        faults = show(name, check_file(name, result))
+        faults = show(name, [*check_file(name, result), *uncompressed(name)])
         num_faults += faults
         if not faults:
             changed = changed_since(result["provenance"]) if name not in WITHOUT_OURS else []
@@ -271,9 +281,7 @@ def main() -> int:
                 print(f"  measured at {sha[:10]}; changed since: {', '.join(changed)}")
             print(CHECKS[name].targets(result))
     for path in sorted(ARCHIVE.glob("*.json*")):
-        problems = check_origin(path.name, read_result(path))
-        if path.suffix != COMPRESSED:
-            problems.append(f"not compressed: xz -9e {path.name}")
+        problems = [*check_origin(path.name, read_result(path)), *uncompressed(path.name)]
         num_faults += show(f"{ARCHIVE.name}/{path.name}", problems)
     return 1 if num_faults else 0
 

@@ -12,6 +12,7 @@ whose number is no chain's depth can be told from chains; those are the ones her
 
 import functools
 import json
+import lzma
 import math
 import re
 from pathlib import Path
@@ -30,7 +31,7 @@ _IN_REQUEST_ID = re.compile(r"p(\d\.\d+)-")
 
 
 TREES = {"4": "1-4-5", "8": "1-8-9", "9": "2-4-10", "11": "5-4-12", "15": "3-4-16", "23": "5-4-24"}
-LIFTS = Path(__file__).parents[1] / "results" / "current" / "tree-acceptance.json"
+LIFTS = Path(__file__).parents[1] / "results" / "current" / "tree-acceptance.json.xz"
 
 
 class Shape(NamedTuple):
@@ -43,7 +44,7 @@ class Shape(NamedTuple):
 @functools.cache
 def tree_lifts() -> dict[str, float]:
     """Returns the lift of every tree that was measured with a real pair."""
-    lifts: dict[str, float] = json.loads(LIFTS.read_text())["mean_lift"]
+    lifts: dict[str, float] = json.loads(lzma.decompress(LIFTS.read_bytes()))["mean_lift"]
     return lifts
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.lab.server import end_servers
 from benchmarks.stats.provenance import check_same_code, provenance
+from benchmarks.stats.result_file import write_result
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -58,7 +59,7 @@ def publish(
     machine that measures need not have a library that draws.
     """
     args.result.parent.mkdir(parents=True, exist_ok=True)
-    args.result.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(args.result, result)
     for show in shows:
         print(show(result))
     if plot and args.plot is not None:

@@ -17,7 +17,7 @@ H100s hold three, so depths take turns: --arms none,static-5,goodput,votes, then
 static-1,static-3,goodput (ours over the best static depth is its least ratio over any). Then:
 
     python3 -m benchmarks.studies.attention_dp merge runs/attention-dp-*.json \\
-        --result benchmarks/results/current/dp-attention-h200.json
+        --result benchmarks/results/current/dp-attention-h200.json.xz
 
 The same path without a GPU (M: where the tests keep their models, .cache/tiny-models-*):
 

@@ -21,7 +21,7 @@ twice that beside other benchmarks); with two GPUs also the case of two tensor-p
     TINY_HEAD_DIM=64 python3 -m benchmarks.studies.backends run --many 400 \\
         --cases default-llama,default-gemma3 --git-sha SHA --out $OUT --tag 4
     python3 -m benchmarks.studies.backends merge runs/backends-*.json \\
-        --result benchmarks/results/current/backends-h200.json
+        --result benchmarks/results/current/backends-h200.json.xz
 
 The sparse cases are about contexts of which the indexer leaves something out:
 
@@ -30,16 +30,16 @@ The sparse cases are about contexts of which the indexer leaves something out:
         --new-tokens 64 --git-sha SHA --out $OUT --tag dsa
 
 Ranks of attention DP, and a PD pair (it needs nixl), with so small a pool that requests are put
-back (backends-dp-h200.json was made with the usual pool, backends-dp-h100.json with 400 tokens a
-rank, where none was; both without static-1 and static-5; backends-pair-h200.json with 500 tokens
-for the pair):
+back (backends-dp-h200.json.xz was made with the usual pool, backends-dp-h100.json.xz with 400
+tokens a rank, where none was; both without static-1 and static-5; backends-pair-h200.json.xz with
+500 tokens for the pair):
 
     TINY_HEAD_DIM=64 python3 -m benchmarks.studies.backends run --many 100 --new-tokens 64 \\
         --max-total-tokens 300 --cases fa3-mla-dp2,default-qwen3-moe-dp2,default-llama-pair \\
         --git-sha SHA --out $OUT --tag dp
 
-Architectures and settings go to backends-architectures-h200.json. Several commands may run at once,
-each with a --port of its own, 100 apart.
+Architectures and settings go to backends-architectures-h200.json.xz. Several commands may run at
+once, each with a --port of its own, 100 apart.
 """
 
 import argparse

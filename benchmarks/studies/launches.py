@@ -8,7 +8,7 @@ On a machine with a GPU, from the project's root (four servers need an H200, two
 
     python3 -m benchmarks.studies.launches run --git-sha SHA --out $OUT --steps 0,3
     python3 -m benchmarks.studies.launches merge runs/launches-*.json \\
-        --result benchmarks/results/current/launches-h200.json
+        --result benchmarks/results/current/launches-h200.json.xz
 """
 
 import argparse

@@ -14,7 +14,7 @@ with 170,000 tokens each, two with what growing needs; benchmarks/gpus.sh shares
         --git-sha SHA --out $OUT --tag g1
     # the other arms on other GPUs, with tags of their own; then anywhere:
     python3 -m benchmarks.studies.long_context merge runs/long-context-*.json \\
-        --result benchmarks/results/current/long-context-h200.json
+        --result benchmarks/results/current/long-context-h200.json.xz
 """
 
 import argparse

@@ -16,7 +16,7 @@ On the machine with the H200, from the project's root (T as in studies/transitio
         --git-sha SHA --out $OUT --tag smollm2
     python3 -m benchmarks.studies.never_below_none merge runs/never-below-none-*.json \\
         --text benchmarks/results/archive/transition-smollm2-h100.json.xz \\
-        --result benchmarks/results/current/never-below-none-h200.json
+        --result benchmarks/results/current/never-below-none-h200.json.xz
 """
 
 import argparse

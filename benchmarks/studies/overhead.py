@@ -4,13 +4,13 @@ On the machine with the H200, from the project's root (three servers took 200 s 
 
     python3 -m benchmarks.studies.overhead run --git-sha SHA --out $OUT
     python3 -m benchmarks.studies.overhead merge runs/overhead-*.json \\
-        --result benchmarks/results/current/overhead-fa3.json
+        --result benchmarks/results/current/overhead-fa3.json.xz
 
 The calls are timed on the instances, in windows of their own, with injected acceptance
 so that there is something to choose; what reading the clock took in the same place is taken off.
 
 With --before COMMIT=FOLDER an earlier commit serves beside, its windows by turns with ours: what a
-change of the code costs a round, in pairs (overhead-before-h200.json).
+change of the code costs a round, in pairs (overhead-before-h200.json.xz).
 """
 
 import argparse

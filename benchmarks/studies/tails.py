@@ -7,7 +7,7 @@ root, some 20 minutes on a CPU:
 
     python3 -m benchmarks.studies.tails run --out runs
     python3 -m benchmarks.studies.tails merge runs/tails-1.json \\
-        --result benchmarks/results/current/tails-cpu.json
+        --result benchmarks/results/current/tails-cpu.json.xz
 """
 
 import argparse

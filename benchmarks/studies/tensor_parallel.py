@@ -9,10 +9,10 @@ On a machine with two H200s, from the project's root (about 150 s):
 
     python3 -m benchmarks.studies.tensor_parallel run --git-sha SHA --out $OUT --tag 1
     python3 -m benchmarks.studies.tensor_parallel merge runs/tensor-parallel-1.json \\
-        --result benchmarks/results/current/tensor-parallel-h200.json
+        --result benchmarks/results/current/tensor-parallel-h200.json.xz
 
 Decisions are the same code on any device, so a machine without a GPU can ask the same of two ranks
-on its CPU host (tensor-parallel-cpu.json; M: a folder of tools/tiny_models.py; 20 minutes):
+on its CPU host (tensor-parallel-cpu.json.xz; M: a folder of tools/tiny_models.py; 20 minutes):
 
     SGLANG_CPU_OMP_THREADS_BIND='0|1' python -m benchmarks.studies.tensor_parallel run --dry-cpu \\
         --target M/target --draft M/eagle3 --context-length 1024 --max-total-tokens 8192 \\

@@ -13,7 +13,7 @@ On the machine with the H200, or on the CPU host (T, P as in studies/transition;
     python3 -m benchmarks.studies.tree_acceptance run --dry-cpu --alone --target T --prompts P \
         --num-prompts 8 --new-tokens 96 --deadline 36000 --out $OUT
     python3 -m benchmarks.studies.tree_acceptance merge $OUT/tree-acceptance-1.json \\
-        --result benchmarks/results/current/tree-acceptance.json
+        --result benchmarks/results/current/tree-acceptance.json.xz
 """
 
 import argparse

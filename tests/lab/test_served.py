@@ -1,12 +1,12 @@
 """The replay against measured periods: where they come from, and what the policy makes of them."""
 
-import json
 import statistics
 from typing import Any
 
 import pytest
 
 from benchmarks.stats.provenance import RESULTS
+from benchmarks.stats.result_file import read_result
 from benchmarks.studies.simulator import served
 from benchmarks.studies.simulator.served import MeasuredCosts, best_static, periods_ms, shares
 from benchmarks.studies.simulator.server_costs import ServerCosts
@@ -74,7 +74,7 @@ def test_every_visit_draws_anew(costs: MeasuredCosts) -> None:
 
 def test_the_policy_finds_its_depth_though_its_seeds_are_another_server_s() -> None:
     """The first matrix to be replayed so showed 0.88 at batch 16: decision 0017."""
-    measured = json.loads((RESULTS / MATRIX).read_text())
+    measured = read_result(RESULTS / MATRIX)
     found = shares(measured, ServerCosts(RESULTS / COSTS), seeds=(1, 2, 3))
     assert min(found.values()) > 0.93
     assert statistics.geometric_mean(found.values()) > 0.99

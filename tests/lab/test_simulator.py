@@ -1,6 +1,7 @@
 """Simulator benchmark: cells are simulated as the matrix measures them, figures are recomputed."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.stats.provenance import RESULTS
+from benchmarks.stats.result_file import read_result, write_result
 from benchmarks.stats.tokens import expected_tokens
 from benchmarks.studies.simulator import summary as simulator
 from benchmarks.studies.simulator.server_costs import ServerCosts, keep_costs
@@ -64,8 +66,8 @@ def costs() -> ServerCosts:
 @pytest.fixture
 def folder(tmp_path: Path, measured: Any) -> Path:
     """The inputs of a check."""
-    (tmp_path / simulator.COSTS).write_text((RESULTS / simulator.COSTS).read_text())
-    (tmp_path / simulator.MATRIX).write_text(json.dumps(measured))
+    shutil.copy(RESULTS / simulator.COSTS, tmp_path)
+    write_result(tmp_path / simulator.MATRIX, measured)
     return tmp_path
 
 
@@ -169,7 +171,7 @@ def test_costs_of_the_measured_server_itself_are_refused(
     result: Any, folder: Path, measured: Any
 ) -> None:
     measured["servers"][0]["date"] = result["costs_from"]["date"]
-    (folder / simulator.MATRIX).write_text(json.dumps(measured))
+    write_result(folder / simulator.MATRIX, measured)
     (problem,) = simulator.check_simulator(result, folder)
     assert "was measured by a server of" in problem
 
@@ -201,7 +203,7 @@ def test_a_cell_whose_measured_rate_is_not_sure_is_neither_met_nor_missed(result
 
 
 def test_kept_costs_are_what_the_server_of_a_run_knew_at_its_end(tmp_path: Path) -> None:
-    costs = json.loads((RESULTS / simulator.COSTS).read_text())["costs"]
+    costs = read_result(RESULTS / simulator.COSTS)["costs"]
     server = {"arm": "goodput", "date": "2027-01-01T00:00:00", "plugin": {"cost_table": costs}}
     others = [{"arm": "none", "date": "2027-01-01T00:01:00"}, {"arm": "ema", "plugin": {}}]
     run, target = tmp_path / "matrix-a1.json", tmp_path / "kept.json"
@@ -216,12 +218,12 @@ def test_kept_costs_are_what_the_server_of_a_run_knew_at_its_end(tmp_path: Path)
 
 
 def test_true_costs_hold_what_was_learned_and_another_start_s_do_not(tmp_path: Path) -> None:
-    stored = json.loads((RESULTS / simulator.COSTS).read_text())
+    stored = read_result(RESULTS / simulator.COSTS)
     path = tmp_path / simulator.COSTS
     times = []
     for ratio in (1.0, 1.25):
         stored["costs"]["drift_ratios"] = [ratio] * 64
-        path.write_text(json.dumps(stored))
+        write_result(path, stored)
         costs = ServerCosts(path)
         fresh = costs.table_off_by(0.0, seed=1)
         times.append(

@@ -1,7 +1,5 @@
 """A result is refused when a figure, its shape or the code behind it is not what it claims."""
 
-import json
-import lzma
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +8,7 @@ import pytest
 from benchmarks import verify
 from benchmarks.stats.differences import Gap
 from benchmarks.stats.provenance import CODE, code_sha256, code_sha256_at, git, without_folders
+from benchmarks.stats.result_file import write_result
 from benchmarks.verify import changed_since, check_file, check_provenance
 from tests.lab.records import PROVENANCE
 
@@ -123,13 +122,13 @@ def test_a_recorded_command_names_no_folder_of_the_machine() -> None:
 def test_what_was_not_measured_is_said_and_fails_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "one.json").write_text(json.dumps({"provenance": PROVENANCE}))
+    write_result(tmp_path / "one.json.xz", {"provenance": PROVENANCE})
     problems: list[str] = [Gap("cells lacks ['a']")]
     check = verify.Check(lambda _result: problems, lambda _result: "the targets")
     monkeypatch.setattr(verify, "RESULTS", tmp_path)
     monkeypatch.setattr(verify, "ARCHIVE", tmp_path / "archive")
-    monkeypatch.setattr(verify, "CHECKS", {"one.json": check})
-    monkeypatch.setattr(verify, "WITHOUT_OURS", ("one.json",))
+    monkeypatch.setattr(verify, "CHECKS", {"one.json.xz": check})
+    monkeypatch.setattr(verify, "WITHOUT_OURS", ("one.json.xz",))
     assert verify.main() == 0
     assert "not measured: cells lacks ['a']\nthe targets" in capsys.readouterr().out
     problems.append("a figure that raw does not give")
@@ -147,15 +146,15 @@ def test_an_archived_result_is_not_recomputed_and_keeps_its_origin(
     monkeypatch.setattr(verify, "ARCHIVE", archive)
     path = archive / "of-a-script-that-is-gone.json.xz"
     record = {**PROVENANCE, "code_sha256": code_sha256()}
-    path.write_bytes(lzma.compress(json.dumps({"provenance": record}).encode()))
+    write_result(path, {"provenance": record})
     assert verify.main() == 0
     assert "archive/of-a-script-that-is-gone.json.xz: ok" in capsys.readouterr().out
     plain = archive / "plain.json"
-    plain.write_text(json.dumps({"provenance": record}))
+    write_result(plain, {"provenance": record})
     assert verify.main() == 1
     assert "not compressed: xz -9e plain.json" in capsys.readouterr().out
     plain.unlink()
-    path.write_bytes(lzma.compress(b"{}"))
+    write_result(path, {})
     assert verify.main() == 1
     assert "provenance lacks" in capsys.readouterr().out
 
@@ -166,6 +165,6 @@ def test_a_result_that_is_gone_is_missed(
     check = verify.Check(lambda _result: [], lambda _result: "the targets")
     monkeypatch.setattr(verify, "RESULTS", tmp_path)
     monkeypatch.setattr(verify, "ARCHIVE", tmp_path / "archive")
-    monkeypatch.setattr(verify, "CHECKS", {"one.json": check})
+    monkeypatch.setattr(verify, "CHECKS", {"one.json.xz": check})
     assert verify.main() == 1
-    assert "one.json: wrong\n  missing" in capsys.readouterr().out
+    assert "one.json.xz: wrong\n  missing" in capsys.readouterr().out

@@ -2,7 +2,7 @@
 
 Round times are those of an H200 (matrix-trees-h200.json and matrix-trees-h200-shared.json), each
 known to 2 %; acceptance is injected as there: a tree lifts the chain's hazards by what
-tree-acceptance.json measured for its shape.
+tree-acceptance.json.xz measured for its shape.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from sglang_adaptive_spec.tiers import (
 from sglang_adaptive_spec.tiers import chain_tier as chain
 from tests.policy.rounds import KnownCosts, Loop, draw, true_tokens
 
-# By how many logits a draft of each is likelier to hold than a chain's (tree-acceptance.json).
+# By how many logits a draft of each is likelier to hold than a chain's (tree-acceptance.json.xz).
 LIFTS = {Tier(1, 4, 5): 0.847, Tier(3, 4, 16): 0.64, Tier(5, 4, 12): 0.448, Tier(5, 4, 24): 0.559}
 TREES = tuple(LIFTS)
 TIERS = tuple(sorted([PLAIN_TIER, *map(chain, (1, 2, 3, 5, 7, 10)), *TREES]))

@@ -14,7 +14,7 @@ command after the other; each takes about 540 s:
     OUT=folder SHA=commit benchmarks/gpus.sh 0,1=defaults-pair
     OUT=folder SHA=commit benchmarks/gpus.sh 0=defaults-builtin
     python3 -m benchmarks.studies.defaults merge runs/defaults-*.json \\
-        --result benchmarks/results/current/defaults-h200.json
+        --result benchmarks/results/current/defaults-h200.json.xz
 
 On an H100 the starts alone: `run --arms ours,none --repeats 0`, merged likewise; with
 --before COMMIT=FOLDER (benchmarks/lab/arms.py) an earlier commit's, too, whose graphs must be ours.

@@ -1,4 +1,4 @@
-"""From passes and starts to the figures of defaults-h200.json, and what is claimed about them."""
+"""From passes and starts to the figures of defaults-h200.json.xz, and what is claimed of them."""
 
 import itertools
 from collections.abc import Mapping, Sequence

@@ -12,7 +12,7 @@ other draws, and the GPUs swapped:
         --out $OUT --tag b1 --port 32000 &
     # both again, GPUs swapped, with --first-repeat 2, tags a2 and b2; then anywhere:
     python3 -m benchmarks.studies.matrix merge runs/matrix-*.json \\
-        --result benchmarks/results/current/matrix-h200-fa3.json \\
+        --result benchmarks/results/current/matrix-h200-fa3.json.xz \\
         --plot docs/images/matrix-h200.svg
 
 A command may take some of the cells (`--batches 1,4,16`, `--acceptances 0.7,mixed`); after

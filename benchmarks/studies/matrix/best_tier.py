@@ -1,13 +1,12 @@
 """Which tier is best at each batch size and acceptance, and which one the policy ran there.
 
-    python -m benchmarks.studies.matrix.best_tier benchmarks/results/current/matrix-h200-fa3.json \\
-        --plot docs/images/best-tier-h200.svg
+    python -m benchmarks.studies.matrix.best_tier \\
+        benchmarks/results/current/matrix-h200-fa3.json.xz --plot docs/images/best-tier-h200.svg
     python -m benchmarks.studies.matrix.best_tier --arm goodput-trees \\
-        benchmarks/results/current/matrix-trees-settled-h200.json --plot best-tier-trees.svg
+        benchmarks/results/current/matrix-trees-settled-h200.json.xz --plot best-tier-trees.svg
 """
 
 import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any
 from matplotlib import pyplot
 
 from benchmarks.stats.plots import save
+from benchmarks.stats.result_file import read_result
 from benchmarks.stats.windows import best_static
 
 Raw = Mapping[str, Any]
@@ -67,7 +67,7 @@ def main() -> int:
     parser.add_argument("--arm", default="goodput", help="[goodput]")
     parser.add_argument("--plot", type=Path, required=True)
     args = parser.parse_args()
-    plot_best_tier(json.loads(args.result.read_text()), args.arm, args.plot)
+    plot_best_tier(read_result(args.result), args.arm, args.plot)
     return 0
 
 

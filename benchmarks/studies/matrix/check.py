@@ -1,4 +1,4 @@
-"""Is matrix-h200-fa3.json what it claims: its cells complete, its figures those of its windows?"""
+"""Is matrix-h200-fa3.json.xz what it claims: cells complete, figures those of its windows?"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

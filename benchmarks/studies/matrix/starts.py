@@ -7,7 +7,7 @@ machine. On a machine with four H200s, from the project's root (five servers a G
     OUT=folder SHA=commit benchmarks/gpus.sh 0=starts-a 1=starts-b 2=starts-c 3=starts-d
     # then anywhere; every run file has one start:
     python3 -m benchmarks.studies.matrix.starts runs/matrix-n*.json \\
-        --result benchmarks/results/current/matrix-starts-h200-fa3.json
+        --result benchmarks/results/current/matrix-starts-h200-fa3.json.xz
 """
 
 import argparse

@@ -12,7 +12,7 @@ On the machine with the H200, from the project's root (T, P as in studies/transi
         --git-sha SHA --out $OUT --tag 2
     # then anywhere:
     python3 -m benchmarks.studies.overlap merge runs/overlap-*.json \\
-        --result benchmarks/results/current/overlap-h200.json
+        --result benchmarks/results/current/overlap-h200.json.xz
 
 $OUT/overlap-TAG.json is written after every cell, the servers' last lines beside it at the end.
 """

@@ -1,4 +1,4 @@
-"""From windows to the figures of overlap-h200.json: one function, used to write and to verify.
+"""From windows to the figures of overlap-h200.json.xz: one function, used to write and to verify.
 
 Rates of cells with injected acceptance are expected ones, as in the matrix; those of a grammar are
 counted: its greedy texts are the same in every repeat. `ms_per_token` is what one request waits for

@@ -8,7 +8,7 @@ On the machine with the H200, from the project's root (one server at a time, abo
 
     python3 -m benchmarks.studies.ramp run --git-sha SHA --out $OUT --tag 1
     python3 -m benchmarks.studies.ramp merge runs/ramp-*.json \\
-        --result benchmarks/results/current/ramp-h200-fa3.json --plot docs/images/ramp-h200.svg
+        --result benchmarks/results/current/ramp-h200-fa3.json.xz --plot docs/images/ramp-h200.svg
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""From the requests of a ramp to the figures of ramp-h200-fa3.json.
+"""From the requests of a ramp to the figures of ramp-h200-fa3.json.xz.
 
 Time per output token of a request: from its first token to its last, over the tokens after the
 first. Tokens/s of an arm: all output tokens over the time from the first arrival to the last token.

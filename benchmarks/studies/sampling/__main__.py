@@ -23,7 +23,7 @@ On the machine with the H200, from the project's root (T, P as in studies/transi
         --cells t0.8,t1,top_p,top_k
     # then anywhere:
     python3 -m benchmarks.studies.sampling merge runs/sampling-*.json \\
-        --result benchmarks/results/current/sampling-h200.json
+        --result benchmarks/results/current/sampling-h200.json.xz
 
 $OUT/sampling-TAG.json is written after every cell, the servers' last lines beside it at the end. No
 cell is begun that would last past `--deadline`, judged by the longest one so far.

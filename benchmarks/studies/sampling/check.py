@@ -1,4 +1,4 @@
-"""Is sampling-h200.json what it claims: complete, its tests alive and those of its counts?"""
+"""Is sampling-h200.json.xz what it claims: complete, its tests alive and those of its counts?"""
 
 from collections.abc import Mapping
 from typing import Any

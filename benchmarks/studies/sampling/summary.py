@@ -1,4 +1,4 @@
-"""From counted tokens to the figures of sampling-h200.json: one function to write and to verify.
+"""From counted tokens to the figures of sampling-h200.json.xz: one function to write and to verify.
 
 Each arm is tested against `none` at every output position of a cell but the first, which the
 prefill samples alike in every arm. A position's tokens are compared over all histories, and over

@@ -1,4 +1,4 @@
-"""What is claimed from sampling-h200.json, arm by arm, and what the tests could have found.
+"""What is claimed from sampling-h200.json.xz, arm by arm, and what the tests could have found.
 
 An arm without a fault is found at fault with probability ALPHA at most: its p-values are corrected
 for all its tests in the cells where the host's verification is meant to be lossless. `wrong` must

@@ -2,25 +2,27 @@
 
 Anywhere, without a GPU (SHA: the commit, where the repository is absent; half a minute):
 
-    python3 -m benchmarks.studies.simulator run --result benchmarks/results/current/simulator.json
+    python3 -m benchmarks.studies.simulator run \\
+        --result benchmarks/results/current/simulator.json.xz
     python3 -m benchmarks.studies.simulator keep-costs runs/matrix-a1.json \\
-        --result benchmarks/results/current/costs-h200-fa3.json
+        --result benchmarks/results/current/costs-h200-fa3.json.xz
 
-Both halves replay against round times of one server (costs-h200-fa3.json): measured at its start,
-and corrected by what it learned while it served a visit of the matrix that is not in the result.
-Regret: golden traces, goodput over the oracle. Agreement: the cells of matrix-h200-fa3.json,
+Both halves replay against round times of one server (costs-h200-fa3.json.xz): measured at its
+start, and corrected by what it learned while it served a visit of the matrix that is not in the
+result.
+Regret: golden traces, goodput over the oracle. Agreement: the cells of matrix-h200-fa3.json.xz,
 visited in its order by one policy, windows and expected rates cut by the very functions of the
 matrix, over the rate that other servers reached there. Replays are deterministic:
 `check_simulator` does them again.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 from benchmarks.lab.run_files import publish
 from benchmarks.stats.provenance import RESULTS, provenance
+from benchmarks.stats.result_file import read_result
 from benchmarks.studies.simulator.server_costs import keep_costs
 from benchmarks.studies.simulator.summary import MATRIX, build_result, figure_table, simulate
 
@@ -39,7 +41,7 @@ def main() -> int:
     if args.command == "keep-costs":
         keep_costs(args.run, args.result)
         return 0
-    measured = json.loads((RESULTS / MATRIX).read_text())
+    measured = read_result(RESULTS / MATRIX)
     raw, costs_from = simulate(measured)
     result = build_result(provenance(args.git_sha), raw, measured, costs_from)
     return publish(args, result, figure_table)

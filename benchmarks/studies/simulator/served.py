@@ -5,8 +5,8 @@ Anywhere, without a GPU (ten seconds):
     python3 -m benchmarks.studies.simulator.served
 
 `simulator.py` asks whether a simulation is right: there the true periods are what a server seeded.
-Here they are the means of matrix-h200-fa3.json's own windows, by batch size and depth, and the
-policy starts from the seeds of another server (costs-h200-fa3.json). It visits the cells in the
+Here they are the means of matrix-h200-fa3.json.xz's own windows, by batch size and depth, and the
+policy starts from the seeds of another server (costs-h200-fa3.json.xz). It visits the cells in the
 matrix's order; a visit is cut into windows as there. Printed: tokens per second over those of the
 best static arm at the same periods. No result file: nothing is measured.
 
@@ -16,7 +16,6 @@ sizes that ran them, so slow that no policy should stay.
 """
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,7 @@ import numpy as np
 
 from benchmarks.inject.acceptance import probabilities, shape_of
 from benchmarks.stats.provenance import RESULTS
+from benchmarks.stats.result_file import read_result
 from benchmarks.stats.tables import table
 from benchmarks.stats.tokens import expected_tokens
 from benchmarks.stats.windows import STATIC
@@ -135,7 +135,7 @@ def shares(measured: Raw, start: ServerCosts, seeds: Sequence[int] = SEEDS) -> d
 def main() -> int:
     """Prints every cell's share."""
     argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
-    measured = json.loads((RESULTS / MATRIX).read_text())
+    measured = read_result(RESULTS / MATRIX)
     found = shares(measured, ServerCosts(RESULTS / COSTS))
     print(table(("cell", "goodput / best static"), list(found.items())))
     print(f"geometric mean {statistics.geometric_mean(found.values()):.4f}")

@@ -1,4 +1,4 @@
-"""The round times of one server as an input of the simulator: `costs-h200-fa3.json`."""
+"""The round times of one server as an input of the simulator: `costs-h200-fa3.json.xz`."""
 
 import json
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from benchmarks.stats.result_file import read_content, write_content
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.tiers import Tier
 
@@ -33,7 +34,7 @@ class ServerCosts:
     """
 
     def __init__(self, path: Path) -> None:
-        stored = msgspec.json.decode(path.read_bytes(), type=KeptCosts)
+        stored = msgspec.json.decode(read_content(path), type=KeptCosts)
         self._state = stored.costs
         self._table = CostTable.from_dict(self._state)
         self.tiers = self._table.tiers
@@ -105,4 +106,4 @@ def keep_costs(run: Path, target: Path) -> None:
         )
     ((date, costs),) = tables
     kept = KeptCosts(record["provenance"], date, costs)
-    target.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=0) + b"\n")
+    write_content(target, msgspec.json.format(msgspec.json.encode(kept), indent=0) + b"\n")

@@ -1,7 +1,6 @@
 """Replays of golden traces and of the cells of the matrix, and what is claimed of them."""
 
 import argparse
-import json
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from benchmarks.lab.visits import settle_s_of
 from benchmarks.stats.differences import differences, keys
 from benchmarks.stats.figures import HEADER, MET, MISSED, Figure, Ratio, exact, rank
 from benchmarks.stats.provenance import RESULTS
+from benchmarks.stats.result_file import read_result
 from benchmarks.stats.tables import table
 from benchmarks.stats.windows import expected_rate
 from benchmarks.studies.matrix.flags import parser
@@ -36,7 +36,7 @@ from sglang_adaptive_spec.simulate.synthetic import (
 )
 from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Plan, RoundTime
 
-COSTS, MATRIX = "costs-h200-fa3.json", "matrix-h200-fa3.json"
+COSTS, MATRIX = "costs-h200-fa3.json.xz", "matrix-h200-fa3.json.xz"
 # Relative error of the periods that the policy itself starts with; as the golden tests.
 COST_NOISE = 0.02
 SEEDS = (1, 2, 3, 4, 5)  # of luck, of timing noise and of the errors above
@@ -248,7 +248,7 @@ def check_simulator(result: Raw, folder: Path = RESULTS) -> list[str]:
     problems += [f"{name} is missing: the simulator's input" for name in missing]
     if problems:
         return problems
-    measured = json.loads((folder / MATRIX).read_text())
+    measured = read_result(folder / MATRIX)
     raw, costs_from = simulate(measured, folder)
     problems += own_costs(costs_from["date"], measured["servers"])
     return problems + differences(

@@ -15,7 +15,7 @@ benchmarks/lab/pack_pair.py, P: its prompts.json; all eight small servers fit, f
         --arms none,static-3,static-7,builtin,goodput --git-sha SHA --out $OUT --tag i
     # the same with --arms static-1,static-5 and tag j; then anywhere:
     python3 -m benchmarks.studies.transition merge runs/transition-*.json \\
-        --result benchmarks/results/current/transition-h200-fa3.json \\
+        --result benchmarks/results/current/transition-h200-fa3.json.xz \\
         --plot docs/images/transition-h200.svg
 """
 

@@ -1,4 +1,4 @@
-"""From passes to the figures of transition-h200-fa3.json, and what is claimed about them.
+"""From passes to the figures of transition-h200-fa3.json.xz, and what is claimed about them.
 
 The oracle knows each phase's best arm of constant depth and changes to it in no time. Arms are
 compared pass by pass: machines differ in speed, and arms in which passes they have.
