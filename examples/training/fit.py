@@ -1,4 +1,4 @@
-"""Fits a head to the target's text and measures how many of its drafts hold."""
+"""Fits a head to the target's text."""
 
 import math
 import random
@@ -10,18 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from examples.training.data import Sample, collate, hot_vocabulary
+from examples.training.data import Sample, hot_vocabulary
 from examples.training.head import Eagle3Head
+from examples.training.measure import MAX_LEN, NUM_STEPS, Drafting
 from examples.training.target import Target
-from examples.training.unroll import (
-    DraftStep,
-    DraftVocabulary,
-    hits_of,
-    loss_of,
-    unroll,
-)
+from examples.training.unroll import DraftStep, DraftVocabulary, loss_of
 
-EVALUATION_BATCH = 16
 FINAL_LR_SHARE = 0.05
 MAX_GRADIENT_NORM = 0.5
 LOG_INTERVAL = 50
@@ -34,23 +28,13 @@ class FitSettings:
 
     train_s: float = 225.0
     batch_size: int = 64
-    max_len: int = 512
-    num_steps: int = 5
+    max_len: int = MAX_LEN
+    num_steps: int = NUM_STEPS
     draft_vocab_size: int = 5120
     intermediate_size: int | None = None  # the target's
     trains_output: bool = True  # else output rows stay the target's, and need not be stored
     learning_rate: float = 8e-4
     warmup_steps: int = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """Acceptance on held-out text of one domain, drafting from every position."""
-
-    top1: float  # share of first drafts that hold
-    num_correct_drafts: float  # mean accepted in a row, bonus not counted
-    histogram: tuple[float, ...]  # share of positions with 0, 1, ... drafts accepted
-    num_positions: int
 
 
 class Trainer:
@@ -70,6 +54,7 @@ class Trainer:
         self.head.lm_head.weight.data.copy_(rows.float())
         self.head.lm_head.weight.requires_grad_(settings.trains_output)
         self.head.to(target.device)
+        self.drafting = Drafting(target, self.head, self.vocabulary)
         self._optimiser = torch.optim.AdamW(
             self.head.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.01
         )
@@ -142,26 +127,8 @@ class Trainer:
         self._rng.setstate((version, tuple(numbers), gauss))
         self._num_updates, self._elapsed_s = kept["num_updates"], kept["elapsed_s"]
 
-    @torch.no_grad()
-    def measure_acceptance(self, max_samples: int = 64) -> dict[str, Acceptance]:
-        """Returns acceptance on held-out samples by domain."""
-        by_domain = {}
-        for domain in sorted({sample.domain for sample in self.held_out}):
-            samples = [s for s in self.held_out if s.domain == domain][:max_samples]
-            hits = []
-            for first in range(0, len(samples), EVALUATION_BATCH):
-                batch = samples[first : first + EVALUATION_BATCH]
-                steps = self._unroll(batch, self.settings.num_steps)
-                hits.append(hits_of(steps, self.vocabulary)[steps[0].is_counted])
-            by_domain[domain] = summarise(torch.cat(hits))
-        return by_domain
-
     def _unroll(self, samples: Sequence[Sample], num_steps: int) -> list[DraftStep]:
-        pad_id = self.target.tokenizer.pad_token_id
-        batch = collate(samples, self.settings.max_len, pad_id, self.target.device)
-        is_cuda = self.target.device == "cuda"
-        with torch.autocast(self.target.device, torch.bfloat16, enabled=is_cuda):
-            return unroll(self.head, self.target.features(batch.tokens), batch, num_steps)
+        return self.drafting.unrolled(samples, self.settings.max_len, num_steps)
 
 
 def learning_rate(settings: FitSettings, step: int, progress: float) -> float:
@@ -169,18 +136,6 @@ def learning_rate(settings: FitSettings, step: int, progress: float) -> float:
     warmup = min(1.0, (step + 1) / settings.warmup_steps)
     cosine = 0.5 * (1 + math.cos(math.pi * progress))
     return settings.learning_rate * warmup * (cosine * (1 - FINAL_LR_SHARE) + FINAL_LR_SHARE)
-
-
-def summarise(hits: Tensor) -> Acceptance:
-    """Summarises hits [num_positions, num_steps] bool."""
-    accepted = hits.int().cumprod(-1).sum(-1)
-    shares = [(accepted == n).float().mean().item() for n in range(hits.shape[-1] + 1)]
-    return Acceptance(
-        top1=round(hits[:, 0].float().mean().item(), 3),
-        num_correct_drafts=round(accepted.float().mean().item(), 2),
-        histogram=tuple(round(share, 2) for share in shares),
-        num_positions=len(accepted),
-    )
 
 
 def checkpoint_of(head: Eagle3Head, vocabulary: DraftVocabulary) -> dict[str, Tensor]:

@@ -9,7 +9,6 @@ SmolLM2's head took 225 s on one H200. Without a GPU it runs in float32, for smo
 import argparse
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -17,6 +16,7 @@ from safetensors.torch import save_file
 
 from examples.training.data import Sample, read_prompts, read_samples, write_samples
 from examples.training.fit import FitSettings, Trainer, checkpoint_of
+from examples.training.measure import show
 from examples.training.target import Target
 from examples.training.writing import Sampling, TargetWriter, generate_samples
 
@@ -37,11 +37,11 @@ def main(argv: list[str] | None = None) -> int:
         draft_vocab_size=args.draft_vocab_size,
         intermediate_size=args.intermediate_size,
         trains_output=not args.freeze_output,
+        learning_rate=args.learning_rate,
     )
     trainer = Trainer(target, _load_samples(args, target), settings)
     trainer.fit(checkpoint=args.checkpoint)
-    for domain, acceptance in trainer.measure_acceptance().items():
-        print(f"held-out {domain}: {json.dumps(asdict(acceptance))}", flush=True)
+    show(trainer.drafting.acceptance(trainer.held_out, settings.max_len, settings.num_steps))
     args.out.mkdir(parents=True, exist_ok=True)
     tensors = checkpoint_of(trainer.head, trainer.vocabulary)
     save_file(tensors, args.out / "model.safetensors", metadata={"format": "pt"})
@@ -78,6 +78,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--new-tokens", type=int, default=384)
     parser.add_argument("--train-seconds", type=float, default=defaults.train_s)
     parser.add_argument("--batch-size", type=int, default=defaults.batch_size)
+    parser.add_argument("--learning-rate", type=float, default=defaults.learning_rate)
     parser.add_argument("--max-len", type=int, default=defaults.max_len)
     parser.add_argument("--num-steps", type=int, default=defaults.num_steps)
     parser.add_argument("--draft-vocab-size", type=int, default=defaults.draft_vocab_size)

@@ -21,6 +21,9 @@ class Sampling(NamedTuple):
     top_p: float = 1.0
 
 
+GREEDY = Sampling()
+
+
 class Writer(Protocol):
     """The target, in whatever runs it."""
 
@@ -67,18 +70,19 @@ def generate_samples(
     new_tokens: int,
     sampling: Sampling,
     limit_s: float,
+    held_out: Sampling = GREEDY,
 ) -> list[Sample]:
     """Has held-out, then training prompts answered, until `limit_s` has passed.
 
-    Batches alternate between greedy and sampled text. Held-out text is always greedy: acceptance
-    measured on it is then that of temperature 0.
+    Batches for training alternate between greedy and sampled text. Held-out text is of one kind, so
+    that acceptance measured on it is that of its temperature.
     """
     tokenizer = writer.tokenizer
     ends = {tokenizer.eos_token_id, tokenizer.pad_token_id}
     encoded = [(prompt, _encode(tokenizer, prompt)) for prompt in prompts]
     fitting = [(prompt, ids) for prompt, ids in encoded if len(ids) <= MAX_PROMPT_TOKENS]
-    held_out = [each for each in fitting if each[0].split == "heldout"]
-    order = held_out[: max(MIN_HELD_OUT, batch_size)]
+    first_ones = [each for each in fitting if each[0].split == "heldout"]
+    order = first_ones[: max(MIN_HELD_OUT, batch_size)]
     order += [each for each in fitting if each[0].split == "train"]
     samples: list[Sample] = []
     start = time.monotonic()
@@ -86,9 +90,9 @@ def generate_samples(
         if time.monotonic() - start > limit_s:
             break
         batch = order[first : first + batch_size]
-        is_greedy = batch[0][0].split == "heldout" or batch_idx % 2 == 0
-        asked = [ids for _, ids in batch]
-        answers = writer.write(asked, new_tokens, Sampling() if is_greedy else sampling)
+        of_training = GREEDY if batch_idx % 2 == 0 else sampling
+        drawn = held_out if batch[0][0].split == "heldout" else of_training
+        answers = writer.write([ids for _, ids in batch], new_tokens, drawn)
         samples += _kept(batch, answers, ends)
         num_tokens = sum(len(sample.ids) - sample.prompt_len for sample in samples)
         print(f"generated {len(samples)} samples, {num_tokens} tokens", flush=True)

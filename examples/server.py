@@ -59,10 +59,10 @@ class Server:
         log: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Takes what the process gets besides this one's environment and the CPU's settings."""
+        """Takes what the process gets besides this one's environment."""
         self.command = [*command, "--host", HOST, "--port", str(port)]
         self.port, self.log = port, log
-        self.environment = {**CPU_ENVIRONMENT, **(environment or {})}
+        self.environment = dict(environment or {})
         self.ready_s = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -74,6 +74,7 @@ class Server:
         port = free_port()
         module = [sys.executable, "-m", "sglang.launch_server"]
         ranks = ("--nccl-port", str(port + RANKS_PORT))
+        environment = {**CPU_ENVIRONMENT, **(environment or {})}
         return cls([*module, *CPU_ARGS, *ranks, *args], port, log, environment)
 
     def __enter__(self) -> Self:
