@@ -1,0 +1,1 @@
+"""Real text on a pair whose rounds the GPU bounds."""

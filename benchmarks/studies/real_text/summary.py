@@ -1,0 +1,230 @@
+"""From the passes of real text to the figures of real-text-h200.json.xz.
+
+Arms are compared pass by pass: same requests, same machine, minutes apart. The best static depth of
+a cell is the one that ours is least ahead of, which makes it hardest. The best single one is the
+depth that ours is least ahead of over all cells.
+"""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks.stats.differences import Gap, differences, keys
+from benchmarks.stats.figures import (
+    HEADER,
+    Figure,
+    Ratio,
+    geometric_mean,
+    lowest,
+    ratio_at_same_place,
+)
+from benchmarks.stats.provenance import check_same_code, in_order
+from benchmarks.stats.tables import table
+from benchmarks.stats.windows import RATE_DIGITS
+from benchmarks.studies.sampling.tables import paired_ratio
+
+Raw = Mapping[str, Any]
+Where = tuple[str, int, float]  # traffic, clients, temperature
+
+DOMAINS = ("chat", "code", "json", "maths", "summary", "translation")
+OF_ALL = ("phases", "mixed")  # domains one after the other, and at once
+STATIC = ("static-1", "static-3", "static-5", "static-7")
+OURS = "goodput"
+ARMS = ("none", *STATIC, "builtin", OURS)
+OVER_BEST_STATIC, OVER_NONE, OVER_SINGLE = 0.97, 0.98, 1.0
+PASS_KEYS = ("repeat", "num_tokens", "seconds", "rounds", "as_none")
+MIN_REPEATS = 3
+FAR_BEHIND, REPEATS_TO_TELL = 0.9, 2  # of the best static depth's tokens/s, before one is left out
+
+
+def where_of(each: Raw) -> Where:
+    """Returns the cell of a pass."""
+    return each["traffic"], each["concurrency"], each["temperature"]
+
+
+def name_of(where: Where) -> str:
+    """Returns how tables name a cell."""
+    traffic, concurrency, temperature = where
+    return f"{traffic} {concurrency}" + (f" t{temperature:g}" if temperature else "")
+
+
+def rate_of(each: Raw) -> float:
+    """Returns tokens/s of a pass."""
+    return float(each["num_tokens"] / each["seconds"])
+
+
+def left_behind(passes: Sequence[Raw], cell: Where) -> set[str]:
+    """Returns the static depths that need no more passes of a cell: far behind the best one."""
+    rates: dict[str, list[float]] = {}
+    for each in passes:
+        if where_of(each) == tuple(cell) and each["arm"] in STATIC:
+            rates.setdefault(each["arm"], []).append(rate_of(each))
+    best = max((statistics.fmean(mine) for mine in rates.values()), default=0.0)
+    return {
+        arm
+        for arm, mine in rates.items()
+        if len(mine) >= REPEATS_TO_TELL and statistics.fmean(mine) < FAR_BEHIND * best
+    }
+
+
+def merged(records: Sequence[Raw]) -> dict[str, Any]:
+    """Returns the result of several runs of the same code on the same machine kind."""
+    passes = [
+        {**each, "run": number}
+        for number, record in enumerate(in_order(records))
+        for each in record["passes"]
+    ]
+    return build_result(check_same_code(records), passes)
+
+
+def build_result(origin: Raw, passes: Sequence[Raw]) -> dict[str, Any]:
+    """Returns the result file from the passes of all runs."""
+    cells: dict[Where, dict[str, list[Raw]]] = {}
+    for each in passes:
+        kept = {key: each[key] for key in ("run", *PASS_KEYS) if key in each}
+        cells.setdefault(where_of(each), {}).setdefault(each["arm"], []).append(kept)
+    return {
+        "provenance": dict(origin),
+        "cells": [build_cell(where, by_arm) for where, by_arm in cells.items()],
+    }
+
+
+def build_cell(where: Where, by_arm: Mapping[str, Sequence[Raw]]) -> dict[str, Any]:
+    """Returns one cell with its figures."""
+    traffic, concurrency, temperature = where
+    ratios = over(by_arm)
+    return {
+        "traffic": traffic,
+        "concurrency": concurrency,
+        "temperature": temperature,
+        "tokens_per_s": {
+            arm: round(statistics.fmean(map(rate_of, mine)), RATE_DIGITS)
+            for arm, mine in by_arm.items()
+        },
+        "over": {
+            arm: {
+                "ratio": round(ratio.value, 4),
+                "interval": [round(end, 4) for end in ratio.interval],
+            }
+            for arm, ratio in ratios.items()
+        },
+        "raw": {arm: list(mine) for arm, mine in by_arm.items()},
+    }
+
+
+def over(by_arm: Mapping[str, Sequence[Raw]]) -> dict[str, Ratio]:
+    """Returns ours over every other arm of a cell, where both had a pass."""
+    rates = {
+        arm: {(each.get("run", 0), each["repeat"]): rate_of(each) for each in mine}
+        for arm, mine in by_arm.items()
+    }
+    mine = rates.pop(OURS, {})
+    return {
+        arm: ratio_at_same_place(mine, other)
+        for arm, other in rates.items()
+        if mine.keys() & other.keys()
+    }
+
+
+def best_static(ratios: Mapping[str, Ratio]) -> str | None:
+    """Returns the static depth that ours is least ahead of."""
+    there = [arm for arm in STATIC if arm in ratios]
+    return min(there, key=lambda arm: ratios[arm].value, default=None)
+
+
+def over_by_cell(result: Raw) -> Iterator[tuple[Where, dict[str, Ratio]]]:
+    """Yields every cell with ours over its other arms."""
+    for cell in result["cells"]:
+        yield where_of(cell), over(cell["raw"])
+
+
+def figures(result: Raw) -> list[Figure]:
+    """Returns the claims: overall, then the lowest cells, then the texts."""
+    found = list(over_by_cell(result))
+    if not found:
+        return []
+    single: dict[str, Ratio] = {}
+    for arm in ("none", *STATIC, "builtin"):
+        ratios = [each[arm] for _, each in found if arm in each]
+        if ratios:
+            single[arm] = geometric_mean(ratios)
+    made = [
+        Figure(f"ours / {arm}, all {len(found)} cells", ratio, OVER_SINGLE)
+        for arm, ratio in single.items()
+    ]
+    by_name = [
+        (f"{name_of(where)}, {best}", each[best])
+        for where, each in found
+        if (best := best_static(each)) is not None
+    ]
+    if by_name:
+        mean = geometric_mean([ratio for _, ratio in by_name])
+        made.append(Figure("ours / best static depth of each cell, mean", mean, OVER_BEST_STATIC))
+        made.append(lowest("lowest cell over its best static depth", by_name, OVER_BEST_STATIC))
+    of_none = [(name_of(where), each["none"]) for where, each in found if "none" in each]
+    if of_none:
+        made.append(lowest("lowest cell over none", of_none, OVER_NONE))
+    made += [
+        Figure(f"{name_of(where)}: ours / {best}", each[best], OVER_SINGLE)
+        for where, each in found
+        if where[0] in OF_ALL and (best := best_static(each)) is not None
+    ]
+    return made + identity_figures(result)
+
+
+def identity_figures(result: Raw) -> list[Figure]:
+    """Returns the share of texts as under none, ours over every static depth's."""
+    made = []
+    for arm in STATIC:
+        pairs = [
+            (mine == "1", other == "1")
+            for cell in result["cells"]
+            for ours, others in pairs_of_passes(cell["raw"], arm)
+            for mine, other in zip(ours.get("as_none", ""), others.get("as_none", ""), strict=True)
+        ]
+        if pairs:
+            claim = f"texts as under none, ours / {arm}, {len(pairs)} requests"
+            made.append(Figure(claim, paired_ratio(pairs), 1.0))
+    return made
+
+
+def pairs_of_passes(by_arm: Mapping[str, Sequence[Raw]], arm: str) -> Iterator[tuple[Raw, Raw]]:
+    """Yields passes of ours and of an arm with the same requests."""
+    places = {(each.get("run", 0), each["repeat"]): each for each in by_arm.get(arm, ())}
+    for mine in by_arm.get(OURS, ()):
+        other = places.get((mine.get("run", 0), mine["repeat"]))
+        if other is not None:
+            yield mine, other
+
+
+def check_real_text(result: Raw) -> list[str]:
+    """Returns what is wrong with the shape or the figures of the result."""
+    problems = keys("file", result, {"provenance", "cells"})
+    if problems:
+        return problems
+    for cell in result["cells"]:
+        where = name_of(where_of(cell))
+        problems += differences(cell, build_cell(where_of(cell), cell["raw"]), where)
+        problems += [
+            Gap(f"{where}: {arm} has {len(mine)} of {MIN_REPEATS} passes")
+            for arm, mine in cell["raw"].items()
+            if len(mine) < MIN_REPEATS and arm not in STATIC  # those may be left behind
+        ]
+    return problems
+
+
+def figure_table(result: Raw) -> str:
+    """Returns the claims with their verdicts."""
+    return table(HEADER, [each.row() for each in figures(result)])
+
+
+def cell_table(result: Raw) -> str:
+    """Returns tokens/s of every cell and arm, and ours over none and the best static depth."""
+    rows = []
+    for cell in result["cells"]:
+        ratios = over(cell["raw"])
+        best = best_static(ratios)
+        rates = [cell["tokens_per_s"].get(arm, "") for arm in ARMS]
+        shown = [f"{ratios[arm].value:.3f}" if arm in ratios else "" for arm in ("none", best)]
+        rows.append((name_of(where_of(cell)), *rates, *shown, best or ""))
+    return table(("cell", *ARMS, "over none", "over static", "best static"), rows)
