@@ -64,28 +64,37 @@ def arrivals(
 
 
 def send_arrivals(
-    server: Server, sent: Sequence[Arrival], prompt_seed: int = 0
+    server: Server,
+    sent: Sequence[Arrival],
+    prompt_seed: int = 0,
+    texts: Sequence[Sequence[int]] | None = None,
 ) -> tuple[int, dict[str, Any]]:
     """Sends every request at its time; returns when the first was due, and what was measured.
 
     Prompts of the same ``prompt_seed`` begin alike: what was sent before is in the prefix cache.
+    With ``texts`` those are the prompts, one per request; nothing is injected, and an answer may
+    end before its limit.
     """
-    server.command(accept_length=INJECTED, log_requests=True)
-    prompts = [
+    accept_length = INJECTED if texts is None else None
+    prompts = texts or [
         prompt_ids(1, each.prompt_tokens, prompt_seed + index)[0] for index, each in enumerate(sent)
     ]
+    server.command(accept_length=accept_length, log_requests=True)
     start_ns = time.perf_counter_ns()
-    asyncio.run(_send_all(server.url, sent, prompts))
-    return start_ns, server.command(accept_length=INJECTED)
+    asyncio.run(_send_all(server.url, sent, prompts, ignore_eos=texts is None))
+    return start_ns, server.command(accept_length=accept_length)
 
 
-async def _send_all(url: str, sent: Sequence[Arrival], prompts: Sequence[Sequence[int]]) -> None:
+async def _send_all(
+    url: str, sent: Sequence[Arrival], prompts: Sequence[Sequence[int]], ignore_eos: bool
+) -> None:
     loop = asyncio.get_running_loop()
     start = loop.time()
 
     async def send(each: Arrival, prompt: Sequence[int]) -> None:
         await asyncio.sleep(max(start + each.at_s - loop.time(), 0.0))
-        sampling = {"temperature": 0, "max_new_tokens": each.new_tokens, "ignore_eos": True}
+        sampling: dict[str, Any] = {"temperature": 0, "max_new_tokens": each.new_tokens}
+        sampling["ignore_eos"] = ignore_eos
         body = {"input_ids": prompt, "rid": each.request_id, "sampling_params": sampling}
         await asyncio.wait_for(post(url, body), TIMEOUT_S)
 

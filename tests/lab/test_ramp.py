@@ -15,6 +15,7 @@ import pytest
 from benchmarks.inject.acceptance import probability_of
 from benchmarks.inject.measure_plugin import RequestLog
 from benchmarks.lab.arrivals import CHANCES, arrivals, post
+from benchmarks.studies.ramp.__main__ import texts_of
 from benchmarks.studies.ramp.summary import ARMS, as_pass, check_ramp, figures, merged, quantile
 from tests.lab.records import PROVENANCE
 
@@ -82,6 +83,22 @@ def test_a_request_that_was_cut_short_is_an_error() -> None:
     sent = arrivals(1, 3, 3, 1)[:1]
     with pytest.raises(RuntimeError, match=r"p0\.\d+-ramp1-r0: 0 of"):
         as_pass(sent, 0, [], [])
+
+
+def test_real_text_may_end_before_its_limit() -> None:
+    sent = arrivals(1, 3, 3, 1)[:1]
+    finished = [(sent[0].request_id, 10 * MS, 50 * MS, 5)]
+    made = as_pass(sent, 0, finished, [], is_real=True)
+    assert made["requests"][0][1:] == [10.0, 50.0, 5]
+    with pytest.raises(RuntimeError, match=r"0 of"):
+        as_pass(sent, 0, [], [], is_real=True)
+
+
+def test_every_arm_has_the_same_prompts_of_all_domains(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.json"
+    path.write_text(json.dumps({"chat": [[1]] * 3, "code": [[2]] * 3}))
+    assert texts_of(path, 50) == texts_of(path, 50)
+    assert {prompt[0] for prompt in texts_of(path, 50)} == {1, 2}
 
 
 @pytest.fixture

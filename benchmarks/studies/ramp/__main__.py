@@ -9,9 +9,15 @@ On the machine with the H200, from the project's root (one server at a time, abo
     python3 -m benchmarks.studies.ramp run --git-sha SHA --out $OUT --tag 1
     python3 -m benchmarks.studies.ramp merge runs/ramp-*.json \\
         --result benchmarks/results/current/ramp-h200-fa3.json.xz --plot docs/images/ramp-h200.svg
+
+With a real pair and its prompts (studies/real_text) the text is real, and its acceptance:
+
+    python3 -m benchmarks.studies.ramp run --target T --draft H --prompts P --context-length 0 \\
+        --git-sha SHA --out $OUT --tag text
 """
 
 import argparse
+import random
 import resource
 import sys
 import tempfile
@@ -25,6 +31,7 @@ from typing import Any
 from benchmarks.lab.arms import ARMS
 from benchmarks.lab.arrivals import Arrival, arrivals, send_arrivals
 from benchmarks.lab.fleet import keep_logs
+from benchmarks.lab.models import read_prompts
 from benchmarks.lab.run_files import (
     add_merge,
     begin_run,
@@ -52,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--low", type=float, default=2.0, help="requests a second [2]")
     run_.add_argument("--peak", type=float, default=120.0, help="requests a second [120]")
     run_.add_argument("--longest", type=float, default=1.0, help="scales the lengths [1]")
+    run_.add_argument("--prompts", type=Path, help="token ids by domain, JSON: real text")
     add_fleet_flags(run_, max_total_tokens=0)
     add_merge(commands, has_plot=True)
     return top
@@ -71,14 +79,17 @@ def run(args: argparse.Namespace) -> int:
                 continue
             common = CPU_COMMON if args.dry_cpu else GPU_DEFAULTS
             plan = plan_with(args, Path(scratch) / name, common)
-            plan = replace(plan, environment={**plan.environment, **PYTHON_TREE})
+            seed = None if args.prompts else plan.inject_seed
+            environment = {**plan.environment, **PYTHON_TREE}
+            plan = replace(plan, environment=environment, inject_seed=seed)
             try:
                 with serving_arm(ARMS[name], plan) as (server, measured):
                     warm = arrivals(2.0, args.peak / 8, args.peak / 8, 0, args.longest)
-                    send_ramp(server, warm)
+                    send_ramp(server, warm, args)
                     for repeat in range(args.first_repeat, args.first_repeat + args.repeats):
                         sent = arrivals(args.seconds, args.low, args.peak, repeat, args.longest)
-                        passes.append({"arm": name, "repeat": repeat, **send_ramp(server, sent)})
+                        served = send_ramp(server, sent, args)
+                        passes.append({"arm": name, "repeat": repeat, **served})
                 passes[-1]["server_argv"] = measured["server_argv"]
                 if plugin := measured["plugin"]:
                     passes[-1]["tiers"] = {
@@ -92,10 +103,18 @@ def run(args: argparse.Namespace) -> int:
     return 1 if len(passes) < len(args.arms) * args.repeats else 0
 
 
-def send_ramp(server: Server, sent: Sequence[Arrival]) -> dict[str, Any]:
+def send_ramp(server: Server, sent: Sequence[Arrival], args: argparse.Namespace) -> dict[str, Any]:
     """Sends every request at its time; returns times per request and tokens per moment."""
-    start_ns, answer = send_arrivals(server, sent)
-    return ramp_summary.as_pass(sent, start_ns, answer["requests"], answer["rounds"])
+    texts = texts_of(args.prompts, len(sent)) if args.prompts else None
+    start_ns, answer = send_arrivals(server, sent, texts=texts)
+    measured = answer["requests"], answer["rounds"]
+    return ramp_summary.as_pass(sent, start_ns, *measured, is_real=texts is not None)
+
+
+def texts_of(path: Path, number: int) -> list[list[int]]:
+    """Returns prompts of all domains in a drawn order, the same for every arm."""
+    every = [prompt for domain in read_prompts(path).values() for prompt in domain]
+    return random.Random(number).choices(every, k=number)
 
 
 def merge(args: argparse.Namespace) -> int:

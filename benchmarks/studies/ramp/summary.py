@@ -25,9 +25,15 @@ MS_DIGITS = 4
 
 
 def as_pass(
-    sent: Sequence[Any], start_ns: int, finished: Sequence[Sequence[Any]], rounds: Sequence[Any]
+    sent: Sequence[Any],
+    start_ns: int,
+    finished: Sequence[Sequence[Any]],
+    rounds: Sequence[Any],
+    is_real: bool = False,
 ) -> dict[str, Any]:
     """Returns a pass as it is kept: times in ms from the start, one row a request.
+
+    ``is_real``: text, which may end before its limit.
 
     Raises:
         RuntimeError: A request did not finish, or not at its length.
@@ -36,10 +42,10 @@ def as_pass(
     rows = []
     for each in sent:
         first_ns, last_ns, num_tokens = by_id.get(each.request_id, (0, 0, 0))
-        if num_tokens < each.new_tokens:
+        if num_tokens < (1 if is_real else each.new_tokens):
             raise RuntimeError(f"{each.request_id}: {num_tokens} of {each.new_tokens} tokens.")
         times = (round((time_ns - start_ns) / 1e6, 3) for time_ns in (first_ns, last_ns))
-        rows.append([round(each.at_s * 1e3, 3), *times, each.new_tokens])
+        rows.append([round(each.at_s * 1e3, 3), *times, min(num_tokens, each.new_tokens)])
     bins: dict[int, int] = {}
     largest = 0
     for time_ns, batch_size, num_tokens, *_rest in rounds:
@@ -74,7 +80,7 @@ def build_result(provenance: Raw, passes: Mapping[str, Sequence[Raw]]) -> dict[s
 def summary_of(passes: Sequence[Raw]) -> dict[str, float]:
     """Returns the figures of an arm: quantiles over the requests of all passes."""
     rows = [row for each in passes for row in each["requests"]]
-    per_token = [(last - first) / (number - 1) for _, first, last, number in rows]
+    per_token = [(last - first) / (number - 1) for _, first, last, number in rows if number > 1]
     waits = [first - arrived for arrived, first, _, _ in rows]
     rates = [tokens_per_s(each) for each in passes]
     return {
@@ -101,8 +107,11 @@ def quantile(values: Sequence[float], share: float) -> float:
     return round(sorted(values)[rank - 1], MS_DIGITS)
 
 
-def check_ramp(result: Raw) -> list[str]:
-    """Returns what is wrong with the shape or the figures of the result."""
+def check_ramp(result: Raw, is_real: bool = False) -> list[str]:
+    """Returns what is wrong with the shape or the figures of the result.
+
+    ``is_real``: text, whose lengths are the arms' own.
+    """
     problems = keys("file", result, {"provenance", "arms", "raw"})
     if problems:
         return problems
@@ -110,7 +119,7 @@ def check_ramp(result: Raw) -> list[str]:
     problems += gaps("raw", result["raw"], set(ARMS))
     problems += [f"{arm}: no arm of the ramp" for arm in result["raw"] if arm not in ARMS]
     sent = {
-        arm: [[row[0], row[3]] for each in mine for row in each["requests"]]
+        arm: [[row[0], 0 if is_real else row[3]] for each in mine for row in each["requests"]]
         for arm, mine in result["raw"].items()
     }
     problems += [

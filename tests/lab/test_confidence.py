@@ -1,0 +1,74 @@
+"""Confidence: rounds follow each other over a text, and the models tell what was planted."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.studies import confidence
+from benchmarks.studies.confidence import NUM_STEPS, build_result, check_confidence, rounds_of
+from tests.lab.records import PROVENANCE
+
+
+def test_a_round_begins_where_the_one_before_ended_and_sees_what_it_reached() -> None:
+    hits = np.zeros((6, NUM_STEPS), bool)
+    hits[1, :2] = True  # two hold, the third is seen not to
+    hits[4, :3] = True  # all three that there are
+    sure = np.arange(6 * NUM_STEPS).reshape(6, NUM_STEPS) / 100
+    counted = np.ones((6, NUM_STEPS), bool)
+    counted[0] = False  # the prompt
+    counted[4, 3:] = False  # behind the text
+    counted[5] = False
+    assert rounds_of(hits, sure, counted) == [
+        [2, [0.07, 0.08, 0.09]],
+        [3, [0.28, 0.29, 0.3]],
+    ]
+    assert rounds_of(hits, sure, np.zeros((6, NUM_STEPS), bool)) == []
+
+
+def requests(num_requests: int, *, tells: bool, differ: bool) -> list[dict[str, Any]]:
+    """Requests whose drafts hold by their confidence, or by the request, or neither."""
+    rng = random.Random(5)
+    made = []
+    for number in range(num_requests):
+        rounds: list[Any] = []
+        own = (0.9 if number // 2 % 2 else 0.3) if differ else 0.6
+        for _ in range(40):
+            seen: list[float] = []
+            num_correct = 0
+            for _ in range(NUM_STEPS):
+                sure = rng.uniform(0.05, 0.95)
+                seen.append(round(sure, 5))
+                if rng.random() > (sure if tells else own):
+                    break
+                num_correct += 1
+            rounds.append([num_correct, seen])
+        made.append({"kind": "greedy", "domain": "chat", "rounds": rounds})
+    return made
+
+
+def test_confidence_that_tells_has_a_slope_of_one_and_lowers_the_loss() -> None:
+    result = build_result(PROVENANCE, requests(60, tells=True, differ=False))
+    group = result["groups"]["greedy, all"]
+    assert group == result["groups"]["greedy, chat"]
+    assert group["slope"] == pytest.approx(1.0, abs=0.1)
+    assert group["log_loss"]["confidence"] < group["log_loss"]["position"] - 0.05
+    assert group["log_loss"]["history"] == pytest.approx(group["log_loss"]["position"], abs=0.01)
+    assert "slope of logit c" in confidence.figure_table(result)
+
+
+def test_history_tells_requests_apart_where_confidence_says_nothing() -> None:
+    result = build_result(PROVENANCE, requests(60, tells=False, differ=True))
+    group = result["groups"]["greedy, all"]
+    assert group["slope"] == pytest.approx(0.0, abs=0.1)
+    assert group["log_loss"]["history"] < group["log_loss"]["position"] - 0.05
+    assert group["log_loss"]["both"] == pytest.approx(group["log_loss"]["history"], abs=0.01)
+
+
+def test_a_stated_figure_follows_from_its_rounds() -> None:
+    result = build_result(PROVENANCE, requests(4, tells=True, differ=False))
+    assert check_confidence(result) == []
+    result["groups"]["greedy, all"]["slope"] += 0.1
+    (problem,) = check_confidence(result)
+    assert "groups.greedy, all.slope" in problem
