@@ -8,7 +8,8 @@
 # one after the other on its GPUs (0,1 for two), all arguments at the same time. SECONDS is the
 # most that a stream may take; without it, all that is left of LIMIT_S (590), the whole script's
 # limit. Deadlines follow from both; what does not fit is left out and said. PAIR is what
-# benchmarks/lab/pack_pair.py unpacked: PAIR/target and PAIR/prompts.json. BEFORE is COMMIT=FOLDER
+# benchmarks/lab/pack_pair.py unpacked: PAIR/target and PAIR/prompts.json, and PAIR/head where the
+# draft is not SmolLM2's. BEFORE is COMMIT=FOLDER
 # of an earlier commit (benchmarks/lab/arms.py). VISIT (1) numbers the visit to every cell of the
 # matrix and the first pass of the transitions, and with it the draws. CONCURRENCY (64,16,2) and
 # REPEATS (3) are those of the transitions (five times as many where two arms are measured alone).
@@ -48,9 +49,10 @@ ramp="--seconds 40 --context-length 131072"
 real="transition run PAIR --context-length 0 --first-repeat $visit"
 real_all="$real --arms none,static-1,static-3,static-5,static-7,builtin,goodput $phases"
 real_two="$real --arms none,goodput $loop --repeats $((5 * repeats))"
+text="real_text run PAIR --context-length 0"
 trees="--at-once --batches 1,4,8 --max-total-tokens 32768"
 
-# Stream, first port, command; PAIR stands for the SmolLM2 pair's arguments, TARGET for its target's,
+# Stream, first port, command; PAIR stands for the pair's arguments, TARGET for its target's,
 # BEFORE for the earlier commit's. Ports of a fleet follow its first; from 32768 on the system gives
 # them to anybody.
 declare -A ports=() commands=()
@@ -93,6 +95,13 @@ two-mixed              18200 $real_two --workloads mixed-text --tag ts$visit
 two-alternating        17900 $real_two --workloads alternating --tag ta$visit
 transition-real        23900 $real_all --workloads mixed-text --tag s$visit
 transition-alternating 24500 $real_all --workloads alternating --tag a$visit
+text-1                 15600 $text --first-repeat $visit --tag x$visit
+text-2                 15900 $text --first-repeat $((visit + 9)) --tag x$((visit + 9))
+text-3                 16200 $text --first-repeat $((visit + 18)) --tag x$((visit + 18))
+text-4                 16500 $text --first-repeat $((visit + 27)) --tag x$((visit + 27))
+text-sampled           16800 $text --first-repeat $visit --tag y$visit \
+  --traffic phases,mixed --temperature 0.7
+text-ramp              17100 ramp run PAIR $ramp --arms none,builtin,goodput --repeats 3 --tag text
 ramp                   25100 ramp run $ramp --arms goodput,none,builtin --tag 1
 ramp-2                 27800 ramp run $ramp --arms none,builtin,goodput --first-repeat 2 --tag 2
 ramp-3                 30800 ramp run $ramp --arms builtin,goodput,none --first-repeat 3 --tag 3
@@ -164,7 +173,10 @@ run_stream() {
     case $word in
       BEFORE) words+=(--before "$BEFORE") ;;
       TARGET) words+=(--target "$PAIR/target") ;;
-      PAIR) words+=(--target "$PAIR/target" --prompts "$PAIR/prompts.json") ;;
+      PAIR)
+        words+=(--target "$PAIR/target" --prompts "$PAIR/prompts.json")
+        [ ! -d "$PAIR/head" ] || words+=(--draft "$PAIR/head")
+        ;;
       *) words+=("$word") ;;
     esac
   done

@@ -55,6 +55,7 @@ STREAMS = (
     *("backends", "backends-mla", "backends-tp", "tensor-parallel"),
     *("long-a", "long-b", "grow-a", "grow-b", "grow-c", "grow-d"),
     *("zero-8b", "zero-small", "texts-plans"),
+    *("text-1", "text-2", "text-3", "text-4", "text-sampled", "text-ramp"),
 )
 FIRST_EPHEMERAL_PORT = 32768
 PORTS_APART = 300
@@ -208,6 +209,7 @@ def test_the_overlap_has_the_commands_that_it_documents(calls: dict[str, Call]) 
 def test_the_pair_goes_to_those_that_need_it(calls: dict[str, Call]) -> None:
     with_pair = {name for name, call in calls.items() if call.args.target is not None}
     real = {"transition-real", "transition-alternating", "two-mixed", "two-alternating"}
+    real |= {"text-1", "text-2", "text-3", "text-4", "text-sampled", "text-ramp"}
     small = {"overlap-2", "sampling", "sampling-of-host", "backends", *real}
     assert with_pair == {*small, "zero-small"}
     assert {calls[name].args.prompts.parts[-2:] for name in small} == {("a pair", "prompts.json")}
@@ -306,6 +308,20 @@ def test_a_wrong_argument_is_refused_before_anything_starts(
     assert got in ran.stderr
     assert allowed in ran.stderr.partition("allowed")[2]
     assert not (tmp_path / "out").exists()
+
+
+def test_streams_of_real_text_share_no_repeat_and_take_the_head_of_the_pair(
+    calls: dict[str, Call], tmp_path: Path
+) -> None:
+    repeats = [calls[f"text-{number}"].args for number in range(1, 5)]
+    firsts = [each.first_repeat for each in repeats]
+    assert all(
+        b - a >= each.repeats for a, b, each in zip(firsts, firsts[1:], repeats, strict=False)
+    )
+    assert calls["text-1"].args.draft is None  # SmolLM2's
+    (tmp_path / "a pair" / "head").mkdir(parents=True)
+    (call,) = run_script(tmp_path, "0=text-ramp").calls
+    assert call.args.draft == tmp_path / "a pair" / "head"
 
 
 @pytest.mark.parametrize("variable", ["OUT", "SHA", "PAIR", "LIMIT_S"])

@@ -114,5 +114,5 @@ def test_a_depth_far_behind_the_best_is_left_out_once_that_is_known() -> None:
 def test_every_arm_and_kind_of_traffic_is_measured_by_default() -> None:
     args = parser().parse_args(["run", "--prompts", "P", "--out", "out"])
     assert args.arms == summary.ARMS
-    assert args.traffic == (*DOMAINS, "phases", "mixed")
+    assert args.traffic == ("phases", "mixed", *DOMAINS)
     assert args.concurrency == (1, 8, 32, 128, 256)

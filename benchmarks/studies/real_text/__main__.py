@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     run_ = commands.add_parser("run")
     run_.add_argument("--prompts", type=Path, required=True, help="token ids by domain, JSON")
     run_.add_argument("--arms", type=words, default=summary.ARMS)
-    run_.add_argument("--traffic", type=words, default=(*summary.DOMAINS, *summary.OF_ALL))
+    run_.add_argument("--traffic", type=words, default=(*summary.OF_ALL, *summary.DOMAINS))
     run_.add_argument("--concurrency", type=numbers, default=(1, 8, 32, 128, 256))
     run_.add_argument("--temperature", type=float, default=0.0)
     run_.add_argument("--new-tokens", type=int, default=NEW_TOKENS)
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def every_pass(args: argparse.Namespace) -> Iterator[tuple[int, Cell]]:
-    """Yields repeats and their cells, the traffic of all domains last."""
+    """Yields repeats and their cells."""
     repeats = range(args.first_repeat, args.first_repeat + args.repeats)
     for repeat, traffic, concurrency in product(repeats, args.traffic, args.concurrency):
         yield repeat, Cell(traffic, concurrency, args.temperature)
