@@ -59,7 +59,7 @@ def _write_text(target: Path, prompts: Path, text: Path, args: argparse.Namespac
         server.wait_ready(READY_TIMEOUT_S)
         url = ["--url", f"http://127.0.0.1:{port}"]
         wanted = ["--model", str(target), "--prompts", str(prompts), "--out", str(text)]
-        write_text.main([*wanted, *url, "--seconds", str(args.write_seconds)])
+        write_text.main([*wanted, *url, "--passes", "2", "--seconds", str(args.write_seconds)])
     finally:
         server.stop()
 

@@ -13,6 +13,8 @@ MAX_PROMPT_TOKENS = 320  # a longer turn is left out
 MIN_GENERATED_TOKENS = 8
 MIN_HELD_OUT = 8
 
+_Asked = tuple[Prompt, list[int]]  # a prompt and its tokens
+
 
 class Sampling(NamedTuple):
     """How the next token is drawn; at temperature 0 greedily."""
@@ -71,27 +73,30 @@ def generate_samples(
     sampling: Sampling,
     limit_s: float,
     held_out: Sampling = GREEDY,
+    passes: int = 1,
 ) -> list[Sample]:
     """Has held-out, then training prompts answered, until `limit_s` has passed.
 
-    Batches for training alternate between greedy and sampled text. Held-out text is of one kind, so
-    that acceptance measured on it is that of its temperature.
+    Batches for training alternate between greedy and sampled text; in a second pass each is of the
+    other kind. Held-out text is of one kind, so that acceptance measured on it is that of its
+    temperature.
     """
     tokenizer = writer.tokenizer
     ends = {tokenizer.eos_token_id, tokenizer.pad_token_id}
     encoded = [(prompt, _encode(tokenizer, prompt)) for prompt in prompts]
     fitting = [(prompt, ids) for prompt, ids in encoded if len(ids) <= MAX_PROMPT_TOKENS]
-    first_ones = [each for each in fitting if each[0].split == "heldout"]
-    order = first_ones[: max(MIN_HELD_OUT, batch_size)]
-    order += [each for each in fitting if each[0].split == "train"]
+    held = [each for each in fitting if each[0].split == "heldout"]
+    train = [each for each in fitting if each[0].split == "train"]
+    most = max(MIN_HELD_OUT, batch_size)
+    asked = [(batch, held_out) for batch in _cut(held[:most], most)]
+    batches, kinds = _cut(train, batch_size), (GREEDY, sampling)
+    for number in range(passes):
+        asked += [(batch, kinds[(idx + number) % 2]) for idx, batch in enumerate(batches)]
     samples: list[Sample] = []
     start = time.monotonic()
-    for batch_idx, first in enumerate(range(0, len(order), batch_size)):
+    for batch, drawn in asked:
         if time.monotonic() - start > limit_s:
             break
-        batch = order[first : first + batch_size]
-        of_training = GREEDY if batch_idx % 2 == 0 else sampling
-        drawn = held_out if batch[0][0].split == "heldout" else of_training
         answers = writer.write([ids for _, ids in batch], new_tokens, drawn)
         samples += _kept(batch, answers, ends)
         num_tokens = sum(len(sample.ids) - sample.prompt_len for sample in samples)
@@ -99,9 +104,11 @@ def generate_samples(
     return samples
 
 
-def _kept(
-    asked: Sequence[tuple[Prompt, list[int]]], answers: Sequence[list[int]], ends: set[int]
-) -> list[Sample]:
+def _cut(prompts: Sequence[_Asked], size: int) -> list[Sequence[_Asked]]:
+    return [prompts[first : first + size] for first in range(0, len(prompts), size)]
+
+
+def _kept(asked: Sequence[_Asked], answers: Sequence[list[int]], ends: set[int]) -> list[Sample]:
     """Returns samples of the answers that are long enough, each cut behind its end."""
     samples = []
     for (prompt, ids), answer in zip(asked, answers, strict=True):

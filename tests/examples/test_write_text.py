@@ -73,7 +73,7 @@ def test_a_server_writes_greedy_and_sampled_text_by_turns(
     arguments = ["--model", "M", "--prompts", str(tmp_path / "prompts.jsonl"), "--url", url]
     arguments += ["--out", str(tmp_path / "text.jsonl.xz"), "--batch", "2", "--new-tokens", "64"]
     assert write_text.main(arguments) == 0
-    assert [body["sampling_params"]["temperature"] for body in bodies] == [0.0, 0.7, 0.0]
+    assert [body["sampling_params"]["temperature"] for body in bodies] == [0.0, 0.0, 0.7, 0.0]
     assert {body["sampling_params"]["max_new_tokens"] for body in bodies} == {64}
     samples = read_samples(tmp_path / "text.jsonl.xz")
     assert [sample.split for sample in samples] == ["heldout", *["train"] * 4]  # "x" is too short
@@ -101,3 +101,19 @@ def test_held_out_text_is_of_the_temperature_asked_for(
     arguments += ["--out", str(tmp_path / "text.jsonl"), "--held-out-temperature", "0.7"]
     assert write_text.main(arguments) == 0
     assert [body["sampling_params"]["temperature"] for body in bodies] == [0.7]
+
+
+def test_a_second_pass_swaps_the_kinds_and_leaves_held_out_text_as_it_is(
+    asked: tuple[str, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    url, bodies = asked
+    prompts = [Prompt("chat", True, f"question {n}", "train") for n in range(4)]
+    prompts.append(Prompt("chat", True, "why so?", "heldout"))
+    write_prompts(tmp_path / "prompts.jsonl", prompts)
+    arguments = ["--model", "M", "--prompts", str(tmp_path / "prompts.jsonl"), "--url", url]
+    arguments += ["--out", str(tmp_path / "text.jsonl"), "--batch", "2", "--passes", "2"]
+    assert write_text.main(arguments) == 0
+    temperatures = [body["sampling_params"]["temperature"] for body in bodies]
+    assert temperatures == [0.0, 0.0, 0.7, 0.7, 0.0]
+    asked_twice = [body["input_ids"] for body in bodies]
+    assert asked_twice[1:3] == asked_twice[3:5]
