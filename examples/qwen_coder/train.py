@@ -1,24 +1,32 @@
-"""Trains the head, from nothing to what the repository holds: one command, one GPU, half an hour.
+"""Trains the head, from nothing to what the repository holds, on all GPUs of a machine.
 
     python -m examples.qwen_coder.train WORK
 
 What WORK holds is not made again, so a command that was ended goes on where it was:
 
     prompts.jsonl    24,000 prompts
-    text.jsonl.xz    the target's own answers, written by SGLang
-    checkpoint.pt    the training so far
-    head/            the head in bfloat16, as SGLang loads it
-    packed-4/        the same in 4 bits a weight, without the target's output rows; packed-8/ in 8
+    text.jsonl.xz    the target's own answers, written by SGLang, a replica on each GPU
+    head-0/ ...      a head for each GPU, of other settings; head-0.pt ...: its training so far
+    packed-4/        the best head in 4 bits a weight, without output rows; packed-8/ in 8
+    acceptance.json  what drafts hold on held-out text: of every head, and of the best one's bits
+
+One GPU takes half an hour and trains with the first settings. Other flags are train_head's.
 """
 
 import argparse
+import json
+import os
+import statistics
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from examples.qwen_coder.fetch_target import TARGET
 from examples.qwen_coder.prompts import build_prompts
 from examples.server import Server, free_port
-from examples.training import packing, train_head, write_text
+from examples.training import measure, packing, write_text
 from examples.training.build_prompts import load_titles
 from examples.training.data import write_prompts
 
@@ -26,6 +34,12 @@ NUM_PROMPTS = 24_000
 READY_TIMEOUT_S = 900.0  # kernels may have to be compiled first
 # 30 M trained parameters: 16 MB in 4 bits. Rows of 16,384 tokens are the target's.
 SIZES = ("--intermediate-size", "3072", "--draft-vocab-size", "16384", "--freeze-output")
+SETTINGS = (
+    ("--learning-rate", "8e-4"),
+    ("--learning-rate", "4e-4"),
+    ("--learning-rate", "1.6e-3"),
+    ("--learning-rate", "8e-4", "--num-steps", "7", "--batch-size", "48"),
+)
 BITS = (4, 8)
 
 
@@ -34,44 +48,79 @@ def main(argv: list[str] | None = None) -> int:
     args, of_training = _parse(argv)
     args.work.mkdir(parents=True, exist_ok=True)
     target = args.target or TARGET.fetch(args.cache)
-    prompts, text, head = (args.work / name for name in ("prompts.jsonl", "text.jsonl.xz", "head"))
+    prompts, text = args.work / "prompts.jsonl", args.work / "text.jsonl.xz"
     if not prompts.exists():
         write_prompts(prompts, build_prompts(load_titles(args.cache), args.prompts))
     if not text.exists():
         _write_text(target, prompts, text, args)
-    if not (head / "config.json").exists():  # the last that training writes
-        wanted = ["--model", str(target), "--prompts", str(prompts), "--samples", str(text)]
-        wanted += ["--out", str(head), "--checkpoint", str(args.work / "checkpoint.pt")]
-        wanted += ["--train-seconds", str(args.train_seconds), *SIZES, *of_training]
-        train_head.main(wanted)
+    heads = [args.work / f"head-{number}" for number in range(min(args.gpus, len(SETTINGS)))]
+    wanted = ["--model", str(target), "--prompts", str(prompts), "--samples", str(text)]
+    wanted += ["--train-seconds", str(args.train_seconds), *SIZES]
+    train_each(heads, [*wanted, *of_training])
+    found = {head.name: acceptance_of(target, head, text) for head in heads}
+    best = max(heads, key=lambda head: mean_of(found[head.name]))
     for bits in BITS:
-        packing.pack(head, args.work / f"packed-{bits}", target, bits)
+        packed, unpacked = args.work / f"packed-{bits}", args.work / f"unpacked-{bits}"
+        packing.pack(best, packed, target, bits)
+        packing.unpack(packed, unpacked, target)
+        found[f"{best.name} in {bits} bits"] = acceptance_of(target, unpacked, text)
+    (args.work / "acceptance.json").write_text(json.dumps(found, indent=1) + "\n")
+    print({name: round(mean_of(each), 3) for name, each in found.items()})
     return 0
 
 
 def _write_text(target: Path, prompts: Path, text: Path, args: argparse.Namespace) -> None:
     port = free_port()
     launch = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(target.resolve())]
-    launch += ["--skip-tokenizer-init", *args.server_args]
+    launch += ["--skip-tokenizer-init", "--dp-size", str(args.gpus), *args.server_args]
     server = Server(launch, port, args.work.resolve() / "server.log")
     server.start()
     try:
         server.wait_ready(READY_TIMEOUT_S)
-        url = ["--url", f"http://127.0.0.1:{port}"]
         wanted = ["--model", str(target), "--prompts", str(prompts), "--out", str(text)]
-        write_text.main([*wanted, *url, "--passes", "2", "--seconds", str(args.write_seconds)])
+        wanted += ["--url", f"http://127.0.0.1:{port}", "--batch", str(2048 * args.gpus)]
+        write_text.main([*wanted, "--passes", "2", "--seconds", str(args.write_seconds)])
     finally:
         server.stop()
 
 
+def train_each(heads: Sequence[Path], arguments: Sequence[str]) -> None:
+    """Trains the heads that are missing, each on a GPU of its own, with settings of its own.
+
+    Raises:
+        RuntimeError: A training ended early.
+    """
+    training: dict[str, subprocess.Popen[bytes]] = {}
+    for number, head in enumerate(heads):
+        if (head / "config.json").exists():  # the last that training writes
+            continue
+        command = [sys.executable, "-m", "examples.training.train_head", *arguments]
+        command += ["--out", str(head), "--checkpoint", str(head.with_suffix(".pt"))]
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(number)}
+        training[head.name] = subprocess.Popen([*command, *SETTINGS[number]], env=environment)
+    failed = [name for name, process in training.items() if process.wait()]
+    if failed:
+        raise RuntimeError(f"the training of {', '.join(failed)} ended early; start again.")
+
+
+def acceptance_of(target: Path, head: Path, text: Path) -> dict[str, Any]:
+    """Returns what drafts of a head hold on the held-out text, by domain."""
+    return measure.measured(target, head, text)
+
+
+def mean_of(by_domain: dict[str, Any]) -> float:
+    """Returns the drafts accepted in a row, domains counting alike."""
+    return statistics.fmean(each["num_correct_drafts"] for each in by_domain.values())
+
+
 def _parse(argv: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(
-        description=(__doc__ or "").splitlines()[0],
-        epilog="Other flags are those of examples.training.train_head, and win over the head's.",
-    )
+    import torch
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("work", type=Path)
     parser.add_argument("--target", type=Path, help="its model folder [fetched]")
     parser.add_argument("--cache", type=Path, default=Path(".cache"), help="default: %(default)s")
+    parser.add_argument("--gpus", type=int, default=max(torch.cuda.device_count(), 1))
     parser.add_argument("--prompts", type=int, default=NUM_PROMPTS, help="[%(default)s]")
     parser.add_argument("--write-seconds", type=float, default=420.0, help="[%(default)s]")
     parser.add_argument("--train-seconds", type=float, default=1100.0, help="[%(default)s]")

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -102,10 +103,21 @@ def summarise(hits: Tensor) -> Acceptance:
     )
 
 
-def show(by_domain: dict[str, Acceptance]) -> None:
+def show(by_domain: dict[str, dict[str, Any]]) -> None:
     """Prints a line a domain."""
     for domain, acceptance in by_domain.items():
-        print(f"held-out {domain}: {json.dumps(asdict(acceptance))}", flush=True)
+        print(f"held-out {domain}: {json.dumps(acceptance)}", flush=True)
+
+
+def measured(
+    model: Path, head: Path, samples: Path, num_steps: int = NUM_STEPS, max_samples: int = 64
+) -> dict[str, dict[str, Any]]:
+    """Returns acceptance by domain, of a head's folder on the held-out text of a file."""
+    target = Target.load(model, "cuda" if torch.cuda.is_available() else "cpu")
+    held_out = [sample for sample in read_samples(samples) if sample.split == "heldout"]
+    drafting = Drafting.load(target, head)
+    found = drafting.acceptance(held_out, num_steps=num_steps, max_samples=max_samples)
+    return {domain: asdict(each) for domain, each in found.items()}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -117,10 +129,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--max-samples", type=int, default=64, help="of a domain [64]")
     parser.add_argument("--num-steps", type=int, default=NUM_STEPS)
     args = parser.parse_args(argv)
-    target = Target.load(args.model, "cuda" if torch.cuda.is_available() else "cpu")
-    held_out = [sample for sample in read_samples(args.samples) if sample.split == "heldout"]
-    drafting = Drafting.load(target, args.head)
-    show(drafting.acceptance(held_out, num_steps=args.num_steps, max_samples=args.max_samples))
+    show(measured(args.model, args.head, args.samples, args.num_steps, args.max_samples))
     return 0
 
 

@@ -9,6 +9,7 @@ SmolLM2's head took 225 s on one H200. Without a GPU it runs in float32, for smo
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -41,7 +42,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     trainer = Trainer(target, _load_samples(args, target), settings)
     trainer.fit(checkpoint=args.checkpoint)
-    show(trainer.drafting.acceptance(trainer.held_out, settings.max_len, settings.num_steps))
+    found = trainer.drafting.acceptance(trainer.held_out, settings.max_len, settings.num_steps)
+    show({domain: asdict(each) for domain, each in found.items()})
     args.out.mkdir(parents=True, exist_ok=True)
     tensors = checkpoint_of(trainer.head, trainer.vocabulary)
     save_file(tensors, args.out / "model.safetensors", metadata={"format": "pt"})

@@ -3,6 +3,8 @@
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -78,47 +80,70 @@ def test_every_domain_is_held_out_in_words_that_were_not_trained_on(
     assert [len(json.loads(text.rstrip().rstrip(",") + "]")) for text in beginnings] == [6, 6]
 
 
-def test_one_command_makes_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    done: list[str] = []
+class Work:
+    """What the command did, instead of doing it."""
 
-    class Serving:
-        def __init__(self, command: list[str], *_: object) -> None:
-            self.command = command
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.done = folder, list[str]()
+        work = self
 
-        def start(self) -> None:
-            done.append(" ".join(self.command[-2:]))
+        class Serving:
+            def __init__(self, command: list[str], *_: object) -> None:
+                work.done.append(" ".join(command[-4:]))
 
-        def wait_ready(self, _timeout_s: float) -> None:
-            done.append("ready")
+            def start(self) -> None:
+                work.done.append("start")
 
-        def stop(self) -> None:
-            done.append("stop")
+            def wait_ready(self, _timeout_s: float) -> None:
+                work.done.append("ready")
 
-    def write(arguments: list[str]) -> None:
-        done.append("write")
-        (tmp_path / "work" / "text.jsonl.xz").touch()
+            def stop(self) -> None:
+                work.done.append("stop")
 
-    def learn(arguments: list[str]) -> None:
-        done.append("train")
-        assert arguments[-2:] == ["--batch-size", "4"]
-        if done.count("train") == 1:
-            raise KeyboardInterrupt
-        (tmp_path / "work" / "head").mkdir()
-        (tmp_path / "work" / "head" / "config.json").touch()
+        monkeypatch.setattr(train, "Server", Serving)
+        monkeypatch.setattr(train, "load_titles", lambda _cache: TITLES)
+        monkeypatch.setattr(train.write_text, "main", self.write)
+        monkeypatch.setattr(train.subprocess, "Popen", self.learn)
+        monkeypatch.setattr(train.packing, "pack", self.pack)
+        monkeypatch.setattr(train.packing, "unpack", lambda *_: None)
+        monkeypatch.setattr(train, "acceptance_of", self.acceptance_of)
 
-    monkeypatch.setattr(train, "Server", Serving)
-    monkeypatch.setattr(train, "load_titles", lambda _cache: TITLES)
-    monkeypatch.setattr(train.write_text, "main", write)
-    monkeypatch.setattr(train.train_head, "main", learn)
-    monkeypatch.setattr(
-        train.packing, "pack", lambda _head, packed, _target, bits: done.append(packed.name)
-    )
-    wanted = [str(tmp_path / "work"), "--target", "M", "--prompts", "100", "--batch-size", "4"]
+    def write(self, arguments: list[str]) -> None:
+        self.done.append("write")
+        assert arguments[arguments.index("--batch") + 1] == "4096"
+        (self.folder / "text.jsonl.xz").touch()
+
+    def learn(self, command: list[str], env: dict[str, str]) -> Any:
+        head = Path(command[command.index("--out") + 1])
+        self.done.append(f"train {head.name} on {env['CUDA_VISIBLE_DEVICES']}")
+        is_ended = head.name == "head-1" and self.done.count(self.done[-1]) == 1
+        if not is_ended:
+            head.mkdir()
+            (head / "config.json").touch()
+        assert command[-2:] == list(train.SETTINGS[int(head.name[-1])])
+        return SimpleNamespace(wait=lambda: int(is_ended))
+
+    def pack(self, head: Path, packed: Path, _target: Path, bits: int) -> None:
+        self.done.append(f"{head.name} {packed.name}")
+
+    def acceptance_of(self, _target: Path, head: Path, _text: Path) -> dict[str, Any]:
+        return {"chat": {"num_correct_drafts": 2.0 if head.name == "head-1" else 1.5}}
+
+
+def test_one_command_makes_what_is_missing_and_stores_the_best_head(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    work = Work(tmp_path / "work", monkeypatch)
+    wanted = [str(work.folder), "--target", "M", "--prompts", "100", "--gpus", "2"]
     wanted += ["--server-args", "--device cpu"]
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(RuntimeError, match="the training of head-1 ended early; start again"):
         train.main(wanted)
-    written = ["--device cpu", "ready", "write", "stop"]
-    assert done == [*written, "train"]
+    served = ["--dp-size 2 --device cpu", "start", "ready", "write", "stop"]
+    assert work.done == [*served, "train head-0 on 0", "train head-1 on 1"]
+    work.done.clear()
+    work.done.append("train head-1 on 1")
     assert train.main(wanted) == 0
-    assert done == [*written, "train", "train", "packed-4", "packed-8"]
-    assert len((tmp_path / "work" / "prompts.jsonl").read_text().splitlines()) == 100
+    assert work.done[1:] == ["train head-1 on 1", "head-1 packed-4", "head-1 packed-8"]
+    assert len((work.folder / "prompts.jsonl").read_text().splitlines()) == 100
+    found = json.loads((work.folder / "acceptance.json").read_text())
+    assert list(found) == ["head-0", "head-1", "head-1 in 4 bits", "head-1 in 8 bits"]
