@@ -49,7 +49,9 @@ ramp="--seconds 40 --context-length 131072"
 real="transition run PAIR --context-length 0 --first-repeat $visit"
 real_all="$real --arms none,static-1,static-3,static-5,static-7,builtin,goodput $phases"
 real_two="$real --arms none,goodput $loop --repeats $((5 * repeats))"
-text="real_text run PAIR --context-length 0"
+text_repeats=9
+text="real_text run PAIR --repeats $text_repeats --first-repeat $(((visit - 1) * text_repeats + 1))"
+text_ramp="ramp run PAIR --seconds 40 --context-length 0"
 trees="--at-once --batches 1,4,8 --max-total-tokens 32768"
 
 # Stream, first port, command; PAIR stands for the pair's arguments, TARGET for its target's,
@@ -95,13 +97,14 @@ two-mixed              18200 $real_two --workloads mixed-text --tag ts$visit
 two-alternating        17900 $real_two --workloads alternating --tag ta$visit
 transition-real        23900 $real_all --workloads mixed-text --tag s$visit
 transition-alternating 24500 $real_all --workloads alternating --tag a$visit
-text-1                 15600 $text --first-repeat $visit --tag x$visit
-text-2                 15900 $text --first-repeat $((visit + 9)) --tag x$((visit + 9))
-text-3                 16200 $text --first-repeat $((visit + 18)) --tag x$((visit + 18))
-text-4                 16500 $text --first-repeat $((visit + 27)) --tag x$((visit + 27))
-text-sampled           16800 $text --first-repeat $visit --tag y$visit \
-  --traffic phases,mixed --temperature 0.7
-text-ramp              17100 ramp run PAIR $ramp --arms none,builtin,goodput --repeats 3 --tag text
+text-1                 15600 $text --tag x1-$visit --traffic phases
+text-2                 15900 $text --tag x2-$visit --traffic mixed,chat
+text-3                 16200 $text --tag x3-$visit --traffic code,json,maths
+text-4                 16500 $text --tag x4-$visit --traffic summary,translation
+text-sampled           16800 $text --tag y-$visit --traffic phases,mixed --temperature 0.7
+text-ramp-1            17100 $text_ramp --arms none,builtin,goodput --first-repeat 1 --tag t1
+text-ramp-2            17400 $text_ramp --arms builtin,goodput,none --first-repeat 2 --tag t2
+text-ramp-3            18500 $text_ramp --arms goodput,none,builtin --first-repeat 3 --tag t3
 ramp                   25100 ramp run $ramp --arms goodput,none,builtin --tag 1
 ramp-2                 27800 ramp run $ramp --arms none,builtin,goodput --first-repeat 2 --tag 2
 ramp-3                 30800 ramp run $ramp --arms builtin,goodput,none --first-repeat 3 --tag 3

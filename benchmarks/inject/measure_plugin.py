@@ -114,7 +114,9 @@ class RequestLog:
             # A finished request is in one more batch, which was launched before.
             if req.finished() and req.rid in self._first_ns:
                 first_ns = self._first_ns.pop(req.rid)
-                self.finished.append((req.rid, first_ns, time_ns, len(req.output_ids)))
+                # The host keeps what it accepted behind an end, and marks the end.
+                num_tokens = req.finished_len or len(req.output_ids)
+                self.finished.append((req.rid, first_ns, time_ns, num_tokens))
 
 
 def named_range(name: str) -> Any:

@@ -110,7 +110,7 @@ def window_of(steady: Sequence[Round], batch_size: int, num_rounds: int) -> Wind
     counted = steady[1:]
     steps: Counter[str] = Counter()
     for each in counted:
-        steps[_steps_of(each)] += decodes_of(each)
+        steps[steps_of(each)] += decodes_of(each)
     return Window(
         num_tokens=sum(each.num_tokens for each in counted),
         seconds=(counted[-1].time_ns - steady[0].time_ns) / 1e9,
@@ -119,7 +119,7 @@ def window_of(steady: Sequence[Round], batch_size: int, num_rounds: int) -> Wind
     )
 
 
-def _steps_of(each: Round) -> str:
+def steps_of(each: Round) -> str:
     return "none" if each.num_draft_tokens is None else str(each.num_draft_tokens - 1)
 
 

@@ -1,16 +1,17 @@
-"""Trains the head, from nothing to what the repository holds, on all GPUs of a machine.
+"""Trains the head, from prompts to what a repository can hold, on all GPUs of a machine.
 
     python -m examples.qwen_coder.train WORK
 
-What WORK holds is not made again, so a command that was ended goes on where it was:
+Prompts, text and heads that WORK holds are not made again, so a command that was ended goes on:
 
     prompts.jsonl    24,000 prompts
     text.jsonl.xz    the target's own answers, written by SGLang, a replica on each GPU
-    head-0/ ...      a head for each GPU, of other settings; head-0.pt ...: its training so far
+    head-0/ ...      a head for each GPU, each with other SETTINGS; head-0.pt: its training so far
     packed-4/        the best head in 4 bits a weight, without output rows; packed-8/ in 8
+    unpacked-4/ ...  the same as SGLang loads it
     acceptance.json  what drafts hold on held-out text: of every head, and of the best one's bits
 
-One GPU takes half an hour and trains with the first settings. Other flags are train_head's.
+One GPU trains with the first SETTINGS. Other flags are those of train_head, and win.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from typing import Any
 from examples.qwen_coder.fetch_target import TARGET
 from examples.qwen_coder.prompts import build_prompts
 from examples.server import Server, free_port
-from examples.training import measure, packing, write_text
+from examples.training import measure, packing, train_head, write_text
 from examples.training.build_prompts import load_titles
 from examples.training.data import write_prompts
 
@@ -34,6 +35,7 @@ NUM_PROMPTS = 24_000
 READY_TIMEOUT_S = 900.0  # kernels may have to be compiled first
 # 30 M trained parameters: 16 MB in 4 bits. Rows of 16,384 tokens are the target's.
 SIZES = ("--intermediate-size", "3072", "--draft-vocab-size", "16384", "--freeze-output")
+# Guesses around the rate of SmolLM2's head; the last unrolls as deep as served chains are.
 SETTINGS = (
     ("--learning-rate", "8e-4"),
     ("--learning-rate", "4e-4"),
@@ -56,14 +58,14 @@ def main(argv: list[str] | None = None) -> int:
     heads = [args.work / f"head-{number}" for number in range(min(args.gpus, len(SETTINGS)))]
     wanted = ["--model", str(target), "--prompts", str(prompts), "--samples", str(text)]
     wanted += ["--train-seconds", str(args.train_seconds), *SIZES]
-    train_each(heads, [*wanted, *of_training])
-    found = {head.name: acceptance_of(target, head, text) for head in heads}
+    train_each(heads, wanted, of_training)
+    found = {head.name: measure.measured(target, head, text) for head in heads}
     best = max(heads, key=lambda head: mean_of(found[head.name]))
     for bits in BITS:
         packed, unpacked = args.work / f"packed-{bits}", args.work / f"unpacked-{bits}"
         packing.pack(best, packed, target, bits)
         packing.unpack(packed, unpacked, target)
-        found[f"{best.name} in {bits} bits"] = acceptance_of(target, unpacked, text)
+        found[f"{best.name} in {bits} bits"] = measure.measured(target, unpacked, text)
     (args.work / "acceptance.json").write_text(json.dumps(found, indent=1) + "\n")
     print({name: round(mean_of(each), 3) for name, each in found.items()})
     return 0
@@ -84,28 +86,36 @@ def _write_text(target: Path, prompts: Path, text: Path, args: argparse.Namespac
         server.stop()
 
 
-def train_each(heads: Sequence[Path], arguments: Sequence[str]) -> None:
-    """Trains the heads that are missing, each on a GPU of its own, with settings of its own.
+def train_each(heads: Sequence[Path], arguments: Sequence[str], last: Sequence[str]) -> None:
+    """Trains the heads that are missing, one on each GPU, all at the same time.
+
+    Args:
+        heads: their folders.
+        arguments: of every training.
+        last: the user's own, which win over SETTINGS.
 
     Raises:
         RuntimeError: A training ended early.
     """
+    gpus = gpu_names(len(heads))
     training: dict[str, subprocess.Popen[bytes]] = {}
     for number, head in enumerate(heads):
         if (head / "config.json").exists():  # the last that training writes
             continue
         command = [sys.executable, "-m", "examples.training.train_head", *arguments]
         command += ["--out", str(head), "--checkpoint", str(head.with_suffix(".pt"))]
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(number)}
-        training[head.name] = subprocess.Popen([*command, *SETTINGS[number]], env=environment)
+        command += [*SETTINGS[number], *last]
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpus[number]}
+        training[head.name] = subprocess.Popen(command, env=environment)
     failed = [name for name, process in training.items() if process.wait()]
     if failed:
         raise RuntimeError(f"the training of {', '.join(failed)} ended early; start again.")
 
 
-def acceptance_of(target: Path, head: Path, text: Path) -> dict[str, Any]:
-    """Returns what drafts of a head hold on the held-out text, by domain."""
-    return measure.measured(target, head, text)
+def gpu_names(number: int) -> list[str]:
+    """Returns what CUDA_VISIBLE_DEVICES says, or else counts."""
+    given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return given or [str(each) for each in range(number)]
 
 
 def mean_of(by_domain: dict[str, Any]) -> float:
@@ -124,8 +134,12 @@ def _parse(argv: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--prompts", type=int, default=NUM_PROMPTS, help="[%(default)s]")
     parser.add_argument("--write-seconds", type=float, default=420.0, help="[%(default)s]")
     parser.add_argument("--train-seconds", type=float, default=1100.0, help="[%(default)s]")
-    parser.add_argument("--server-args", type=str.split, default=[], help="in one word")
-    return parser.parse_known_args(argv)
+    server = "more of the server's: --server-args='--flag value'"
+    parser.add_argument("--server-args", type=str.split, default=[], help=server)
+    args, of_training = parser.parse_known_args(argv)
+    needed = ["--model", "", "--prompts", "", "--out", "", "--samples", ""]
+    train_head.parser().parse_args([*needed, *of_training])  # refuses them before hours of work
+    return args, of_training
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def read_prompts(path: Path) -> list[Prompt]:
 
 def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
     """Writes prompts as JSON lines, and says how many."""
-    path.write_text("".join(json.dumps(asdict(prompt)) + "\n" for prompt in prompts))
+    _write_whole(path, "".join(json.dumps(asdict(prompt)) + "\n" for prompt in prompts).encode())
     num_held_out = sum(prompt.split == "heldout" for prompt in prompts)
     print(f"{len(prompts)} prompts, {num_held_out} held out -> {path}")
 
@@ -67,7 +67,15 @@ def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
 def write_samples(path: Path, samples: Iterable[Sample]) -> None:
     """Writes samples as JSON lines, compressed where the path ends in .xz."""
     lines = "".join(json.dumps(asdict(sample)) + "\n" for sample in samples)
-    path.write_bytes(lzma.compress(lines.encode()) if path.suffix == ".xz" else lines.encode())
+    content = lines.encode()
+    _write_whole(path, lzma.compress(content) if path.suffix == ".xz" else content)
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Writes a file, or none: who is ended meanwhile leaves nothing that looks complete."""
+    partial = path.with_name(f"{path.name}.part")
+    partial.write_bytes(content)
+    partial.replace(path)
 
 
 def read_samples(path: Path) -> list[Sample]:

@@ -26,7 +26,7 @@ TEMPERATURE, TOP_P = 0.8, 0.95  # of every second batch of text
 
 def main(argv: list[str] | None = None) -> int:
     """Generates text, trains, measures and saves."""
-    args = _parse(argv)
+    args = _checked(parser(), argv)
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = True
     target = Target.load(args.model, "cuda" if torch.cuda.is_available() else "cpu")
@@ -68,28 +68,33 @@ def _load_samples(args: argparse.Namespace, target: Target) -> list[Sample]:
     return samples
 
 
-def _parse(argv: list[str] | None) -> argparse.Namespace:
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line."""
     defaults = FitSettings()
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder")
-    parser.add_argument("--prompts", type=Path, required=True, help="JSON lines")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the head")
-    parser.add_argument("--samples", type=Path, help="keep the generated text here, or reuse it")
-    parser.add_argument("--generate-seconds", type=float, default=200.0)
-    parser.add_argument("--generate-batch", type=int, default=2048)
-    parser.add_argument("--new-tokens", type=int, default=384)
-    parser.add_argument("--train-seconds", type=float, default=defaults.train_s)
-    parser.add_argument("--batch-size", type=int, default=defaults.batch_size)
-    parser.add_argument("--learning-rate", type=float, default=defaults.learning_rate)
-    parser.add_argument("--max-len", type=int, default=defaults.max_len)
-    parser.add_argument("--num-steps", type=int, default=defaults.num_steps)
-    parser.add_argument("--draft-vocab-size", type=int, default=defaults.draft_vocab_size)
-    parser.add_argument("--freeze-output", action="store_true", help="keep the target's rows")
-    parser.add_argument("--checkpoint", type=Path, help="keep training here, and go on from it")
-    parser.add_argument("--intermediate-size", type=int, help="default: the target's")
-    args = parser.parse_args(argv)
+    top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    top.add_argument("--model", type=Path, required=True, help="Hugging Face folder")
+    top.add_argument("--prompts", type=Path, required=True, help="JSON lines")
+    top.add_argument("--out", type=Path, required=True, help="folder of the head")
+    top.add_argument("--samples", type=Path, help="keep the generated text here, or reuse it")
+    top.add_argument("--generate-seconds", type=float, default=200.0)
+    top.add_argument("--generate-batch", type=int, default=2048)
+    top.add_argument("--new-tokens", type=int, default=384)
+    top.add_argument("--train-seconds", type=float, default=defaults.train_s)
+    top.add_argument("--batch-size", type=int, default=defaults.batch_size)
+    top.add_argument("--learning-rate", type=float, default=defaults.learning_rate)
+    top.add_argument("--max-len", type=int, default=defaults.max_len)
+    top.add_argument("--num-steps", type=int, default=defaults.num_steps)
+    top.add_argument("--draft-vocab-size", type=int, default=defaults.draft_vocab_size)
+    top.add_argument("--freeze-output", action="store_true", help="keep the target's rows")
+    top.add_argument("--checkpoint", type=Path, help="keep training here, and go on from it")
+    top.add_argument("--intermediate-size", type=int, help="default: the target's")
+    return top
+
+
+def _checked(top: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namespace:
+    args = top.parse_args(argv)
     if args.checkpoint and not args.samples:
-        parser.error("--checkpoint needs --samples: training goes on with the same text only.")
+        top.error("--checkpoint needs --samples: training goes on with the same text only.")
     return args
 
 

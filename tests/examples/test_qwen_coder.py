@@ -37,7 +37,7 @@ def test_more_prompts_than_there_are_is_an_error(monkeypatch: pytest.MonkeyPatch
         build_prompts(TITLES[:3], 10)
 
 
-def test_every_domain_is_held_out_in_words_that_were_not_trained_on(
+def test_every_domain_is_held_out_and_no_wording_is_one_of_training(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     problems = [
@@ -73,6 +73,12 @@ def test_every_domain_is_held_out_in_words_that_were_not_trained_on(
         "translation": 6,
     }
     assert {prompt.split for prompt in prompts} == {"heldout"}
+    templates = [
+        each for kind in ("code", "json", "summary", "translation") for each in WORDS[kind]
+    ]
+    mine = (held_out.COMPLETE, held_out.REWRITE, held_out.FACTS, held_out.SUMMARISE)
+    for wording in (*mine, held_out.TRANSLATE):
+        assert not any(each.startswith(wording[:12]) for each in templates)
     code = [prompt for prompt in prompts if prompt.domain == "code"]
     assert [prompt.chat for prompt in code[:3]] == [False, True, True]
     assert all(any(name in prompt.text for prompt in code) for name in held_out.LANGUAGES)
@@ -106,7 +112,7 @@ class Work:
         monkeypatch.setattr(train.subprocess, "Popen", self.learn)
         monkeypatch.setattr(train.packing, "pack", self.pack)
         monkeypatch.setattr(train.packing, "unpack", lambda *_: None)
-        monkeypatch.setattr(train, "acceptance_of", self.acceptance_of)
+        monkeypatch.setattr(train.measure, "measured", self.measured)
 
     def write(self, arguments: list[str]) -> None:
         self.done.append("write")
@@ -120,13 +126,13 @@ class Work:
         if not is_ended:
             head.mkdir()
             (head / "config.json").touch()
-        assert command[-2:] == list(train.SETTINGS[int(head.name[-1])])
+        assert command[-4:] == [*train.SETTINGS[int(head.name[-1])], "--max-len", "256"]
         return SimpleNamespace(wait=lambda: int(is_ended))
 
     def pack(self, head: Path, packed: Path, _target: Path, bits: int) -> None:
         self.done.append(f"{head.name} {packed.name}")
 
-    def acceptance_of(self, _target: Path, head: Path, _text: Path) -> dict[str, Any]:
+    def measured(self, _target: Path, head: Path, _text: Path) -> dict[str, Any]:
         return {"chat": {"num_correct_drafts": 2.0 if head.name == "head-1" else 1.5}}
 
 
@@ -135,7 +141,8 @@ def test_one_command_makes_what_is_missing_and_stores_the_best_head(
 ) -> None:
     work = Work(tmp_path / "work", monkeypatch)
     wanted = [str(work.folder), "--target", "M", "--prompts", "100", "--gpus", "2"]
-    wanted += ["--server-args", "--device cpu"]
+    wanted += ["--server-args=--device cpu", "--max-len", "256"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(RuntimeError, match="the training of head-1 ended early; start again"):
         train.main(wanted)
     served = ["--dp-size 2 --device cpu", "start", "ready", "write", "stop"]
@@ -147,3 +154,19 @@ def test_one_command_makes_what_is_missing_and_stores_the_best_head(
     assert len((work.folder / "prompts.jsonl").read_text().splitlines()) == 100
     found = json.loads((work.folder / "acceptance.json").read_text())
     assert list(found) == ["head-0", "head-1", "head-1 in 4 bits", "head-1 in 8 bits"]
+
+
+def test_heads_are_trained_on_the_gpus_that_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    assert train.gpu_names(2) == ["4", "5"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert train.gpu_names(2) == ["0", "1"]
+
+
+def test_a_flag_that_training_does_not_know_is_refused_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        train.main([str(tmp_path / "work"), "--no-such-flag", "1"])
+    assert not (tmp_path / "work").exists()
+    assert "--no-such-flag" in capsys.readouterr().err

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from benchmarks.lab.fleet import PORT_STEP
+from benchmarks.studies.real_text import summary as real_text
 from tests.hosts import REPO
 
 SCRIPT = REPO / "benchmarks" / "gpus.sh"
@@ -55,7 +56,8 @@ STREAMS = (
     *("backends", "backends-mla", "backends-tp", "tensor-parallel"),
     *("long-a", "long-b", "grow-a", "grow-b", "grow-c", "grow-d"),
     *("zero-8b", "zero-small", "texts-plans"),
-    *("text-1", "text-2", "text-3", "text-4", "text-sampled", "text-ramp"),
+    *("text-1", "text-2", "text-3", "text-4", "text-sampled"),
+    *("text-ramp-1", "text-ramp-2", "text-ramp-3"),
 )
 FIRST_EPHEMERAL_PORT = 32768
 PORTS_APART = 300
@@ -209,7 +211,7 @@ def test_the_overlap_has_the_commands_that_it_documents(calls: dict[str, Call]) 
 def test_the_pair_goes_to_those_that_need_it(calls: dict[str, Call]) -> None:
     with_pair = {name for name, call in calls.items() if call.args.target is not None}
     real = {"transition-real", "transition-alternating", "two-mixed", "two-alternating"}
-    real |= {"text-1", "text-2", "text-3", "text-4", "text-sampled", "text-ramp"}
+    real |= {name for name in STREAMS if name.startswith("text-")}
     small = {"overlap-2", "sampling", "sampling-of-host", "backends", *real}
     assert with_pair == {*small, "zero-small"}
     assert {calls[name].args.prompts.parts[-2:] for name in small} == {("a pair", "prompts.json")}
@@ -310,18 +312,25 @@ def test_a_wrong_argument_is_refused_before_anything_starts(
     assert not (tmp_path / "out").exists()
 
 
-def test_streams_of_real_text_share_no_repeat_and_take_the_head_of_the_pair(
+def test_streams_of_real_text_share_out_the_traffic_and_repeat_no_visit(
     calls: dict[str, Call], tmp_path: Path
 ) -> None:
-    repeats = [calls[f"text-{number}"].args for number in range(1, 5)]
-    firsts = [each.first_repeat for each in repeats]
-    assert all(
-        b - a >= each.repeats for a, b, each in zip(firsts, firsts[1:], repeats, strict=False)
-    )
+    texts = [calls[f"text-{number}"].args for number in range(1, 5)]
+    traffic = sorted(itertools.chain.from_iterable(each.traffic for each in texts))
+    assert traffic == sorted((*real_text.DOMAINS, *real_text.OF_ALL))
+    assert {each.first_repeat for each in texts} == {1}
+    (again,) = run_script(tmp_path, "0=text-1", VISIT="2").calls
+    assert again.args.first_repeat == 1 + texts[0].repeats
+    assert again.args.tag != texts[0].tag
+
+
+def test_a_pair_brings_its_head_and_its_own_context(calls: dict[str, Call], tmp_path: Path) -> None:
     assert calls["text-1"].args.draft is None  # SmolLM2's
     (tmp_path / "a pair" / "head").mkdir(parents=True)
-    (call,) = run_script(tmp_path, "0=text-ramp").calls
+    (call,) = run_script(tmp_path, "0=text-ramp-1").calls
     assert call.args.draft == tmp_path / "a pair" / "head"
+    texts = [call for name, call in calls.items() if name.startswith("text-")]
+    assert {call.args.context_length for call in texts if call.args.target} == {0}
 
 
 @pytest.mark.parametrize("variable", ["OUT", "SHA", "PAIR", "LIMIT_S"])

@@ -44,9 +44,16 @@ def test_requests_carry_their_acceptance_and_are_told_apart() -> None:
     assert len({each.request_id for each in made}) == len(made)
 
 
-def request(rid: str, num_tokens: int = 5, finished: bool = False) -> Any:
+def request(
+    rid: str, num_tokens: int = 5, finished: bool = False, finished_len: int | None = None
+) -> Any:
     """A request as the host keeps it."""
-    return types.SimpleNamespace(rid=rid, output_ids=[0] * num_tokens, finished=lambda: finished)
+    return types.SimpleNamespace(
+        rid=rid,
+        output_ids=[0] * num_tokens,
+        finished=lambda: finished,
+        finished_len=finished_len,
+    )
 
 
 def test_a_request_s_first_token_is_its_last_chunk_s_and_it_is_logged_once() -> None:
@@ -58,6 +65,13 @@ def test_a_request_s_first_token_is_its_last_chunk_s_and_it_is_logged_once() -> 
     log.note([request("a"), done], True, 40)
     log.note([request("a"), done], True, 50)  # launched before its end was known
     assert log.finished == [("b", 20, 40, 7)]
+
+
+def test_tokens_behind_the_end_of_an_answer_do_not_count() -> None:
+    log = RequestLog()
+    log.note([request("a")], False, 10)
+    log.note([request("a", 9, finished=True, finished_len=6)], True, 40)
+    assert log.finished == [("a", 10, 40, 6)]
 
 
 def test_a_request_that_ends_with_its_first_token_is_logged() -> None:

@@ -1,11 +1,27 @@
-"""Real text: who is asked what, which tokens a window holds, what follows from planted passes."""
+"""Real text: who is asked what, how a pass is timed, what follows from planted passes."""
 
+import json
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.stats.differences import Gap
+from benchmarks.studies.real_text import __main__ as real_text
 from benchmarks.studies.real_text import summary
-from benchmarks.studies.real_text.__main__ import Cell, parser, requests_of, window_of
+from benchmarks.studies.real_text.__main__ import (
+    Answer,
+    Cell,
+    Request,
+    answers_of,
+    as_pass,
+    every_pass,
+    parser,
+    prompts_of,
+    requests_of,
+)
 from benchmarks.studies.real_text.summary import DOMAINS, build_result, figure_table, figures
 from tests.lab.records import PROVENANCE
 
@@ -13,18 +29,25 @@ PROMPTS = {domain: [[number, idx] for idx in range(5)] for number, domain in enu
 SECOND = 1_000_000_000
 
 
-def test_every_client_answers_once_before_the_last_request_is_sent() -> None:
-    for concurrency, number in ((1, 9), (8, 16), (64, 128)):
+def domains_of(sent: list[Request], is_measured: bool = True) -> list[int]:
+    return [each.prompt[0] for each in sent if each.is_measured == is_measured]
+
+
+def test_requests_that_are_not_measured_come_before_and_after_those_that_are() -> None:
+    for concurrency, number in ((1, 8), (8, 8), (64, 64)):
         sent = requests_of(Cell("json", concurrency, 0.0), PROMPTS, 1)
-        assert len(sent) == number
-        assert {prompt[0] for prompt in sent} == {DOMAINS.index("json")}
+        is_measured = [each.is_measured for each in sent]
+        around = [False] * concurrency
+        assert is_measured == [*around, *[True] * number, *around]
+        assert set(domains_of(sent)) == {DOMAINS.index("json")}
     mixed = requests_of(Cell("mixed", 32, 0.0), PROMPTS, 1)
-    assert {prompt[0] for prompt in mixed} == set(range(len(DOMAINS)))
+    assert set(domains_of(mixed)) == set(range(len(DOMAINS)))
 
 
-def test_phases_follow_each_other_and_hold_a_request_of_every_client() -> None:
+def test_phases_follow_each_other_and_hold_a_request_for_every_client() -> None:
     sent = requests_of(Cell("phases", 8, 0.0), PROMPTS, 1)
-    assert [prompt[0] for prompt in sent] == [n for n in range(len(DOMAINS)) for _ in range(8)]
+    assert domains_of(sent) == [n for n in range(len(DOMAINS)) for _ in range(8)]
+    assert domains_of(sent, is_measured=False) == [*[0] * 8, *[len(DOMAINS) - 1] * 8]
 
 
 def test_a_repeat_has_prompts_of_its_own_and_arms_have_the_same() -> None:
@@ -33,25 +56,68 @@ def test_a_repeat_has_prompts_of_its_own_and_arms_have_the_same() -> None:
     assert requests_of(cell, PROMPTS, 1) != requests_of(cell, PROMPTS, 2)
 
 
-def test_a_window_begins_when_all_are_served_and_ends_when_the_last_is_sent() -> None:
-    requests = [  # first token, last token, number of tokens
-        ("a", 0, 4 * SECOND, 41),
-        ("b", 1 * SECOND, 11 * SECOND, 101),
-        ("c", 4 * SECOND, 8 * SECOND, 81),
+def test_each_repeat_begins_with_another_kind_of_traffic() -> None:
+    args = parser().parse_args(["run", "--prompts", "P", "--out", "out", "--repeats", "3"])
+    order = list(every_pass(args))
+    assert len(order) == 3 * len(summary.CELLS)
+    firsts = [next(cell.traffic for at, cell in order if at == repeat) for repeat in (1, 2, 3)]
+    assert len(set(firsts)) == 3
+    named = {f"{cell.traffic} {cell.concurrency}" for at, cell in order if at == 2}
+    assert named == summary.CELLS
+
+
+def test_clients_are_busy_until_the_last_measured_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers of the last prompts end by the abort alone."""
+    is_over = threading.Event()
+    busy: list[int] = []
+    num_busy = [0]
+
+    def post(_url: str, prompts: list[list[int]], _sampling: Any) -> list[dict[str, Any]]:
+        num_busy[0] += 1
+        time.sleep(0.01)
+        if prompts[0][0] == 9 and is_over.wait(10):
+            raise OSError("aborted")
+        busy.append(num_busy[0])
+        num_busy[0] -= 1
+        return [{"output_ids": prompts[0]}]
+
+    monkeypatch.setattr(real_text, "post_generate", post)
+    monkeypatch.setattr(real_text, "abort_all", lambda _url: is_over.set())
+    measured = [Request([1, idx], is_measured=True) for idx in range(6)]
+    sent = [Request([0], False), Request([0], False), *measured]
+    sent += [Request([9], False), Request([9], False)]
+    answers = answers_of("url", sent, 2, {})
+    assert [each.text for each in answers] == [each.prompt for each in measured]
+    assert is_over.is_set()
+    assert min(busy) >= 1
+
+
+def test_a_client_that_fails_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def post(*_: object) -> Any:
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(real_text, "post_generate", post)
+    with pytest.raises(OSError, match="connection reset"):
+        answers_of("url", [Request([1], True), Request([0], False)], 1, {})
+
+
+def test_a_pass_takes_what_its_requests_took_over_the_clients() -> None:
+    answers = [
+        Answer(2, [1] * 40, 2 * SECOND, 6 * SECOND),
+        Answer(3, [1] * 20, 3 * SECOND, 5 * SECOND),
     ]
     rounds = [
         (SECOND, 2, 2, None, False, True),  # before it
-        (2 * SECOND, 2, 8, 4, False, True),
-        (3 * SECOND, 0, 0, None, False, False),  # prefill
-        (4 * SECOND, 2, 2, 1, False, True),
+        (3 * SECOND, 2, 8, 4, False, True),
+        (4 * SECOND, 0, 0, None, False, False),  # prefill
+        (5 * SECOND, 2, 6, 1, False, True),  # three decodes in one round
         (9 * SECOND, 2, 2, None, False, True),  # behind it
     ]
-    window = window_of({"requests": requests, "rounds": rounds}, 2, 6 * SECOND)
-    assert window["seconds"] == 4.5
-    assert window["num_tokens"] == pytest.approx(25 + 45 + 40)
-    assert window["rounds"] == {"0": 1, "3": 1}
-    with pytest.raises(ValueError, match="2 clients: no window of 3 requests"):
-        window_of({"requests": requests, "rounds": []}, 2, SECOND)
+    assert as_pass(answers, 2, rounds) == {
+        "num_tokens": 60,
+        "seconds": 3.0,
+        "rounds": {"0": 3, "3": 1},
+    }
 
 
 def passes(rates: dict[str, float], where: Cell, as_none: dict[str, str]) -> list[dict[str, Any]]:
@@ -85,21 +151,24 @@ def result() -> Any:
 def test_ours_is_compared_with_the_depth_that_it_is_least_ahead_of(result: Any) -> None:
     by_claim = {each.claim: each for each in figures(result)}
     assert (
-        by_claim["lowest cell over its best static depth (mixed 1, static-7)"].verdict == "MISSED"
+        by_claim["lowest cell over its best static setting (mixed 1, static-7)"].verdict == "MISSED"
     )
     assert by_claim["mixed 1: ours / static-7"].ratio.value == pytest.approx(0.95)
     assert by_claim["lowest cell over none (chat 32)"].ratio.value == pytest.approx(0.99)
     single = by_claim["ours / static-3, all 2 cells"].ratio.value
     assert single == pytest.approx((99 / 90 * 190 / 150) ** 0.5)
-    assert by_claim["texts as under none, ours / static-3, 24 requests"].ratio.value == 1.0
+    assert by_claim["texts as under none, ours / static-3, 6 passes"].ratio.value == 1.0
     assert "MISSED" in figure_table(result)
 
 
 def test_a_stated_figure_follows_from_its_passes(result: Any) -> None:
-    assert summary.check_real_text(result) == []
+    found = summary.check_real_text(result)
+    assert all(isinstance(problem, Gap) for problem in found)
+    assert "chat 32 lacks ['static-1', 'static-5']" in found
     result["cells"][0]["tokens_per_s"]["none"] += 1
-    (problem,) = summary.check_real_text(result)
-    assert "chat 32.tokens_per_s.none" in problem
+    result["provenance"]["gpu"] = "cpu"
+    faults = [each for each in summary.check_real_text(result) if not isinstance(each, Gap)]
+    assert ["measured on cpu" in faults[0], "chat 32.tokens_per_s.none" in faults[1]] == [True] * 2
 
 
 def test_a_depth_far_behind_the_best_is_left_out_once_that_is_known() -> None:
@@ -116,3 +185,11 @@ def test_every_arm_and_kind_of_traffic_is_measured_by_default() -> None:
     assert args.arms == summary.ARMS
     assert args.traffic == ("phases", "mixed", *DOMAINS)
     assert args.concurrency == (1, 8, 32, 128, 256)
+
+
+def test_prompts_that_lack_a_domain_are_refused_before_a_server_starts(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.json"
+    path.write_text(json.dumps({name: PROMPTS[name] for name in DOMAINS[1:]}))
+    args = parser().parse_args(["run", "--prompts", str(path), "--out", "out"])
+    with pytest.raises(SystemExit, match="lacks chat; allowed is what"):
+        prompts_of(args)

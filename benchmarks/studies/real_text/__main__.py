@@ -2,13 +2,13 @@
 
 Closed loops of 1 to 256 clients ask the Qwen2.5-Coder pair what it was not trained on: one domain
 alone, the domains in phases, all mixed. Answers end where the target ends them, at NEW_TOKENS at
-the latest. All arms have the same requests in the same order, and room for all clients; a static
-depth that is clearly behind in a cell is left out of its later repeats. Greedy texts are compared
-with those of no speculation, request by request.
+the latest. Every arm answers the same requests, with room for all clients, who are busy from the
+first to the last of those that are measured. A static depth that is far behind in a cell is left
+out of its later repeats. Greedy texts are compared with those of no speculation.
 
 On a machine with a GPU, from the project's root (T: what benchmarks/lab/pack_pair.py unpacked, H:
-the head, unpacked by examples/training/packing.py, P: prompts.json; seven servers fit into 80 GB;
-with several GPUs a command on each, CUDA_VISIBLE_DEVICES, --port, --tag and --first-repeat apart):
+the head, unpacked by examples/training/packing.py, P: prompts.json; benchmarks/gpus.sh shares the
+traffic out to four GPUs):
 
     python3 -m benchmarks.studies.real_text run --target T --draft H --prompts P \\
         --git-sha SHA --out $OUT --tag 1 --deadline 1200
@@ -20,6 +20,7 @@ import argparse
 import random
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,8 +31,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.lab.arms import ARMS
-from benchmarks.lab.fleet import Engine, keep_logs, serving_fleet
-from benchmarks.lab.load import Round, post_generate
+from benchmarks.lab.fleet import Engine, abort_all, keep_logs, serving_fleet
+from benchmarks.lab.load import Round, decodes_of, post_generate, steps_of
 from benchmarks.lab.models import read_prompts
 from benchmarks.lab.run_files import (
     add_merge,
@@ -52,9 +53,8 @@ from benchmarks.lab.settings import (
 from benchmarks.studies.real_text import summary
 
 NEW_TOKENS = 256
-FEWEST_ANSWERED = 8  # in a window
-SETTLE_S = 0.5  # from the moment at which all clients are served
-MAX_TOTAL_TOKENS = 131072  # 256 requests of 500 tokens
+FEWEST_MEASURED = 8  # requests of a pass: one client alone answers that many
+MAX_TOTAL_TOKENS = 114688  # 256 requests of 450 tokens; an answer and its prompt have 300 (Qwen)
 MOST_CLIENTS = 256
 GPU_COMMON = (
     *("--mem-fraction-static", "0.8", "--max-running-requests", str(MOST_CLIENTS)),
@@ -72,6 +72,22 @@ class Cell(NamedTuple):
     temperature: float
 
 
+class Request(NamedTuple):
+    """A prompt, and whether its answer is measured."""
+
+    prompt: Sequence[int]
+    is_measured: bool
+
+
+class Answer(NamedTuple):
+    """What a client got for a measured request."""
+
+    place: int  # in the list of requests
+    text: list[int]
+    sent_ns: int
+    done_ns: int
+
+
 def parser() -> argparse.ArgumentParser:
     """Returns the command line."""
     top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -80,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--prompts", type=Path, required=True, help="token ids by domain, JSON")
     run_.add_argument("--arms", type=words, default=summary.ARMS)
     run_.add_argument("--traffic", type=words, default=(*summary.OF_ALL, *summary.DOMAINS))
-    run_.add_argument("--concurrency", type=numbers, default=(1, 8, 32, 128, 256))
+    run_.add_argument("--concurrency", type=numbers, default=summary.CONCURRENCY)
     run_.add_argument("--temperature", type=float, default=0.0)
     run_.add_argument("--new-tokens", type=int, default=NEW_TOKENS)
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
@@ -96,45 +112,64 @@ def run(args: argparse.Namespace) -> int:
     passes: list[dict[str, Any]] = []
     record["passes"] = passes
     arms = [ARMS[name] for name in args.arms]
-    prompts = read_prompts(args.prompts)
-    num_missing = 0
+    prompts = prompts_of(args)
     with tempfile.TemporaryDirectory(prefix="real-text-bench-") as scratch:
         common = CPU_COMMON if args.dry_cpu else GPU_COMMON
         pool = ("--max-total-tokens", str(args.max_total_tokens))
         plan = plan_with(args, Path(scratch), (*common, *FLEET_COMMON, *pool))
         plan = replace(plan, inject_seed=None)
         with serving_fleet(arms, plan, deadline, at_once=not args.dry_cpu) as engines:
-            for engine in engines:  # compiles and warms caches
-                ask(engine, Cell("mixed", min(args.concurrency), 0.0), prompts, 0, args.new_tokens)
+            num_missing = len(arms) - len(engines)
+            ends = {min(args.concurrency), max(args.concurrency)}
+            for engine, concurrency in product(engines, ends):  # compiles and warms caches
+                attempt(engine, Cell("json", concurrency, 0.0), prompts, 0, args)
             for repeat, cell in every_pass(args):
                 behind = summary.left_behind(passes, cell)
                 texts = {}
                 for engine in in_turn(engines, repeat):
                     if engine.arm.name in behind:
                         continue
-                    if time.monotonic() > deadline:
+                    over = time.monotonic() > deadline
+                    found = None if over else attempt(engine, cell, prompts, repeat, args)
+                    if found is None:
                         num_missing += 1
                         continue
-                    answers, window = ask(engine, cell, prompts, repeat, args.new_tokens)
-                    texts[engine.arm.name] = answers
+                    texts[engine.arm.name], measured = found
                     where = {"arm": engine.arm.name, **cell._asdict(), "repeat": repeat}
-                    passes.append({**where, **window})
+                    passes.append({**where, **measured})
                 if not cell.temperature and "none" in texts:
                     add_agreement(passes[-len(texts) :], texts)
                 write_run(record, path)
-            record["servers"] = [engine.measured for engine in engines]
+        record["servers"] = [engine.measured for engine in engines]
         keep_logs(arms, plan.folder, path.with_suffix(".log"))
     write_run(record, path)
     print(summary.cell_table(summary.build_result(record["provenance"], passes)))
-    print(f"{num_missing} passes are missing")
+    print(f"{num_missing} servers or passes are missing")
     return 1 if num_missing else 0
 
 
+def prompts_of(args: argparse.Namespace) -> dict[str, list[list[int]]]:
+    """Returns token ids by domain.
+
+    Raises:
+        SystemExit: The file lacks a domain.
+    """
+    prompts = read_prompts(args.prompts)
+    if missing := set(summary.DOMAINS) - prompts.keys():
+        raise SystemExit(
+            f"--prompts {args.prompts} lacks {', '.join(sorted(missing))}; allowed is what "
+            "`pack_pair prompts qwen-coder` writes."
+        )
+    return prompts
+
+
 def every_pass(args: argparse.Namespace) -> Iterator[tuple[int, Cell]]:
-    """Yields repeats and their cells."""
-    repeats = range(args.first_repeat, args.first_repeat + args.repeats)
-    for repeat, traffic, concurrency in product(repeats, args.traffic, args.concurrency):
-        yield repeat, Cell(traffic, concurrency, args.temperature)
+    """Yields repeats and their cells, each repeat another one first."""
+    cells = list(product(args.traffic, args.concurrency))
+    for repeat in range(args.first_repeat, args.first_repeat + args.repeats):
+        first = repeat * len(args.concurrency) % len(cells)
+        for traffic, concurrency in (*cells[first:], *cells[:first]):
+            yield repeat, Cell(traffic, concurrency, args.temperature)
 
 
 def in_turn(engines: Sequence[Engine], repeat: int) -> list[Engine]:
@@ -145,20 +180,29 @@ def in_turn(engines: Sequence[Engine], repeat: int) -> list[Engine]:
 
 def requests_of(
     cell: Cell, prompts: Mapping[str, Sequence[Sequence[int]]], repeat: int
-) -> list[Sequence[int]]:
-    """Returns the prompts of a pass, the same for every arm.
+) -> list[Request]:
+    """Returns the requests of a pass, the same for every arm.
 
-    All clients answer once before the last request is sent. A phase is as long for each of them.
+    Those that are measured come after as many as there are clients, which spreads the clients over
+    different parts of an answer; others follow, so that all clients are served to the end. A phase
+    has a measured request for every client.
     """
     rng = random.Random(f"{cell.traffic} {cell.concurrency} {repeat}")
-    number = cell.concurrency + max(cell.concurrency, FEWEST_ANSWERED)
+    around, number = cell.concurrency, max(cell.concurrency, FEWEST_MEASURED)
     if cell.traffic == "phases":
-        share = max(cell.concurrency, -(-number // len(summary.DOMAINS)))
-        shuffled = [shuffled_of(prompts[domain], rng, share) for domain in summary.DOMAINS]
-        return list(chain.from_iterable(shuffled))
-    if cell.traffic == "mixed":
-        return shuffled_of([each for domain in prompts.values() for each in domain], rng, number)
-    return shuffled_of(prompts[cell.traffic], rng, number)
+        parts = [shuffled_of(prompts[domain], rng, around) for domain in summary.DOMAINS]
+        measured = list(chain.from_iterable(parts))
+        before, after = parts[0], parts[-1]
+    else:
+        alone = prompts.get(cell.traffic)
+        every = alone or [each for domain in summary.DOMAINS for each in prompts[domain]]
+        order = shuffled_of(every, rng, 2 * around + number)
+        before, measured, after = order[:around], order[around:-around], order[-around:]
+    return [
+        *(Request(prompt, False) for prompt in before),
+        *(Request(prompt, True) for prompt in measured),
+        *(Request(prompt, False) for prompt in after),
+    ]
 
 
 def shuffled_of(
@@ -170,67 +214,85 @@ def shuffled_of(
     return list(islice(cycle(order), number))
 
 
-def ask(
+def attempt(
     engine: Engine,
     cell: Cell,
     prompts: Mapping[str, Sequence[Sequence[int]]],
     repeat: int,
-    new_tokens: int,
-) -> tuple[list[list[int]], dict[str, Any]]:
-    """Runs one closed loop; returns the texts, and what the window saw of them."""
-    server = engine.server
-    sent = requests_of(cell, prompts, repeat)
-    names = [f"{cell.traffic}-{cell.concurrency}-{repeat}-{idx}" for idx in range(len(sent))]
-    sampling = {"max_new_tokens": new_tokens, "temperature": cell.temperature}
-    last_sent_ns = 0
-
-    def send(prompt: Sequence[int], name: str) -> list[int]:
-        nonlocal last_sent_ns
-        last_sent_ns = max(last_sent_ns, time.perf_counter_ns())
-        (answer,) = post_generate(server.url, [prompt], sampling, rid=[name])
-        return list(answer["output_ids"])
-
-    server.command(log_requests=True)
-    with ThreadPoolExecutor(cell.concurrency) as clients:
-        texts = list(clients.map(send, sent, names))
-    answer = server.command()
-    return texts, window_of(answer, cell.concurrency, last_sent_ns)
+    args: argparse.Namespace,
+) -> tuple[list[list[int]], dict[str, Any]] | None:
+    """Runs one closed loop; returns the measured texts and what they took; None if it failed."""
+    sampling = {"max_new_tokens": args.new_tokens, "temperature": cell.temperature}
+    try:
+        engine.server.rounds()
+        answers = answers_of(
+            engine.server.url, requests_of(cell, prompts, repeat), cell.concurrency, sampling
+        )
+        rounds = engine.server.rounds()
+    except (RuntimeError, ValueError, OSError) as error:  # the other arms go on
+        print(f"{engine.arm.name} {cell}: {error!r}", flush=True)
+        return None
+    return [each.text for each in answers], as_pass(answers, cell.concurrency, rounds)
 
 
-def window_of(answer: Mapping[str, Any], concurrency: int, end_ns: int) -> dict[str, Any]:
-    """Returns what was served while all clients were, but for the first SETTLE_S.
+def answers_of(
+    url: str, requests: Sequence[Request], concurrency: int, sampling: Mapping[str, Any]
+) -> list[Answer]:
+    """Keeps all clients busy until the measured requests are answered; returns those answers.
 
-    A request's tokens count as spread evenly from its first one to its last: rounds also count
-    those that a server gives behind the end of an answer.
-
-    Raises:
-        ValueError: The window is empty.
+    The others that are sent last come again and again meanwhile, and are aborted at the end.
     """
-    requests = answer["requests"]
-    first_tokens = sorted(first_ns for _, first_ns, _, _ in requests)
-    start_ns = first_tokens[concurrency - 1] + int(SETTLE_S * 1e9)
-    if end_ns <= start_ns:
-        raise ValueError(f"{concurrency} clients: no window of {len(requests)} requests.")
-    num_tokens = sum(
-        (number - 1) * share_within(first_ns, last_ns, start_ns, end_ns)
-        for _, first_ns, last_ns, number in requests
-    )
+    queue = enumerate(chain(requests, cycle(requests[-concurrency:])))
+    num_open = sum(each.is_measured for each in requests)
+    found: list[Answer] = []
+    lock = threading.Lock()
+
+    def serve() -> None:
+        while True:
+            with lock:
+                if len(found) == num_open:
+                    return
+                place, request = next(queue)
+            sent_ns = time.perf_counter_ns()
+            try:
+                (answer,) = post_generate(url, [request.prompt], sampling)
+            except OSError:  # an aborted request may be answered with an error
+                if len(found) == num_open:
+                    return
+                raise
+            if request.is_measured:
+                text = list(answer["output_ids"])
+                with lock:
+                    found.append(Answer(place, text, sent_ns, time.perf_counter_ns()))
+                    is_last = len(found) == num_open
+                if is_last:
+                    abort_all(url)
+
+    with ThreadPoolExecutor(concurrency) as clients:
+        for client in [clients.submit(serve) for _ in range(concurrency)]:
+            client.result()
+    return sorted(found)
+
+
+def as_pass(
+    answers: Sequence[Answer], concurrency: int, rounds: Sequence[Sequence[Any]]
+) -> dict[str, Any]:
+    """Returns a pass as it is kept.
+
+    All clients are served all the time, so each measured request took its share of that time: what
+    passed between sending it and having its answer, over the number of clients.
+    """
+    start_ns, end_ns = min(each.sent_ns for each in answers), max(each.done_ns for each in answers)
     steps: Counter[str] = Counter()
-    for each in map(Round._make, answer["rounds"]):
+    for each in map(Round._make, rounds):
         if each.batch_size and start_ns < each.time_ns <= end_ns:
-            width = each.num_draft_tokens
-            steps["none" if width is None else str(width - 1)] += 1
+            steps[steps_of(each)] += decodes_of(each)
+    waited_ns = sum(each.done_ns - each.sent_ns for each in answers)
     return {
-        "num_tokens": round(num_tokens, 1),
-        "seconds": round((end_ns - start_ns) / 1e9, 6),
+        "num_tokens": sum(len(each.text) for each in answers),
+        "seconds": round(waited_ns / concurrency / 1e9, 6),
         "rounds": dict(sorted(steps.items())),
     }
-
-
-def share_within(first_ns: int, last_ns: int, start_ns: int, end_ns: int) -> float:
-    """Returns which share of a span lies within a window."""
-    inside = min(last_ns, end_ns) - max(first_ns, start_ns)
-    return max(inside, 0) / max(last_ns - first_ns, 1)
 
 
 def add_agreement(passes: Sequence[dict[str, Any]], texts: Mapping[str, Sequence[Any]]) -> None:
