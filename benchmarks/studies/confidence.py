@@ -43,10 +43,11 @@ NUM_STEPS = 7
 MAX_LEN = 512  # tokens of a text
 BATCH = 8
 CONFIDENCE_DIGITS, DIGITS = 5, 4
-MOST_SURE = 1e-5  # a probability is not taken for nearer to 0 or 1
+MOST_SURE = 1e-5  # probabilities are clipped to [MOST_SURE, 1 - MOST_SURE]
 CONCENTRATIONS = (1.0, 2.0, 3.0, 4.0, 6.0, 10.0, 20.0)  # drafts that count as seen before
 NEWTON_STEPS, RIDGE = 25, 1e-4
 FEWEST_REQUESTS = 4  # of a group: half of them are fitted to
+RESAMPLED = 1000
 MODELS: Mapping[str, tuple[bool, bool]] = {  # by name: takes history, takes confidence
     "position": (False, False),
     "history": (True, False),
@@ -132,7 +133,7 @@ def rounds_of(
         is_counted: the same shape: the target wrote the token to be drafted.
     """
     rounds: list[Any] = []
-    positions = np.flatnonzero(is_counted[:, 0])
+    positions = np.flatnonzero(is_counted[:, 0])[1:]  # the first token is the prefill's
     at, end = (int(positions[0]), int(positions[-1]) + 1) if len(positions) else (0, 0)
     while at < end:
         num_correct = int(np.cumprod(hits[at]).sum())
@@ -200,17 +201,29 @@ def fitted(columns: Floats, holds: NDArray[np.bool_]) -> Floats:
     return weights
 
 
-def log_loss(columns: Floats, holds: NDArray[np.bool_], weights: Floats) -> float:
-    """Returns the mean negative log-likelihood, in nats a draft."""
+def log_losses(columns: Floats, holds: NDArray[np.bool_], weights: Floats) -> Floats:
+    """Returns every draft's negative log-likelihood, in nats."""
     signed = np.where(holds, 1, -1) * (columns @ weights)
-    return float(np.logaddexp(0, -signed).mean())
+    return np.asarray(np.logaddexp(0, -signed))
+
+
+def gain_over(gains: Floats, request: NDArray[np.int64]) -> dict[str, float]:
+    """Returns the mean gain of a draft, and its standard error where requests are resampled."""
+    sums = np.bincount(request, gains)
+    numbers = np.bincount(request)
+    drawn = np.random.default_rng(1).integers(len(sums), size=(RESAMPLED, len(sums)))
+    means = sums[drawn].sum(1) / numbers[drawn].sum(1)
+    return {"mean": round(float(gains.mean()), DIGITS), "stderr": round(float(means.std()), DIGITS)}
 
 
 def judged(requests: Sequence[Raw]) -> dict[str, Any]:
-    """Returns the models of some requests: fitted on every second one, judged on the others."""
+    """Returns the models of some requests: fitted on every second one, judged on the others.
+
+    What a model gains over `position` has the standard error of resampled requests.
+    """
     learnt, unseen = drafts_of(requests[::2]), drafts_of(requests[1::2])
     mean = float(learnt.holds.mean())
-    losses: dict[str, float] = {}
+    losses: dict[str, Floats] = {}
     slope, best = 0.0, CONCENTRATIONS[0]
     for name, takes in MODELS.items():
         _, concentration, weights = min(
@@ -221,7 +234,7 @@ def judged(requests: Sequence[Raw]) -> dict[str, Any]:
             key=lambda found: found[0],
         )
         columns = features(unseen, takes, mean, concentration)
-        losses[name] = round(log_loss(columns, unseen.holds, weights), DIGITS)
+        losses[name] = log_losses(columns, unseen.holds, weights)
         if name == "confidence":
             slope = float(weights[-1])
         if name == "history":
@@ -231,7 +244,12 @@ def judged(requests: Sequence[Raw]) -> dict[str, Any]:
         "num_drafts": len(learnt.holds) + len(unseen.holds),
         "share_that_holds": round(float(np.r_[learnt.holds, unseen.holds].mean()), DIGITS),
         "tokens_per_round": round(tokens_per_round(requests), DIGITS),
-        "log_loss": losses,
+        "log_loss": {name: round(float(each.mean()), DIGITS) for name, each in losses.items()},
+        "gain": {
+            name: gain_over(losses["position"] - each, unseen.request)
+            for name, each in losses.items()
+            if name != "position"
+        },
         "slope": round(slope, DIGITS),
         "concentration": best,
     }
@@ -242,7 +260,7 @@ def _of_concentration(
 ) -> tuple[float, float, Floats]:
     columns = features(drafts, takes, mean, concentration)
     weights = fitted(columns, drafts.holds)
-    return log_loss(columns, drafts.holds, weights), concentration, weights
+    return float(log_losses(columns, drafts.holds, weights).mean()), concentration, weights
 
 
 def tokens_per_round(requests: Sequence[Raw]) -> float:
@@ -284,12 +302,15 @@ def figure_table(result: Raw) -> str:
             each["share_that_holds"],
             each["tokens_per_round"],
             *each["log_loss"].values(),
+            *(f"{gain['mean']:.3f} ({gain['stderr']:.3f})" for gain in each["gain"].values()),
             each["slope"],
         )
         for name, each in result["groups"].items()
     ]
     named = ("text", "drafts", "hold", "tokens/round")
-    return table((*named, *(f"log-loss, {name}" for name in MODELS), "slope of logit c"), rows)
+    gains = [f"gain, {name}" for name in MODELS if name != "position"]
+    losses = [f"log-loss, {name}" for name in MODELS]
+    return table((*named, *losses, *gains, "slope of logit c"), rows)
 
 
 def merge(args: argparse.Namespace) -> int:

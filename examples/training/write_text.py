@@ -49,7 +49,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=2048, help="prompts that are sent at once")
     parser.add_argument("--new-tokens", type=int, default=512)
     parser.add_argument("--temperature", type=float, default=0.7, help="of every second batch")
-    parser.add_argument("--passes", type=int, default=1, help="a second swaps the kinds [1]")
+    parser.add_argument(
+        "--passes",
+        type=int,
+        default=1,
+        help="2: both kinds of each text",
+    )
     parser.add_argument("--held-out-temperature", type=float, default=0.0, help="[greedy]")
     args = parser.parse_args(argv)
     samples = generate_samples(

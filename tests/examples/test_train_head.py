@@ -17,7 +17,7 @@ from examples.training import train_head
 from examples.training.data import Sample, hot_vocabulary
 from examples.training.fit import FitSettings, Trainer, learning_rate
 from examples.training.head import Eagle3Head, HeadConfig
-from examples.training.measure import summarise
+from examples.training.measure import measured, summarise
 from examples.training.target import Target
 from examples.training.unroll import loss_of
 from examples.wheels import sha256_of
@@ -56,7 +56,7 @@ def target_folder(tmp_path: Path) -> Path:
 
 
 def test_a_trained_head_has_the_tensors_and_config_of_the_shipped_one(
-    target_folder: Path, tmp_path: Path
+    target_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prompts = tmp_path / "prompts.jsonl"
     lines = [
@@ -84,6 +84,10 @@ def test_a_trained_head_has_the_tensors_and_config_of_the_shipped_one(
     assert config.keys() == shipped_config.keys()
     hot = trained["d2t"] + torch.arange(128)
     assert torch.equal(trained["t2d"].nonzero().flatten(), hot)
+
+    printed = capsys.readouterr().out
+    found = measured(target_folder, tmp_path / "head", tmp_path / "samples.jsonl", num_steps=3)
+    assert f"held-out prose: {json.dumps(found['prose'])}" in printed
 
 
 def expected_shapes(config: dict[str, int]) -> dict[str, tuple[int, ...]]:
