@@ -2,6 +2,9 @@
 
     python -m examples.qwen_coder.held_out held-out.jsonl
 
+`--requests` writes those that are a user's turn as `sglang.bench_serving --dataset-name openai`
+reads them.
+
 None was trained on, and no training template is among them.
 
 | domain | from | licence |
@@ -15,6 +18,8 @@ None was trained on, and no training template is among them.
 """
 
 import argparse
+import json
+import random
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle
@@ -45,6 +50,7 @@ FACTS = (
 SUMMARISE = "In at most three sentences, what does the following text say?\n\n{text}"
 TRANSLATE = "How would you say this in {tongue}?\n\n{text}"
 SUMMARY_CHARS = range(300, 1200)
+MAX_TOKENS = 256  # of an answer to a request
 
 
 def held_out_prompts(cache: Path) -> list[Prompt]:
@@ -96,13 +102,33 @@ def code_prompts(problems: Sequence[dict[str, Any]]) -> Iterator[tuple[str, bool
             yield REWRITE.format(code=whole, language=next(languages)), True
 
 
-def main() -> int:
+def chat_requests(prompts: Sequence[Prompt], seed: int = 1) -> list[dict[str, Any]]:
+    """Returns the user's turns among prompts as requests of the OpenAI API, all domains mixed."""
+    turns = [prompt.text for prompt in prompts if prompt.chat]
+    random.Random(seed).shuffle(turns)
+    return [
+        {
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": MAX_TOKENS,
+            "temperature": 0,
+        }
+        for text in turns
+    ]
+
+
+def main(argv: list[str] | None = None) -> int:
     """Writes the prompts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--cache", type=Path, default=Path(".cache"), help="default: %(default)s")
-    args = parser.parse_args()
-    write_prompts(args.out, held_out_prompts(args.cache))
+    parser.add_argument("--requests", action="store_true", help="of the OpenAI API, user's turns")
+    args = parser.parse_args(argv)
+    prompts = held_out_prompts(args.cache)
+    if args.requests:
+        lines = [json.dumps(each) + "\n" for each in chat_requests(prompts)]
+        args.out.write_text("".join(lines))
+    else:
+        write_prompts(args.out, prompts)
     return 0
 
 

@@ -11,6 +11,7 @@ import pytest
 from examples.qwen_coder import held_out, train
 from examples.qwen_coder import prompts as building
 from examples.qwen_coder.prompts import SHARES, WORDS, build_prompts
+from examples.training.data import Prompt
 
 TITLES = [f"Subject {n}" for n in range(300)]
 
@@ -84,6 +85,14 @@ def test_every_domain_is_held_out_and_no_wording_is_one_of_training(
     assert all(any(name in prompt.text for prompt in code) for name in held_out.LANGUAGES)
     beginnings = [prompt.text for prompt in prompts if prompt.domain == "json" and not prompt.chat]
     assert [len(json.loads(text.rstrip().rstrip(",") + "]")) for text in beginnings] == [6, 6]
+
+
+def test_requests_are_the_turns_of_all_domains_mixed() -> None:
+    prompts = [Prompt("chat", True, f"q{n}") for n in range(9)] + [Prompt("code", False, "def")]
+    requests = held_out.chat_requests(prompts)
+    texts = [request["messages"][0]["content"] for request in requests]
+    assert sorted(texts) == [f"q{n}" for n in range(9)] != texts
+    assert {request["temperature"] for request in requests} == {0}
 
 
 class Work:
