@@ -5,8 +5,9 @@ integer of 4 or 8 bits a weight:
 
     weight = scale * integer
 
-The scale is the one of a few that leaves the least squared error. Output rows are not stored: they
-are the target's own (`train_head --freeze-output`), and unpacking takes them from it.
+The scale is the one of a few that leaves the least squared error. What is stored is compressed:
+most of the integers are small. Output rows are not stored: they are the target's (`train_head
+--freeze-output`), and unpacking takes them from it.
 
     python -m examples.training.packing pack HEAD PACKED --target MODEL --bits 4
     python -m examples.training.packing unpack PACKED HEAD --target MODEL
@@ -14,17 +15,19 @@ are the target's own (`train_head --freeze-output`), and unpacking takes them fr
 
 import argparse
 import json
+import lzma
 import shutil
 import sys
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 
 GROUP = 64
 SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)  # of the scale that clips nothing
+PACKED = "packed.safetensors.xz"
 INTEGERS, SCALES = ".integers", ".scales"
 OUTPUT = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"  # the output rows of a target without OUTPUT
@@ -97,20 +100,18 @@ def pack(head: Path, packed: Path, target: Path, bits: int) -> None:
         kept[name + INTEGERS] = in_nibbles(integers) if bits == 4 else integers
         kept[name + SCALES] = scales
     packed.mkdir(parents=True, exist_ok=True)
-    save_file(kept, packed / "packed.safetensors", metadata={"bits": str(bits)})
+    (packed / PACKED).write_bytes(lzma.compress(save(kept), preset=9 | lzma.PRESET_EXTREME))
     shutil.copy(head / "config.json", packed)
 
 
 def unpack(packed: Path, head: Path, target: Path) -> None:
     """Writes a packed head as SGLang loads it: bfloat16, output rows of the target's."""
-    with safe_open(packed / "packed.safetensors", "pt") as file:
-        bits = int(file.metadata()["bits"])
-        stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    stored = load(lzma.decompress((packed / PACKED).read_bytes()))
     tensors = {}
     for name, tensor in stored.items():
         if name.endswith(INTEGERS):
             own = name.removesuffix(INTEGERS)
-            integers = of_nibbles(tensor) if bits == 4 else tensor
+            integers = of_nibbles(tensor) if tensor.dtype == torch.uint8 else tensor
             tensors[own] = restored(integers, stored[own + SCALES]).to(torch.bfloat16)
         elif not name.endswith(SCALES):
             tensors[name] = tensor

@@ -17,11 +17,11 @@ def plot_ramp(result: Raw, path: Path) -> None:
     for arm, passes in result["raw"].items():
         colour = COLOURS.get(arm, COLOURS["best static"])
         served.step(range(len(passes[0]["served"])), passes[0]["served"], color=colour, label=arm)
-        rows = passes[0]["requests"]
+        rows = [row for row in passes[0]["requests"] if row[3] > 1]
         felt.plot(
             [arrived / 1e3 for arrived, *_rest in rows],
             [(last - first) / (number - 1) for _, first, last, number in rows],
-            ".", color=colour, markersize=2, label=arm,
+            ".", color=colour, markersize=2, label=arm, rasterized=True,
         )  # fmt: skip
     served.set_ylabel("tokens/s")
     felt.set_ylabel("ms per output token")
