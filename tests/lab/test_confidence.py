@@ -35,8 +35,8 @@ def test_a_draft_is_as_sure_as_the_head_and_holds_where_the_text_has_it() -> Non
     prefers = torch.tensor([[0, 1, 0, 1]])  # of the draft vocabulary; the last one is wrong
     logits = torch.nn.functional.one_hot(prefers, 2) * 2.0
     counted = torch.ones(1, 4, dtype=torch.bool)
-    first = DraftStep(logits, torch.zeros(0), text, counted)
-    behind = DraftStep(logits, torch.zeros(0), text, ~counted)  # the text has ended
+    first = DraftStep(logits, torch.zeros(0), slice(0, 4), text, counted)
+    behind = DraftStep(logits, torch.zeros(0), slice(0, 4), text, ~counted)  # the text has ended
     steps = [first, *[behind] * (NUM_STEPS - 1)]
     vocabulary = DraftVocabulary(torch.tensor([10, 20]), torch.zeros(0), torch.zeros(0))
     drafting = SimpleNamespace(vocabulary=vocabulary, unrolled=lambda *_: steps)
