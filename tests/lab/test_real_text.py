@@ -92,13 +92,17 @@ def test_clients_are_busy_until_the_last_measured_answer(monkeypatch: pytest.Mon
     assert min(busy) >= 1
 
 
-def test_a_client_that_fails_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    def post(*_: object) -> Any:
-        raise OSError("connection reset")
+def test_a_client_that_fails_ends_the_pass_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def post(_url: str, prompts: list[list[int]], _sampling: Any) -> list[dict[str, Any]]:
+        time.sleep(0.01)
+        if prompts[0] == [1]:
+            raise OSError("connection reset")
+        return [{"output_ids": prompts[0]}]
 
     monkeypatch.setattr(real_text, "post_generate", post)
+    sent = [Request([2], True), Request([1], True), Request([0], False), Request([0], False)]
     with pytest.raises(OSError, match="connection reset"):
-        answers_of("url", [Request([1], True), Request([0], False)], 1, {})
+        answers_of("url", sent, 2, {})
 
 
 def test_a_pass_takes_what_its_requests_took_over_the_clients() -> None:

@@ -54,7 +54,7 @@ from benchmarks.studies.real_text import summary
 
 NEW_TOKENS = 256
 FEWEST_MEASURED = 8  # requests of a pass: one client alone answers that many
-MAX_TOTAL_TOKENS = 114688  # 256 requests of 450 tokens; an answer and its prompt have 300 (Qwen)
+MAX_TOTAL_TOKENS = 114688  # 256 requests of 448 tokens; prompts have 100 on average
 MOST_CLIENTS = 256
 GPU_COMMON = (
     *("--mem-fraction-static", "0.8", "--max-running-requests", str(MOST_CLIENTS)),
@@ -185,14 +185,15 @@ def requests_of(
 
     Those that are measured come after as many as there are clients, which spreads the clients over
     different parts of an answer; others follow, so that all clients are served to the end. A phase
-    has a measured request for every client.
+    has a measured request for every client, and two at least.
     """
     rng = random.Random(f"{cell.traffic} {cell.concurrency} {repeat}")
     around, number = cell.concurrency, max(cell.concurrency, FEWEST_MEASURED)
     if cell.traffic == "phases":
-        parts = [shuffled_of(prompts[domain], rng, around) for domain in summary.DOMAINS]
+        share = max(around, 2)
+        parts = [shuffled_of(prompts[domain], rng, share) for domain in summary.DOMAINS]
         measured = list(chain.from_iterable(parts))
-        before, after = parts[0], parts[-1]
+        before, after = parts[0][:around], parts[-1][:around]
     else:
         alone = prompts.get(cell.traffic)
         every = alone or [each for domain in summary.DOMAINS for each in prompts[domain]]
@@ -241,31 +242,32 @@ def answers_of(
     """Keeps all clients busy until the measured requests are answered; returns those answers.
 
     The others that are sent last come again and again meanwhile, and are aborted at the end.
+
+    Raises:
+        OSError: A request failed; the clients stop.
     """
     queue = enumerate(chain(requests, cycle(requests[-concurrency:])))
-    num_open = sum(each.is_measured for each in requests)
+    num_measured = sum(each.is_measured for each in requests)
     found: list[Answer] = []
-    lock = threading.Lock()
+    lock, is_over = threading.Lock(), threading.Event()
 
     def serve() -> None:
-        while True:
+        while not is_over.is_set():
             with lock:
-                if len(found) == num_open:
-                    return
                 place, request = next(queue)
             sent_ns = time.perf_counter_ns()
             try:
                 (answer,) = post_generate(url, [request.prompt], sampling)
             except OSError:  # an aborted request may be answered with an error
-                if len(found) == num_open:
+                if is_over.is_set():
                     return
+                is_over.set()
                 raise
             if request.is_measured:
                 text = list(answer["output_ids"])
-                with lock:
-                    found.append(Answer(place, text, sent_ns, time.perf_counter_ns()))
-                    is_last = len(found) == num_open
-                if is_last:
+                found.append(Answer(place, text, sent_ns, time.perf_counter_ns()))
+                if len(found) == num_measured:
+                    is_over.set()
                     abort_all(url)
 
     with ThreadPoolExecutor(concurrency) as clients:
