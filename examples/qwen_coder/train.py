@@ -5,7 +5,7 @@
 Prompts, text and heads that WORK holds are not made again, so a command that was ended goes on:
 
     prompts.jsonl    24,000 prompts
-    text.jsonl.xz    the target's own answers, written by SGLang, a replica on each GPU
+    text.jsonl       the target's own answers, written by SGLang, a replica on each GPU
     head-0/ ...      a head for each GPU, each with other SETTINGS; head-0.pt: its training so far
     packed-4/        the best head in 4 bits a weight, without output rows; packed-8/ in 8
     unpacked-4/ ...  the same as SGLang loads it
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     args, of_training = _parse(argv)
     args.work.mkdir(parents=True, exist_ok=True)
     target = args.target or TARGET.fetch(args.cache)
-    prompts, text = args.work / "prompts.jsonl", args.work / "text.jsonl.xz"
+    prompts, text = args.work / "prompts.jsonl", args.work / "text.jsonl"
     if not prompts.exists():
         write_prompts(prompts, build_prompts(load_titles(args.cache), args.prompts))
     if not text.exists():

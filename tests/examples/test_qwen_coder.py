@@ -126,7 +126,7 @@ class Work:
     def write(self, arguments: list[str]) -> None:
         self.done.append("write")
         assert arguments[arguments.index("--batch") + 1] == "4096"
-        (self.folder / "text.jsonl.xz").touch()
+        (self.folder / "text.jsonl").touch()
 
     def learn(self, command: list[str], env: dict[str, str]) -> Any:
         head = Path(command[command.index("--out") + 1])
