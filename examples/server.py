@@ -58,12 +58,13 @@ class Server:
         port: int,
         log: Path,
         environment: Mapping[str, str] | None = None,
+        ready_timeout_s: float = READY_TIMEOUT_S,
     ) -> None:
         """Takes what the process gets besides this one's environment."""
         self.command = [*command, "--host", HOST, "--port", str(port)]
         self.port, self.log = port, log
         self.environment = dict(environment or {})
-        self.ready_s = 0.0
+        self.ready_timeout_s, self.ready_s = ready_timeout_s, 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
     @classmethod
@@ -80,7 +81,7 @@ class Server:
     def __enter__(self) -> Self:
         self.start()
         try:
-            self.wait_ready()
+            self.wait_ready(self.ready_timeout_s)
         except BaseException:  # an interrupt, too, must not leave a server behind
             self.stop()
             raise
@@ -164,8 +165,13 @@ class Server:
         state: dict[str, Any] = self.get("/server_info")["internal_states"][0]
         return state
 
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://{HOST}:{self.port}"
+
     def _url(self, path: str) -> str:
-        return f"http://{HOST}:{self.port}{path}"
+        return f"{self.url}{path}"
 
 
 _given: set[int] = set()

@@ -2,8 +2,8 @@
 
 import sys
 
-from examples.qwen_coder.prompts import build_prompts
+from examples.qwen_coder.prompts import NUM_PROMPTS, build_prompts
 from examples.training.build_prompts import build_command
 
 if __name__ == "__main__":
-    sys.exit(build_command(build_prompts, "--prompts", 24_000))
+    sys.exit(build_command(build_prompts, "--prompts", NUM_PROMPTS))

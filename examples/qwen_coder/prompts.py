@@ -17,6 +17,7 @@ from examples.smollm2.prompts import LibraryEntry, code_prompt, json_prompt, lib
 from examples.training.data import Prompt, hold_out
 
 WORDS: dict[str, list[str]] = json.loads(Path(__file__).with_name("words.json").read_text())
+NUM_PROMPTS = 24_000  # of the training
 # Of all prompts. Chat and code are what people send; they also vary most.
 SHARES = {
     "chat": 0.32,

@@ -20,18 +20,18 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from examples.qwen_coder.fetch_target import TARGET
-from examples.qwen_coder.prompts import build_prompts
+from examples.qwen_coder.prompts import NUM_PROMPTS, build_prompts
 from examples.server import Server, free_port
 from examples.training import measure, packing, train_head, write_text
 from examples.training.build_prompts import load_titles
 from examples.training.data import write_prompts
+from examples.training.measure import Acceptance
 
-NUM_PROMPTS = 24_000
 READY_TIMEOUT_S = 900.0  # kernels may have to be compiled first
 # 30 M trained parameters: 16 MB in 4 bits. Rows of 16,384 tokens are the target's.
 SIZES = ("--intermediate-size", "3072", "--draft-vocab-size", "16384", "--freeze-output")
@@ -43,6 +43,8 @@ SETTINGS = (
     ("--learning-rate", "8e-4", "--num-steps", "7", "--batch-size", "48"),
 )
 BITS = (4, 8)
+
+ByDomain = dict[str, Acceptance]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -59,31 +61,29 @@ def main(argv: list[str] | None = None) -> int:
     wanted = ["--model", str(target), "--prompts", str(prompts), "--samples", str(text)]
     wanted += ["--train-seconds", str(args.train_seconds), *SIZES]
     train_each(heads, wanted, of_training)
-    found = {head.name: measure.measured(target, head, text) for head in heads}
+    found = acceptance_of({head.name: head for head in heads}, target, text)
     best = max(heads, key=lambda head: mean_of(found[head.name]))
+    stored: dict[str, Path] = {}
     for bits in BITS:
         packed, unpacked = args.work / f"packed-{bits}", args.work / f"unpacked-{bits}"
         packing.pack(best, packed, target, bits)
         packing.unpack(packed, unpacked, target)
-        found[f"{best.name} in {bits} bits"] = measure.measured(target, unpacked, text)
-    (args.work / "acceptance.json").write_text(json.dumps(found, indent=1) + "\n")
+        stored[f"{best.name} in {bits} bits"] = unpacked
+    found |= acceptance_of(stored, target, text)
+    written = json.dumps(found, indent=1, default=asdict)
+    (args.work / "acceptance.json").write_text(f"{written}\n")
     print({name: round(mean_of(each), 3) for name, each in found.items()})
     return 0
 
 
 def _write_text(target: Path, prompts: Path, text: Path, args: argparse.Namespace) -> None:
-    port = free_port()
     launch = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(target.resolve())]
     launch += ["--skip-tokenizer-init", "--dp-size", str(args.gpus), *args.server_args]
-    server = Server(launch, port, args.work.resolve() / "server.log")
-    server.start()
-    try:
-        server.wait_ready(READY_TIMEOUT_S)
+    log = args.work.resolve() / "server.log"
+    with Server(launch, free_port(), log, ready_timeout_s=READY_TIMEOUT_S) as server:
         wanted = ["--model", str(target), "--prompts", str(prompts), "--out", str(text)]
-        wanted += ["--url", f"http://127.0.0.1:{port}", "--batch", str(2048 * args.gpus)]
+        wanted += ["--url", server.url, "--batch", str(2048 * args.gpus)]
         write_text.main([*wanted, "--passes", "2", "--seconds", str(args.write_seconds)])
-    finally:
-        server.stop()
 
 
 def train_each(heads: Sequence[Path], arguments: Sequence[str], last: Sequence[str]) -> None:
@@ -118,9 +118,15 @@ def gpu_names(number: int) -> list[str]:
     return given or [str(each) for each in range(number)]
 
 
-def mean_of(by_domain: dict[str, Any]) -> float:
+def acceptance_of(heads: Mapping[str, Path], target: Path, text: Path) -> dict[str, ByDomain]:
+    """Returns what drafts hold on the held-out text, by the names of some heads."""
+    found = measure.measured(target, [*heads.values()], text)
+    return dict(zip(heads, found, strict=True))
+
+
+def mean_of(by_domain: ByDomain) -> float:
     """Returns the drafts accepted in a row, domains counting alike."""
-    return statistics.fmean(each["num_correct_drafts"] for each in by_domain.values())
+    return statistics.fmean(each.num_correct_drafts for each in by_domain.values())
 
 
 def _parse(argv: list[str] | None) -> tuple[argparse.Namespace, list[str]]:

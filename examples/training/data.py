@@ -85,6 +85,11 @@ def read_samples(path: Path) -> list[Sample]:
     return [Sample(**json.loads(line)) for line in lines.splitlines()]
 
 
+def of_split(samples: Iterable[Sample], split: str) -> list[Sample]:
+    """Returns the samples that are for training, or those held out of it."""
+    return [sample for sample in samples if sample.split == split]
+
+
 def collate(samples: Sequence[Sample], max_len: int, pad_id: int, device: str) -> Batch:
     """Pads samples to the longest, cut at `max_len`."""
     length = min(max_len, max(len(sample.ids) for sample in samples))
@@ -104,9 +109,7 @@ def hot_vocabulary(
 
     Filled up from token 0 where the text holds fewer distinct tokens.
     """
-    counts = Counter(
-        token for s in samples if s.split == "train" for token in s.ids[s.prompt_len :]
-    )
+    counts = Counter(token for s in of_split(samples, "train") for token in s.ids[s.prompt_len :])
     chosen = sorted({token for token, _ in counts.most_common(size)} | {eos_token_id})
     known = set(chosen)
     chosen += [token for token in range(vocab_size) if token not in known]

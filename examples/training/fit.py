@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from examples.training.data import Sample, hot_vocabulary
+from examples.training.data import Sample, hot_vocabulary, of_split
 from examples.training.head import Eagle3Head
 from examples.training.measure import MAX_LEN, NUM_STEPS, Drafting
 from examples.training.target import Target
@@ -42,8 +42,8 @@ class Trainer:
 
     def __init__(self, target: Target, samples: Sequence[Sample], settings: FitSettings) -> None:
         self.target, self.settings = target, settings
-        self.train_samples = [s for s in samples if s.split == "train"]
-        self.held_out = [s for s in samples if s.split == "heldout"]
+        self.train_samples = of_split(samples, "train")
+        self.held_out = of_split(samples, "heldout")
         config = target.head_config(settings.draft_vocab_size, settings.intermediate_size)
         hot = hot_vocabulary(
             samples, settings.draft_vocab_size, config.vocab_size, config.eos_token_id

@@ -12,13 +12,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from examples.training.data import Sample, collate, read_samples
+from examples.training.data import Sample, collate, of_split, read_samples
 from examples.training.head import Eagle3Head, HeadConfig
 from examples.training.target import Target
 from examples.training.unroll import DraftStep, DraftVocabulary, hits_of, unroll
@@ -103,21 +102,27 @@ def summarise(hits: Tensor) -> Acceptance:
     )
 
 
-def show(by_domain: dict[str, dict[str, Any]]) -> None:
+def show(by_domain: dict[str, Acceptance]) -> None:
     """Prints a line a domain."""
     for domain, acceptance in by_domain.items():
-        print(f"held-out {domain}: {json.dumps(acceptance)}", flush=True)
+        print(f"held-out {domain}: {json.dumps(asdict(acceptance))}", flush=True)
 
 
 def measured(
-    model: Path, head: Path, samples: Path, num_steps: int = NUM_STEPS, max_samples: int = 64
-) -> dict[str, dict[str, Any]]:
-    """Returns acceptance by domain, of a head's folder on the held-out text of a file."""
-    target = Target.load(model, "cuda" if torch.cuda.is_available() else "cpu")
-    held_out = [sample for sample in read_samples(samples) if sample.split == "heldout"]
-    drafting = Drafting.load(target, head)
-    found = drafting.acceptance(held_out, num_steps=num_steps, max_samples=max_samples)
-    return {domain: asdict(each) for domain, each in found.items()}
+    model: Path,
+    heads: Sequence[Path],
+    samples: Path,
+    num_steps: int = NUM_STEPS,
+    max_samples: int = 64,
+) -> list[dict[str, Acceptance]]:
+    """Returns acceptance by domain of each head, a folder, on the held-out text of a file."""
+    target, held_out = Target.load(model), of_split(read_samples(samples), "heldout")
+    return [
+        Drafting.load(target, head).acceptance(
+            held_out, num_steps=num_steps, max_samples=max_samples
+        )
+        for head in heads
+    ]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -129,7 +134,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--max-samples", type=int, default=64, help="of a domain [64]")
     parser.add_argument("--num-steps", type=int, default=NUM_STEPS)
     args = parser.parse_args(argv)
-    show(measured(args.model, args.head, args.samples, args.num_steps, args.max_samples))
+    (found,) = measured(args.model, [args.head], args.samples, args.num_steps, args.max_samples)
+    show(found)
     return 0
 
 

@@ -33,8 +33,9 @@ class Target:
         self.capture_layers = (2, num_layers // 2, num_layers - 3)
 
     @classmethod
-    def load(cls, folder: Path, device: str) -> "Target":
-        """Loads a model folder: bfloat16 on a GPU, float32 elsewhere."""
+    def load(cls, folder: Path, device: str | None = None) -> "Target":
+        """Loads a model folder, on a GPU if there is one: bfloat16 there, float32 elsewhere."""
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = torch.bfloat16 if device == "cuda" else torch.float32
         tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
         return cls(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype), tokenizer, device)

@@ -9,7 +9,6 @@ SmolLM2's head took 225 s on one H200. Without a GPU it runs in float32, for smo
 import argparse
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -29,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     args = _checked(parser(), argv)
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = True
-    target = Target.load(args.model, "cuda" if torch.cuda.is_available() else "cpu")
+    target = Target.load(args.model)
     settings = FitSettings(
         train_s=args.train_seconds,
         batch_size=args.batch_size,
@@ -42,8 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     trainer = Trainer(target, _load_samples(args, target), settings)
     trainer.fit(checkpoint=args.checkpoint)
-    found = trainer.drafting.acceptance(trainer.held_out, settings.max_len, settings.num_steps)
-    show({domain: asdict(each) for domain, each in found.items()})
+    show(trainer.drafting.acceptance(trainer.held_out, settings.max_len, settings.num_steps))
     args.out.mkdir(parents=True, exist_ok=True)
     tensors = checkpoint_of(trainer.head, trainer.vocabulary)
     save_file(tensors, args.out / "model.safetensors", metadata={"format": "pt"})

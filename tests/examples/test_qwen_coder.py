@@ -11,7 +11,9 @@ import pytest
 from examples.qwen_coder import held_out, train
 from examples.qwen_coder import prompts as building
 from examples.qwen_coder.prompts import SHARES, WORDS, build_prompts
+from examples.server import Server
 from examples.training.data import Prompt
+from examples.training.measure import Acceptance
 
 TITLES = [f"Subject {n}" for n in range(300)]
 
@@ -102,14 +104,13 @@ class Work:
         self.folder, self.done = folder, list[str]()
         work = self
 
-        class Serving:
-            def __init__(self, command: list[str], *_: object) -> None:
-                work.done.append(" ".join(command[-4:]))
-
+        class Serving(Server):
             def start(self) -> None:
-                work.done.append("start")
+                sent = self.command[: self.command.index("--host")]
+                work.done.extend([" ".join(sent[-4:]), "start"])
 
-            def wait_ready(self, _timeout_s: float) -> None:
+            def wait_ready(self, timeout_s: float = 0.0) -> None:
+                assert timeout_s == train.READY_TIMEOUT_S
                 work.done.append("ready")
 
             def stop(self) -> None:
@@ -141,8 +142,9 @@ class Work:
     def pack(self, head: Path, packed: Path, _target: Path, bits: int) -> None:
         self.done.append(f"{head.name} {packed.name}")
 
-    def measured(self, _target: Path, head: Path, _text: Path) -> dict[str, Any]:
-        return {"chat": {"num_correct_drafts": 2.0 if head.name == "head-1" else 1.5}}
+    def measured(self, _target: Path, heads: list[Path], _text: Path) -> list[Any]:
+        accepted = [2.0 if head.name == "head-1" else 1.5 for head in heads]
+        return [{"chat": Acceptance(0.5, each, (0.5, 0.5), 9)} for each in accepted]
 
 
 def test_one_command_makes_what_is_missing_and_stores_the_best_head(

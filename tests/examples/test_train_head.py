@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -86,8 +87,9 @@ def test_a_trained_head_has_the_tensors_and_config_of_the_shipped_one(
     assert torch.equal(trained["t2d"].nonzero().flatten(), hot)
 
     printed = capsys.readouterr().out
-    found = measured(target_folder, tmp_path / "head", tmp_path / "samples.jsonl", num_steps=3)
-    assert f"held-out prose: {json.dumps(found['prose'])}" in printed
+    heads, samples = [tmp_path / "head"], tmp_path / "samples.jsonl"
+    (found,) = measured(target_folder, heads, samples, num_steps=3)
+    assert f"held-out prose: {json.dumps(asdict(found['prose']))}" in printed
 
 
 def expected_shapes(config: dict[str, int]) -> dict[str, tuple[int, ...]]:
