@@ -9,10 +9,10 @@
 # most that a stream may take; without it, all that is left of LIMIT_S (590), the whole script's
 # limit. Deadlines follow from both; what does not fit is left out and said. PAIR is what
 # benchmarks/lab/pack_pair.py unpacked: PAIR/target and PAIR/prompts.json, and PAIR/head where the
-# draft is not SmolLM2's. BEFORE is COMMIT=FOLDER
-# of an earlier commit (benchmarks/lab/arms.py). VISIT (1) numbers the visit to every cell of the
-# matrix and the first pass of the transitions, and with it the draws. CONCURRENCY (64,16,2) and
-# REPEATS (3) are those of the transitions (five times as many where two arms are measured alone).
+# draft is not SmolLM2's. BEFORE is COMMIT=FOLDER of an earlier commit (benchmarks/lab/arms.py).
+# VISIT (1) numbers the visit to every cell of the matrix and the first pass of the transitions, and
+# with it the draws. CONCURRENCY (64,16,2) and REPEATS (3) are those of the transitions (five times
+# as many where two arms are measured alone).
 # Arguments share the cores evenly, each on its own, so that no server is moved to a core that
 # another one has warmed. CORES (all) names the cores to share, "0 2 4": one thread of each
 # physical core where a machine hides which are siblings. Each benchmark writes to OUT as it goes;

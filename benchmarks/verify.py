@@ -246,21 +246,17 @@ def check_file(name: str, result: Raw) -> list[str]:
     check = CHECKS.get(name)
     if check is None:
         return [f"no check is written for {name}"]
-    return [*check_origin(name, result), *check.problems(result)]
+    return [*check_kept(name, result), *check.problems(result)]
 
 
-def uncompressed(name: str) -> list[str]:
-    """Returns a problem if a result file is not compressed."""
-    return [] if name.endswith(COMPRESSED) else [f"not compressed: xz -9e {name}"]
-
-
-def check_origin(name: str, result: Raw) -> list[str]:
-    """Returns what is wrong with where a result file says that it comes from."""
+def check_kept(name: str, result: Raw) -> list[str]:
+    """Returns what is wrong with how a file is kept, and where it says that it comes from."""
+    problems = [] if name.endswith(COMPRESSED) else [f"not compressed: xz -9e {name}"]
     origin = result.get("provenance", {})
     if name not in WITHOUT_OURS:
-        return check_provenance(origin)
+        return problems + check_provenance(origin)
     missing = PROVENANCE_KEYS - origin.keys()
-    return [f"provenance lacks {sorted(missing)}"] if missing else []
+    return problems + ([f"provenance lacks {sorted(missing)}"] if missing else [])
 
 
 def main() -> int:
@@ -272,7 +268,7 @@ def main() -> int:
             num_faults += show(name, ["missing"])
             continue
         result = read_result(RESULTS / name)
-        faults = show(name, [*check_file(name, result), *uncompressed(name)])
+        faults = show(name, check_file(name, result))
         num_faults += faults
         if not faults:
             changed = changed_since(result["provenance"]) if name not in WITHOUT_OURS else []
@@ -281,7 +277,7 @@ def main() -> int:
                 print(f"  measured at {sha[:10]}; changed since: {', '.join(changed)}")
             print(CHECKS[name].targets(result))
     for path in sorted(ARCHIVE.glob("*.json*")):
-        problems = [*check_origin(path.name, read_result(path)), *uncompressed(path.name)]
+        problems = check_kept(path.name, read_result(path))
         num_faults += show(f"{ARCHIVE.name}/{path.name}", problems)
     return 1 if num_faults else 0
 

@@ -120,6 +120,7 @@ def window_of(steady: Sequence[Round], batch_size: int, num_rounds: int) -> Wind
 
 
 def steps_of(each: Round) -> str:
+    """Returns a round's draft steps, or "none" where nothing speculates."""
     return "none" if each.num_draft_tokens is None else str(each.num_draft_tokens - 1)
 
 

@@ -36,6 +36,14 @@ class Ratio(NamedTuple):
         return self.value * math.exp(-reach), self.value * math.exp(reach)
 
 
+def stated(ratio: Ratio) -> dict[str, Any]:
+    """Returns a ratio as a result file has it."""
+    return {
+        "ratio": round(ratio.value, 4),
+        "interval": [round(end, 4) for end in ratio.interval],
+    }
+
+
 class Figure(NamedTuple):
     """A claim of the project, what was measured, and whether the limit is kept."""
 

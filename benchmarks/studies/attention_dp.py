@@ -68,7 +68,7 @@ from benchmarks.lab.settings import (
 )
 from benchmarks.lab.visits import PROMPT_SEED
 from benchmarks.stats.differences import differences, keys
-from benchmarks.stats.figures import HEADER, Figure, Ratio, exact, ratio_at_same_place
+from benchmarks.stats.figures import HEADER, Figure, Ratio, exact, ratio_at_same_place, stated
 from benchmarks.stats.provenance import check_same_code
 from benchmarks.stats.tables import table
 from sglang_adaptive_spec.tiers import chain_tier
@@ -346,13 +346,7 @@ def build_result(origin: Raw, records: Sequence[Raw]) -> dict[str, Any]:
             for cell in cells
         },
         "over": {
-            cell: {
-                name: {
-                    "ratio": round(ratio.value, 4),
-                    "interval": [round(end, 4) for end in ratio.interval],
-                }
-                for name, ratio in ratios(kept, cell).items()
-            }
+            cell: {name: stated(ratio) for name, ratio in ratios(kept, cell).items()}
             for cell in cells
         },
         "agreement": [agreement(record) for record in kept],

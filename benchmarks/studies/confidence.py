@@ -6,7 +6,7 @@ Four models of whether it holds are fitted on half of the requests and judged on
 
     position   theta[d]                              d: the draft's place in its round
     history    theta[d] + u * (what this request's drafts did so far)
-    confidence theta[d] + w * (logit c - mean)
+    confidence theta[d] + w * logit c
     both       theta[d] + u * ... + w * ...
 
 Text is the target's own, from examples/training/write_text.py: greedy, or drawn at a temperature.
@@ -48,15 +48,32 @@ CONCENTRATIONS = (1.0, 2.0, 3.0, 4.0, 6.0, 10.0, 20.0)  # drafts that count as s
 NEWTON_STEPS, RIDGE = 25, 1e-4
 FEWEST_REQUESTS = 4  # of a group: half of them are fitted to
 RESAMPLED = 1000
-MODELS: Mapping[str, tuple[bool, bool]] = {  # by name: takes history, takes confidence
-    "position": (False, False),
-    "history": (True, False),
-    "confidence": (False, True),
-    "both": (True, True),
-}
 
 Raw = Mapping[str, Any]
 Floats = NDArray[np.float64]
+
+
+class Model(NamedTuple):
+    """What a model takes beside a draft's place."""
+
+    history: bool = False
+    confidence: bool = False
+
+
+MODELS = {
+    "position": Model(),
+    "history": Model(history=True),
+    "confidence": Model(confidence=True),
+    "both": Model(history=True, confidence=True),
+}
+
+
+class Fit(NamedTuple):
+    """A model as it was learnt."""
+
+    loss: float
+    concentration: float
+    weights: Floats
 
 
 class Drafts(NamedTuple):
@@ -84,19 +101,17 @@ def parser() -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Drafts along every text; returns 0."""
-    import torch
-
-    from examples.training.data import read_samples
+    from examples.training.data import of_split, read_samples
     from examples.training.measure import Drafting, by_domains
     from examples.training.target import Target
 
     record, path = begin_run(args, "confidence")
     record["requests"] = []
-    target = Target.load(args.model, "cuda" if torch.cuda.is_available() else "cpu")
+    target = Target.load(args.model)
     drafting = Drafting.load(target, args.head)
     for given in args.samples:
         kind, _, file = given.partition("=")
-        held_out = [each for each in read_samples(Path(file)) if each.split == "heldout"]
+        held_out = of_split(read_samples(Path(file)), "heldout")
         for domain, samples in by_domains(held_out, args.max_samples):
             for first in range(0, len(samples), BATCH):
                 batch = samples[first : first + BATCH]
@@ -180,12 +195,12 @@ def first_of_request(drafts: Drafts) -> NDArray[np.int64]:
     return np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
 
 
-def features(drafts: Drafts, takes: tuple[bool, bool], mean: float, concentration: float) -> Floats:
+def features(drafts: Drafts, model: Model, mean: float, concentration: float) -> Floats:
     """Returns the columns of a model: a constant a place, then what it takes."""
     columns = [drafts.place == place for place in range(NUM_STEPS)]
-    if takes[0]:
+    if model.history:
         columns.append(history(drafts, mean, concentration))
-    if takes[1]:
+    if model.confidence:
         columns.append(drafts.logit)
     return np.column_stack(columns).astype(np.float64)
 
@@ -223,22 +238,13 @@ def judged(requests: Sequence[Raw]) -> dict[str, Any]:
     """
     learnt, unseen = drafts_of(requests[::2]), drafts_of(requests[1::2])
     mean = float(learnt.holds.mean())
-    losses: dict[str, Floats] = {}
-    slope, best = 0.0, CONCENTRATIONS[0]
-    for name, takes in MODELS.items():
-        _, concentration, weights = min(
-            (
-                _of_concentration(learnt, takes, mean, each)
-                for each in (CONCENTRATIONS if takes[0] else CONCENTRATIONS[:1])
-            ),
-            key=lambda found: found[0],
+    fits = {name: best_fit(learnt, model, mean) for name, model in MODELS.items()}
+    losses = {
+        name: log_losses(
+            features(unseen, MODELS[name], mean, fit.concentration), unseen.holds, fit.weights
         )
-        columns = features(unseen, takes, mean, concentration)
-        losses[name] = log_losses(columns, unseen.holds, weights)
-        if name == "confidence":
-            slope = float(weights[-1])
-        if name == "history":
-            best = concentration
+        for name, fit in fits.items()
+    }
     return {
         "num_requests": len(requests),
         "num_drafts": len(learnt.holds) + len(unseen.holds),
@@ -250,17 +256,20 @@ def judged(requests: Sequence[Raw]) -> dict[str, Any]:
             for name, each in losses.items()
             if name != "position"
         },
-        "slope": round(slope, DIGITS),
-        "concentration": best,
+        "slope": round(float(fits["confidence"].weights[-1]), DIGITS),
+        "concentration": fits["history"].concentration,
     }
 
 
-def _of_concentration(
-    drafts: Drafts, takes: tuple[bool, bool], mean: float, concentration: float
-) -> tuple[float, float, Floats]:
-    columns = features(drafts, takes, mean, concentration)
-    weights = fitted(columns, drafts.holds)
-    return float(log_losses(columns, drafts.holds, weights).mean()), concentration, weights
+def best_fit(drafts: Drafts, model: Model, mean: float) -> Fit:
+    """Returns a model with the concentration that fits best; without history there is one."""
+    fits = []
+    for concentration in CONCENTRATIONS if model.history else CONCENTRATIONS[:1]:
+        columns = features(drafts, model, mean, concentration)
+        weights = fitted(columns, drafts.holds)
+        loss = float(log_losses(columns, drafts.holds, weights).mean())
+        fits.append(Fit(loss, concentration, weights))
+    return min(fits, key=lambda fit: fit.loss)
 
 
 def tokens_per_round(requests: Sequence[Raw]) -> float:

@@ -57,7 +57,7 @@ from benchmarks.lab.session import INJECTED
 from benchmarks.lab.settings import PYTHON_TREE, add_fleet_flags, fleet_plan, numbers
 from benchmarks.lab.visits import PROMPT_SEED
 from benchmarks.stats.differences import GPU, differences, keys, measured_on
-from benchmarks.stats.figures import HEADER, Figure, Ratio, ratio_at_same_place
+from benchmarks.stats.figures import HEADER, Figure, Ratio, ratio_at_same_place, stated
 from benchmarks.stats.provenance import check_same_code
 from benchmarks.stats.result_file import read_result
 from benchmarks.stats.tables import table
@@ -275,14 +275,6 @@ def build_result(origin: Raw, records: Sequence[Raw], text: Raw) -> dict[str, An
         "gap_p99_ms": gaps,
         "text": dict(text),
         "raw": kept,
-    }
-
-
-def stated(ratio: Ratio) -> dict[str, Any]:
-    """Returns a ratio as the file has it."""
-    return {
-        "ratio": round(ratio.value, 4),
-        "interval": [round(end, 4) for end in ratio.interval],
     }
 
 

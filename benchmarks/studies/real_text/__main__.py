@@ -42,24 +42,17 @@ from benchmarks.lab.run_files import (
     run_command,
     write_run,
 )
-from benchmarks.lab.settings import (
-    CPU_COMMON,
-    FLEET_COMMON,
-    add_fleet_flags,
-    numbers,
-    plan_with,
-    words,
-)
+from benchmarks.lab.settings import add_fleet_flags, fleet_plan, numbers, words
 from benchmarks.studies.real_text import summary
 
 NEW_TOKENS = 256
 FEWEST_MEASURED = 8  # requests of a pass: one client alone answers that many
 MAX_TOTAL_TOKENS = 114688  # 256 requests of 448 tokens; prompts have 100 on average
 MOST_CLIENTS = 256
-GPU_COMMON = (
-    *("--mem-fraction-static", "0.8", "--max-running-requests", str(MOST_CLIENTS)),
-    *("--cuda-graph-max-bs-decode", str(MOST_CLIENTS), "--skip-tokenizer-init"),
-    *("--random-seed", "1"),
+# Behind the arguments of every fleet, so that they win.
+ROOM = (
+    *("--max-running-requests", str(MOST_CLIENTS)),
+    *("--cuda-graph-max-bs-decode", str(MOST_CLIENTS)),
 )
 CLOSING_S = 30.0
 
@@ -114,10 +107,9 @@ def run(args: argparse.Namespace) -> int:
     arms = [ARMS[name] for name in args.arms]
     prompts = prompts_of(args)
     with tempfile.TemporaryDirectory(prefix="real-text-bench-") as scratch:
-        common = CPU_COMMON if args.dry_cpu else GPU_COMMON
-        pool = ("--max-total-tokens", str(args.max_total_tokens))
-        plan = plan_with(args, Path(scratch), (*common, *FLEET_COMMON, *pool))
-        plan = replace(plan, inject_seed=None)
+        plan = fleet_plan(args, Path(scratch))
+        room = () if args.dry_cpu else ROOM
+        plan = replace(plan, common=(*plan.common, *room), inject_seed=None)
         with serving_fleet(arms, plan, deadline, at_once=not args.dry_cpu) as engines:
             num_missing = len(arms) - len(engines)
             ends = {min(args.concurrency), max(args.concurrency)}

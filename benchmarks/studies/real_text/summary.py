@@ -19,21 +19,22 @@ from benchmarks.stats.figures import (
     lowest,
     ratio_at_same_place,
     ratio_of_pairs,
+    stated,
 )
 from benchmarks.stats.provenance import check_same_code, in_order
 from benchmarks.stats.tables import table
-from benchmarks.stats.windows import RATE_DIGITS
+from benchmarks.stats.windows import RATE_DIGITS, STATIC
 
 Raw = Mapping[str, Any]
 Where = tuple[str, int, float]  # traffic, clients, temperature
 
 DOMAINS = ("chat", "code", "json", "maths", "summary", "translation")
 OF_ALL = ("phases", "mixed")  # domains one after the other, and at once
-STATIC = ("static-1", "static-3", "static-5", "static-7")
+DEPTHS = STATIC[1:]  # without none
 OURS = "goodput"
 CONCURRENCY = (1, 8, 32, 128, 256)
 CELLS = {f"{traffic} {number}" for traffic in (*OF_ALL, *DOMAINS) for number in CONCURRENCY}
-ARMS = ("none", *STATIC, "builtin", OURS)
+ARMS = (*STATIC, "builtin", OURS)
 OVER_BEST_STATIC, OVER_NONE, OVER_SINGLE = 0.97, 0.98, 1.0
 PASS_KEYS = ("repeat", "num_tokens", "seconds", "rounds", "as_none")
 MIN_REPEATS = 3
@@ -52,6 +53,11 @@ def name_of(where: Where) -> str:
     return f"{traffic} {concurrency}" + (f" t{temperature:g}" if temperature else "")
 
 
+def place_of(each: Raw) -> tuple[int, int]:
+    """Returns what passes of the same requests have in common: the run and the repeat."""
+    return each.get("run", 0), each["repeat"]
+
+
 def rate_of(each: Raw) -> float:
     """Returns tokens/s of a pass."""
     return float(each["num_tokens"] / each["seconds"])
@@ -61,7 +67,7 @@ def left_behind(passes: Sequence[Raw], cell: Where) -> set[str]:
     """Returns the static depths that need no more passes of a cell: far behind each time."""
     repeats: dict[int, dict[str, float]] = {}
     for each in passes:
-        if where_of(each) == tuple(cell) and each["arm"] in STATIC:
+        if where_of(each) == tuple(cell) and each["arm"] in DEPTHS:
             repeats.setdefault(each["repeat"], {})[each["arm"]] = rate_of(each)
     behind: dict[str, list[bool]] = {}
     for rates in repeats.values():
@@ -97,7 +103,6 @@ def build_result(origin: Raw, passes: Sequence[Raw], servers: Sequence[Raw] = ()
 def build_cell(where: Where, by_arm: Mapping[str, Sequence[Raw]]) -> dict[str, Any]:
     """Returns one cell with its figures."""
     traffic, concurrency, temperature = where
-    ratios = over(by_arm)
     return {
         "traffic": traffic,
         "concurrency": concurrency,
@@ -106,23 +111,14 @@ def build_cell(where: Where, by_arm: Mapping[str, Sequence[Raw]]) -> dict[str, A
             arm: round(statistics.fmean(map(rate_of, mine)), RATE_DIGITS)
             for arm, mine in by_arm.items()
         },
-        "over": {
-            arm: {
-                "ratio": round(ratio.value, 4),
-                "interval": [round(end, 4) for end in ratio.interval],
-            }
-            for arm, ratio in ratios.items()
-        },
+        "over": {arm: stated(ratio) for arm, ratio in over(by_arm).items()},
         "raw": {arm: list(mine) for arm, mine in by_arm.items()},
     }
 
 
 def over(by_arm: Mapping[str, Sequence[Raw]]) -> dict[str, Ratio]:
     """Returns ours over every other arm of a cell, where both had a pass."""
-    rates = {
-        arm: {(each.get("run", 0), each["repeat"]): rate_of(each) for each in mine}
-        for arm, mine in by_arm.items()
-    }
+    rates = {arm: {place_of(each): rate_of(each) for each in mine} for arm, mine in by_arm.items()}
     mine = rates.pop(OURS, {})
     return {
         arm: ratio_at_same_place(mine, other)
@@ -133,7 +129,7 @@ def over(by_arm: Mapping[str, Sequence[Raw]]) -> dict[str, Ratio]:
 
 def best_static(ratios: Mapping[str, Ratio]) -> str | None:
     """Returns the static setting that ours is least ahead of; none is one."""
-    there = [arm for arm in ("none", *STATIC) if arm in ratios]
+    there = [arm for arm in STATIC if arm in ratios]
     return min(there, key=lambda arm: ratios[arm].value, default=None)
 
 
@@ -149,7 +145,7 @@ def figures(result: Raw) -> list[Figure]:
     if not found:
         return []
     single: dict[str, Ratio] = {}
-    for arm in ("none", *STATIC, "builtin"):
+    for arm in (*STATIC, "builtin"):
         ratios = [each[arm] for _, each in found if arm in each]
         if ratios:
             single[arm] = geometric_mean(ratios)
@@ -157,11 +153,12 @@ def figures(result: Raw) -> list[Figure]:
         Figure(f"ours / {arm}, all {len(found)} cells", ratio, OVER_SINGLE)
         for arm, ratio in single.items()
     ]
-    by_name = [
-        (f"{name_of(where)}, {best}", each[best])
+    beside_best = [
+        (where, best, each[best])
         for where, each in found
         if (best := best_static(each)) is not None
     ]
+    by_name = [(f"{name_of(where)}, {best}", ratio) for where, best, ratio in beside_best]
     if by_name:
         mean = geometric_mean([ratio for _, ratio in by_name])
         made.append(Figure("ours / best static setting of each cell, mean", mean, OVER_BEST_STATIC))
@@ -170,9 +167,9 @@ def figures(result: Raw) -> list[Figure]:
     if of_none:
         made.append(lowest("lowest cell over none", of_none, OVER_NONE))
     made += [
-        Figure(f"{name_of(where)}: ours / {best}", each[best], OVER_SINGLE)
-        for where, each in found
-        if where[0] in OF_ALL and (best := best_static(each)) is not None
+        Figure(f"{name_of(where)}: ours / {best}", ratio, OVER_SINGLE)
+        for where, best, ratio in beside_best
+        if where[0] in OF_ALL
     ]
     return made + identity_figures(result)
 
@@ -180,7 +177,7 @@ def figures(result: Raw) -> list[Figure]:
 def identity_figures(result: Raw) -> list[Figure]:
     """Returns the share of texts as under none, ours over every static depth's, pass by pass."""
     made = []
-    for arm in STATIC:
+    for arm in DEPTHS:
         shares = [
             (share_as_none(ours), share_as_none(others))
             for cell in result["cells"]
@@ -200,11 +197,10 @@ def share_as_none(each: Raw) -> float:
 
 def pairs_of_passes(by_arm: Mapping[str, Sequence[Raw]], arm: str) -> Iterator[tuple[Raw, Raw]]:
     """Yields passes of ours and of an arm with the same requests."""
-    places = {(each.get("run", 0), each["repeat"]): each for each in by_arm.get(arm, ())}
+    others = {place_of(each): each for each in by_arm.get(arm, ())}
     for mine in by_arm.get(OURS, ()):
-        other = places.get((mine.get("run", 0), mine["repeat"]))
-        if other is not None:
-            yield mine, other
+        if place_of(mine) in others:
+            yield mine, others[place_of(mine)]
 
 
 def check_real_text(result: Raw, gpu: str = GPU) -> list[str]:
@@ -221,7 +217,7 @@ def check_real_text(result: Raw, gpu: str = GPU) -> list[str]:
         problems += [
             Gap(f"{where}: {arm} has {len(mine)} of {MIN_REPEATS} passes")
             for arm, mine in cell["raw"].items()
-            if len(mine) < MIN_REPEATS and arm not in STATIC  # those may be left behind
+            if len(mine) < MIN_REPEATS and arm not in DEPTHS  # those may be left behind
         ]
     return problems
 
