@@ -3,10 +3,11 @@
     python -m benchmarks.lab.pack_pair pack PAIR            # here: .cache/pieces/PAIR
     python -m benchmarks.lab.pack_pair prompts PAIR         # here: its prompts.json alone
     python -m benchmarks.lab.pack_pair keep PAIR FOLDER     # there, in each call with a piece
-    python -m benchmarks.lab.pack_pair unpack PAIR FOLDER   # there, once: FOLDER/target
+    python -m benchmarks.lab.pack_pair unpack PAIR FOLDER   # there, once: FOLDER/target, /head
 
-PAIR is smollm2 or qwen-coder. The target travels as its GGUF, and is dequantised there. Prompts
-travel as token ids (benchmarks/lab/held_out.py), so that no tokenizer is needed.
+PAIR is smollm2 or qwen-coder. The target travels as its GGUF, and is dequantised there. The head is
+in the checkout; one that is packed is unpacked there. Prompts travel as token ids
+(benchmarks/lab/held_out.py), so that no tokenizer is needed.
 """
 
 import argparse
@@ -20,13 +21,18 @@ from typing import Any
 from benchmarks.lab import held_out
 
 PIECES = Path(".cache/pieces")
-PIECE_BYTES = 40 * 2**20  # beside the checkout
+PIECE_BYTES = 28 * 2**20  # beside a checkout of 36 MiB
 PAIRS = {"smollm2": "examples.smollm2", "qwen-coder": "examples.qwen_coder"}
 
 
 def target_of(pair: str) -> Any:
     """Returns the target of a pair, an `examples.gguf_to_hf.fetch.GgufModel`."""
     return importlib.import_module(f"{PAIRS[pair]}.fetch_target").TARGET
+
+
+def head_of(pair: str) -> Path:
+    """Returns the folder of a pair's head in this checkout."""
+    return Path(*PAIRS[pair].split(".")) / "eagle3-head"
 
 
 def pack(pair: str, cache: Path) -> None:
@@ -68,7 +74,9 @@ def keep(pair: str, folder: Path) -> None:
 
 
 def unpack(pair: str, folder: Path) -> None:
-    """Joins the pieces in ``folder`` and converts the target to ``folder/target``."""
+    """Joins the pieces in ``folder``, converts the target, and unpacks a packed head beside it."""
+    from examples.training import packing
+
     gguf = folder / "target.gguf"
     with gguf.open("wb") as sink:
         for part in sorted(folder.glob("part.*")):
@@ -76,6 +84,9 @@ def unpack(pair: str, folder: Path) -> None:
                 shutil.copyfileobj(source, sink)
     target_of(pair).convert(gguf, folder / "target")
     gguf.unlink()
+    head = head_of(pair)
+    if (head / packing.PACKED).exists():
+        packing.unpack(head, folder / "head", folder / "target")
 
 
 def main(argv: list[str] | None = None) -> int:

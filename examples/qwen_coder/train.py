@@ -35,10 +35,10 @@ from examples.training.measure import Acceptance
 READY_TIMEOUT_S = 900.0  # kernels may have to be compiled first
 # 30 M trained parameters: 16 MB in 4 bits. Rows of 16,384 tokens are the target's.
 SIZES = ("--intermediate-size", "3072", "--draft-vocab-size", "16384", "--freeze-output")
-# Guesses around the rate of SmolLM2's head; the last unrolls as deep as served chains are.
+# The first gave the shipped head. Half its rate: 2.74 drafts accepted in a row instead of 2.99.
+# The last unrolls as deep as served chains are.
 SETTINGS = (
     ("--learning-rate", "8e-4"),
-    ("--learning-rate", "4e-4"),
     ("--learning-rate", "1.6e-3"),
     ("--learning-rate", "8e-4", "--num-steps", "7", "--batch-size", "48"),
 )

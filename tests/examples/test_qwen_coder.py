@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from examples.qwen_coder import held_out, train
+from examples.qwen_coder import fetch_pair, held_out, train
 from examples.qwen_coder import prompts as building
 from examples.qwen_coder.prompts import SHARES, WORDS, build_prompts
 from examples.server import Server
+from examples.training import packing
 from examples.training.data import Prompt
 from examples.training.measure import Acceptance
+from examples.wheels import sha256_of
 
 TITLES = [f"Subject {n}" for n in range(300)]
 
@@ -95,6 +97,48 @@ def test_requests_are_the_turns_of_all_domains_mixed() -> None:
     texts = [request["messages"][0]["content"] for request in requests]
     assert sorted(texts) == [f"q{n}" for n in range(9)] != texts
     assert {request["temperature"] for request in requests} == {0}
+
+
+def test_a_head_is_unpacked_once_and_whole_and_another_one_beside_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = SimpleNamespace(folder="coder", fetch=lambda cache: cache / "coder")
+    monkeypatch.setattr(fetch_pair, "TARGET", target)
+    monkeypatch.setattr(fetch_pair, "PACKED", tmp_path / "packed")
+    stored = tmp_path / "packed" / packing.PACKED
+    stored.parent.mkdir()
+    made: list[Path] = []
+    is_ended = True
+
+    def unpack(_packed: Path, head: Path, model: Path) -> None:
+        assert model == tmp_path / "coder"
+        assert not head.exists()
+        head.mkdir()
+        made.append(head)
+        if is_ended:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(packing, "unpack", unpack)
+    stored.write_bytes(b"one")
+    with pytest.raises(KeyboardInterrupt):
+        fetch_pair.main(["--cache", str(tmp_path)])
+    is_ended = False
+    heads = []
+    for content in (b"one", b"one", b"two"):
+        stored.write_bytes(content)
+        assert fetch_pair.main(["--cache", str(tmp_path)]) == 0
+        model, head = capsys.readouterr().out.split()[1::2]
+        assert model == str(tmp_path / "coder")
+        assert Path(head).is_dir()
+        heads.append(head)
+    assert heads[0] == heads[1] != heads[2]
+    assert len(made) == 3
+
+
+def test_the_shipped_head_is_the_one_the_readme_names_and_is_small() -> None:
+    stored = fetch_pair.PACKED / packing.PACKED
+    assert sha256_of(stored) in (fetch_pair.PACKED.parent / "README.md").read_text()
+    assert stored.stat().st_size < 16e6
 
 
 class Work:

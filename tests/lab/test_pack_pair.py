@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.lab import held_out, pack_pair
+from examples.training import packing
 
 CONTENT = bytes(range(256)) * 5
 
@@ -32,7 +33,11 @@ def converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return found
 
 
-def test_pieces_that_come_one_a_call_are_joined(tmp_path: Path, converted: list[bytes]) -> None:
+def test_pieces_that_come_one_a_call_are_joined(
+    tmp_path: Path, converted: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads: list[tuple[Path, ...]] = []
+    monkeypatch.setattr(packing, "unpack", lambda *folders: heads.append(folders))
     there = tmp_path / "there"
     assert pack_pair.main(["pack", "smollm2", "--cache", str(tmp_path / "cache")]) == 0
     pieces = sorted((tmp_path / "pieces" / "smollm2").iterdir())
@@ -45,6 +50,10 @@ def test_pieces_that_come_one_a_call_are_joined(tmp_path: Path, converted: list[
     assert pack_pair.main(["keep", "smollm2", str(there)]) == 0
     assert pack_pair.main(["unpack", "smollm2", str(there)]) == 0
     assert converted == [CONTENT]
+    assert heads == []  # SmolLM2's is stored as it serves
+    assert pack_pair.main(["unpack", "qwen-coder", str(there)]) == 0
+    packed = Path("examples/qwen_coder/eagle3-head")
+    assert heads == [(packed, there / "head", there / "target")]
 
 
 def test_every_pair_has_a_target_and_prompts() -> None:
