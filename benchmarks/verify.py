@@ -35,6 +35,7 @@ from benchmarks.stats.result_file import COMPRESSED, read_result
 from benchmarks.studies import (
     attention_dp,
     backends,
+    confidence,
     launches,
     long_context,
     never_below_none,
@@ -231,14 +232,15 @@ CHECKS = {
         ("dp-attention-h100.json.xz", "dp-attention-shallow-h200.json.xz"),
         Check(attention_dp.check_attention_dp, attention_dp.figure_table),
     ),
+    "confidence.json.xz": Check(confidence.check_confidence, confidence.figure_table),
     "tree-acceptance.json.xz": Check(
         tree_acceptance.check_tree_acceptance, tree_acceptance.shape_table
     ),
 }
 # Not a result: read, and thereby checked, by the check of simulator.json.xz.
 INPUTS = {simulator.COSTS}
-# SGLang alone was measured: none of our code ran, so it may change.
-WITHOUT_OURS = ("tree-acceptance.json.xz",)
+# SGLang or a head alone was measured: none of our code ran, so it may change.
+WITHOUT_OURS = ("tree-acceptance.json.xz", "confidence.json.xz")
 
 
 def check_file(name: str, result: Raw) -> list[str]:

@@ -64,8 +64,15 @@ def gpu_name() -> str:
 
 
 def without_folders(argv: Sequence[str]) -> list[str]:
-    """Returns the arguments with absolute paths cut to their last part: they name no machine."""
-    return [Path(word).name if Path(word).is_absolute() else word for word in argv]
+    """Returns the arguments with absolute paths cut to their last part: they name no machine.
+
+    One behind a name, as in `greedy=/somewhere/text`, is cut, too.
+    """
+    return ["=".join(map(_without_folder, word.split("="))) for word in argv]
+
+
+def _without_folder(word: str) -> str:
+    return Path(word).name if Path(word).is_absolute() else word
 
 
 def provenance(git_sha: str | None) -> dict[str, Any]:

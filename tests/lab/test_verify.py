@@ -115,8 +115,9 @@ def test_the_hash_of_a_commit_is_that_of_its_checkout(checkout: Path) -> None:
 
 
 def test_a_recorded_command_names_no_folder_of_the_machine() -> None:
-    shown = without_folders(["/somewhere/slice.py", "run", "--out", "/a/b/out", "examples/x"])
-    assert shown == ["slice.py", "run", "--out", "out", "examples/x"]
+    given = ["/somewhere/slice.py", "run", "--out", "/a/b/out", "examples/x", "one=/a/b/text"]
+    shown = without_folders(given)
+    assert shown == ["slice.py", "run", "--out", "out", "examples/x", "one=text"]
 
 
 def test_what_was_not_measured_is_said_and_fails_nothing(
