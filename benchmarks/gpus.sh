@@ -8,8 +8,9 @@
 # one after the other on its GPUs (0,1 for two), all arguments at the same time. SECONDS is the
 # most that a stream may take; without it, all that is left of LIMIT_S (590), the whole script's
 # limit. Deadlines follow from both; what does not fit is left out and said. PAIR is what
-# benchmarks/lab/pack_pair.py unpacked: PAIR/target and PAIR/prompts.json, and PAIR/head where the
-# draft is not SmolLM2's. BEFORE is COMMIT=FOLDER of an earlier commit (benchmarks/lab/arms.py).
+# benchmarks/lab/pack_pair.py unpacked: PAIR/target, PAIR/prompts.json, PAIR/requests.jsonl, and
+# PAIR/head where the draft is not SmolLM2's. BEFORE is COMMIT=FOLDER of an earlier commit
+# (benchmarks/lab/arms.py).
 # VISIT (1) numbers the visit to every cell of the matrix and the first pass of the transitions, and
 # with it the draws. CONCURRENCY (64,16,2) and REPEATS (3) are those of the transitions (five times
 # as many where two arms are measured alone).
@@ -28,7 +29,7 @@ usage="GPUS=STREAM[:SECONDS][+STREAM[:SECONDS]...], GPUS as 0 or 0,1, SECONDS fr
 matrix="--at-once --context-length 131072 --windows 6 --max-total-tokens 81920"
 matrix_a="matrix run $matrix --arms builtin,goodput,static-3,none"
 matrix_b="matrix run $matrix --arms ema,static-7,static-5,static-1"
-visit=${VISIT:-1} # of a cell; on four GPUs c and d are the next one
+visit=${VISIT:-1} # of a cell; on four GPUs c and d are the next one, of the texts, too
 flashinfer="matrix run $matrix --attention-backend flashinfer"
 small="matrix run $matrix --batches 1,16,64" # two servers fit a GPU of 80 GB
 two_a="--arms goodput,none"
@@ -50,13 +51,16 @@ real="transition run PAIR --context-length 0 --first-repeat $visit"
 real_all="$real --arms none,static-1,static-3,static-5,static-7,builtin,goodput $phases"
 real_two="$real --arms none,goodput $loop --repeats $((5 * repeats))"
 text_repeats=9
-text="real_text run PAIR --repeats $text_repeats --first-repeat $(((visit - 1) * text_repeats + 1))"
+text_first=$(((visit - 1) * text_repeats + 1))
+text="real_text run PAIR --repeats $text_repeats"
+text_a="$text --traffic phases,mixed,chat"
+text_b="$text --traffic code,json,maths,summary,translation"
 text_ramp="ramp run PAIR --seconds 40 --context-length 0"
 trees="--at-once --batches 1,4,8 --max-total-tokens 32768"
 
-# Stream, first port, command; PAIR stands for the pair's arguments, TARGET for its target's,
-# BEFORE for the earlier commit's. Ports of a fleet follow its first; from 32768 on the system gives
-# them to anybody.
+# Stream, first port, command; PAIR stands for the pair's arguments, REQUESTS for those with its
+# requests instead of its prompts, TARGET for its target's, BEFORE for the earlier commit's. Ports
+# of a fleet follow its first; from 32768 on the system gives them to anybody.
 declare -A ports=() commands=()
 while read -r name port command; do
   ports[$name]=$port
@@ -97,14 +101,16 @@ two-mixed              18200 $real_two --workloads mixed-text --tag ts$visit
 two-alternating        17900 $real_two --workloads alternating --tag ta$visit
 transition-real        23900 $real_all --workloads mixed-text --tag s$visit
 transition-alternating 24500 $real_all --workloads alternating --tag a$visit
-text-1                 15600 $text --tag x1-$visit --traffic phases
-text-2                 15900 $text --tag x2-$visit --traffic mixed,chat
-text-3                 16200 $text --tag x3-$visit --traffic code,json,maths
-text-4                 16500 $text --tag x4-$visit --traffic summary,translation
-text-sampled           16800 $text --tag y-$visit --traffic phases,mixed --temperature 0.7
+text-a                 15600 $text_a --first-repeat $text_first --tag a$visit
+text-b                 15900 $text_b --first-repeat $text_first --tag b$visit
+text-c                 16200 $text_a --first-repeat $((text_first + text_repeats)) --tag a$((visit + 1))
+text-d                 16500 $text_b --first-repeat $((text_first + text_repeats)) --tag b$((visit + 1))
+text-sampled           16800 $text --first-repeat $text_first --tag y$visit \
+  --traffic phases,mixed --temperature 0.7
 text-ramp-1            17100 $text_ramp --arms none,builtin,goodput --first-repeat 1 --tag t1
 text-ramp-2            17400 $text_ramp --arms builtin,goodput,none --first-repeat 2 --tag t2
 text-ramp-3            18500 $text_ramp --arms goodput,none,builtin --first-repeat 3 --tag t3
+outside                19100 from_outside run REQUESTS --first-repeat $text_first --repeats $text_repeats
 ramp                   25100 ramp run $ramp --arms goodput,none,builtin --tag 1
 ramp-2                 27800 ramp run $ramp --arms none,builtin,goodput --first-repeat 2 --tag 2
 ramp-3                 30800 ramp run $ramp --arms builtin,goodput,none --first-repeat 3 --tag 3
@@ -155,7 +161,7 @@ check_stream() {
   [[ $1 != tensor-parallel && $1 != *-tp && $1 != *-pair || $2 -ge 2 ]] || fail "$1 has $2 GPU, allowed are two or more: 0,1=$1."
   [[ " ${commands[$1]} " != *" BEFORE "* || ${BEFORE-} == *=* ]] ||
     fail "$1: BEFORE is '${BEFORE-}', allowed is COMMIT=FOLDER."
-  [[ ! " ${commands[$1]} " =~ \ (PAIR|TARGET)\  || -d ${PAIR-}/target && -f $PAIR/prompts.json ]] ||
+  [[ ! " ${commands[$1]} " =~ \ (PAIR|TARGET|REQUESTS)\  || -d ${PAIR-}/target && -f $PAIR/prompts.json ]] ||
     fail "$1: PAIR is '${PAIR-}', allowed is a folder that holds target and prompts.json."
 }
 
@@ -176,9 +182,14 @@ run_stream() {
     case $word in
       BEFORE) words+=(--before "$BEFORE") ;;
       TARGET) words+=(--target "$PAIR/target") ;;
-      PAIR)
-        words+=(--target "$PAIR/target" --prompts "$PAIR/prompts.json")
+      PAIR | REQUESTS)
+        words+=(--target "$PAIR/target")
         [ ! -d "$PAIR/head" ] || words+=(--draft "$PAIR/head")
+        if [ "$word" = PAIR ]; then
+          words+=(--prompts "$PAIR/prompts.json")
+        else
+          words+=(--requests "$PAIR/requests.jsonl")
+        fi
         ;;
       *) words+=("$word") ;;
     esac

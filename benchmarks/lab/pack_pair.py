@@ -1,13 +1,13 @@
 """Takes a pair's target to a machine without a network, in pieces small enough to travel.
 
     python -m benchmarks.lab.pack_pair pack PAIR            # here: .cache/pieces/PAIR
-    python -m benchmarks.lab.pack_pair prompts PAIR         # here: its prompts.json alone
+    python -m benchmarks.lab.pack_pair prompts PAIR         # here: what it is asked, alone
     python -m benchmarks.lab.pack_pair keep PAIR FOLDER     # there, in each call with a piece
     python -m benchmarks.lab.pack_pair unpack PAIR FOLDER   # there, once: FOLDER/target, /head
 
 PAIR is smollm2 or qwen-coder. The target travels as its GGUF, and is dequantised there. The head is
 in the checkout; one that is packed is unpacked there. Prompts travel as token ids
-(benchmarks/lab/held_out.py), so that no tokenizer is needed.
+(benchmarks/lab/held_out.py), so that no tokenizer is needed, and as requests of the OpenAI API.
 """
 
 import argparse
@@ -51,17 +51,21 @@ def pack(pair: str, cache: Path) -> None:
 
 
 def write_prompts(pair: str, cache: Path) -> None:
-    """Writes the prompts of every phase."""
+    """Writes the prompts of every phase to prompts.json, and users' turns to requests.jsonl."""
     from examples.demo.prompts import Tokenizer
+    from examples.qwen_coder.held_out import chat_requests, write_requests
 
     folder = PIECES / pair
     folder.mkdir(parents=True, exist_ok=True)
     encode = Tokenizer(target_of(pair).fetch(cache)).encode
+    phases = held_out.PHASES[pair](cache)
     ids = {
         phase: [encode(text, is_chat=is_turn) for text, is_turn in prompts]
-        for phase, prompts in held_out.PHASES[pair](cache).items()
+        for phase, prompts in phases.items()
     }
     (folder / "prompts.json").write_text(json.dumps(ids))
+    turns = [text for prompts in phases.values() for text, is_turn in prompts if is_turn]
+    write_requests(folder / "requests.jsonl", chat_requests(turns))
     print({phase: len(prompts) for phase, prompts in ids.items()})
 
 

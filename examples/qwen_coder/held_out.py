@@ -102,10 +102,9 @@ def code_prompts(problems: Sequence[dict[str, Any]]) -> Iterator[tuple[str, bool
             yield REWRITE.format(code=whole, language=next(languages)), True
 
 
-def chat_requests(prompts: Sequence[Prompt], seed: int = 1) -> list[dict[str, Any]]:
-    """Returns the user's turns among prompts as requests of the OpenAI API, all domains mixed."""
-    turns = [prompt.text for prompt in prompts if prompt.chat]
-    random.Random(seed).shuffle(turns)
+def chat_requests(turns: Sequence[str], seed: int = 1) -> list[dict[str, Any]]:
+    """Returns users' turns as requests of the OpenAI API, all domains mixed."""
+    turns = random.Random(seed).sample(turns, len(turns))
     return [
         {
             "messages": [{"role": "user", "content": text}],
@@ -114,6 +113,11 @@ def chat_requests(prompts: Sequence[Prompt], seed: int = 1) -> list[dict[str, An
         }
         for text in turns
     ]
+
+
+def write_requests(path: Path, requests: Sequence[dict[str, Any]]) -> None:
+    """Writes JSON lines, as `sglang.bench_serving --dataset-name openai` reads them."""
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in requests))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -125,8 +129,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     prompts = held_out_prompts(args.cache)
     if args.requests:
-        lines = [json.dumps(each) + "\n" for each in chat_requests(prompts)]
-        args.out.write_text("".join(lines))
+        write_requests(args.out, chat_requests([each.text for each in prompts if each.chat]))
     else:
         write_prompts(args.out, prompts)
     return 0

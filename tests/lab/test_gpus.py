@@ -56,7 +56,7 @@ STREAMS = (
     *("backends", "backends-mla", "backends-tp", "tensor-parallel"),
     *("long-a", "long-b", "grow-a", "grow-b", "grow-c", "grow-d"),
     *("zero-8b", "zero-small", "texts-plans"),
-    *("text-1", "text-2", "text-3", "text-4", "text-sampled"),
+    *("text-a", "text-b", "text-c", "text-d", "text-sampled", "outside"),
     *("text-ramp-1", "text-ramp-2", "text-ramp-3"),
 )
 FIRST_EPHEMERAL_PORT = 32768
@@ -213,8 +213,9 @@ def test_the_pair_goes_to_those_that_need_it(calls: dict[str, Call]) -> None:
     real = {"transition-real", "transition-alternating", "two-mixed", "two-alternating"}
     real |= {name for name in STREAMS if name.startswith("text-")}
     small = {"overlap-2", "sampling", "sampling-of-host", "backends", *real}
-    assert with_pair == {*small, "zero-small"}
+    assert with_pair == {*small, "zero-small", "outside"}
     assert {calls[name].args.prompts.parts[-2:] for name in small} == {("a pair", "prompts.json")}
+    assert calls["outside"].args.requests.parts[-2:] == ("a pair", "requests.jsonl")
 
 
 def test_an_earlier_commit_goes_to_those_that_serve_it(
@@ -315,17 +316,19 @@ def test_a_wrong_argument_is_refused_before_anything_starts(
 def test_streams_of_real_text_share_out_the_traffic_and_repeat_no_visit(
     calls: dict[str, Call], tmp_path: Path
 ) -> None:
-    texts = [calls[f"text-{number}"].args for number in range(1, 5)]
-    traffic = sorted(itertools.chain.from_iterable(each.traffic for each in texts))
-    assert traffic == sorted((*real_text.DOMAINS, *real_text.OF_ALL))
-    assert {each.first_repeat for each in texts} == {1}
-    (again,) = run_script(tmp_path, "0=text-1", VISIT="2").calls
-    assert again.args.first_repeat == 1 + texts[0].repeats
-    assert again.args.tag != texts[0].tag
+    visits = [[calls[f"text-{letter}"].args for letter in letters] for letters in ("ab", "cd")]
+    for texts in visits:
+        traffic = sorted(itertools.chain.from_iterable(each.traffic for each in texts))
+        assert traffic == sorted((*real_text.DOMAINS, *real_text.OF_ALL))
+    first, second = (texts[0] for texts in visits)
+    assert (first.first_repeat, second.first_repeat) == (1, 1 + first.repeats)
+    (again,) = run_script(tmp_path, "0=text-a", VISIT="2").calls
+    assert again.args.first_repeat == second.first_repeat
+    assert again.args.tag == second.tag != first.tag
 
 
 def test_a_pair_brings_its_head_and_its_own_context(calls: dict[str, Call], tmp_path: Path) -> None:
-    assert calls["text-1"].args.draft is None  # SmolLM2's
+    assert calls["text-a"].args.draft is None  # SmolLM2's
     (tmp_path / "a pair" / "head").mkdir(parents=True)
     (call,) = run_script(tmp_path, "0=text-ramp-1").calls
     assert call.args.draft == tmp_path / "a pair" / "head"
