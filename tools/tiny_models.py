@@ -1,11 +1,12 @@
-"""Tiny seeded models for end-to-end tests: a Llama target, an EAGLE and an EAGLE-3 draft.
+"""Tiny seeded models for end-to-end tests: a Llama target and its drafts.
 
     python tools/tiny_models.py DEST        writes DEST/{target,eagle,eagle3,...}, about 6 MB
 
 The idea: the target mostly continues a fixed cycle of tokens (its head points from the embedding
 of a token to the token's successor), and attention to the context pushes it off the cycle now and
-then. Both drafts know the cycle and nothing of the context. So greedy text does not repeat
-itself, depends on every KV slot, and drafts are right often, but not always and not regularly.
+then. The drafts, EAGLE, EAGLE-3 and a whole model (`standalone`), know the cycle and little of the
+context. So greedy text does not repeat itself, depends on every KV slot, and drafts are right
+often, but not always and not regularly.
 
 Beside them: `target-2`, other weights in the target's shapes; `hot-tokens.pt`, a token map for the
 EAGLE draft; and `perfect-target` with `perfect-eagle`, where every draft holds.
@@ -33,10 +34,14 @@ THINK_END = 420  # what the target says now and then
 # The EAGLE-3 draft knows only these many tokens; the cycle runs through them.
 DRAFT_VOCAB = 384
 
-NAMES = ("target", "eagle", "eagle3", "thinking", "target-2", "perfect-target", "perfect-eagle")
+NAMES = (
+    *("target", "eagle", "eagle3", "standalone", "thinking", "target-2"),
+    *("perfect-target", "perfect-eagle"),
+)
 NUM_HOT = 320  # tokens that the token map leaves the EAGLE draft
 
 TARGET_SEED, EAGLE_SEED, EAGLE3_SEED, SECOND_SEED, PERFECT_SEED = 7, 11, 13, 17, 19
+STANDALONE_SEED, STANDALONE_LAYERS = 23, 2
 # Found by trial: greedy text stays varied and about 0.6 of it follows the cycle, as
 # tests/cpu_host/test_served.py holds them to with the real server.
 TARGET_QK_STD, TARGET_VO_STD, TARGET_MLP_STD = 0.3, 0.12, 0.05
@@ -53,6 +58,7 @@ def make_tiny_models(dest: str | Path) -> dict[str, Path]:
     eagle = _eagle(embedding, torch.Generator().manual_seed(EAGLE_SEED))
     write_eagle(dest / "eagle", eagle)
     write_eagle3(dest / "eagle3", head, cycle)
+    write_standalone(dest / "standalone", embedding, head)
     before = [f"<x{number}>" for number in range(EOS + 1, THINK_END)]
     write_tokenizer(dest / "thinking", [*before, "</think>"])  # for reasoning, without a model
     write_target(dest / "target-2", SECOND_SEED)
@@ -75,6 +81,16 @@ def write_eagle(folder: Path, weights: Weights) -> None:
     """Writes an EAGLE draft."""
     config = base_config(architectures=["LlamaForCausalLMEagle"], num_hidden_layers=1)
     write_model(folder, config, weights)
+
+
+def write_standalone(folder: Path, embedding: Tensor, head: Tensor) -> None:
+    """Writes a whole model with the target's embedding and head, of other layers and KV heads."""
+    generator = torch.Generator().manual_seed(STANDALONE_SEED)
+    shape = {"num_hidden_layers": STANDALONE_LAYERS, "num_key_value_heads": 1}
+    weights = _whole_model(embedding, head)
+    for layer in range(STANDALONE_LAYERS):
+        weights |= _layer(f"model.layers.{layer}", generator, kv_heads=1)
+    write_model(folder, base_config(**shape), weights)
 
 
 def write_perfect_pair(target_folder: Path, eagle_folder: Path) -> None:
@@ -128,12 +144,17 @@ def random_head(embedding: Tensor, cycle: Tensor, generator: Generator) -> Tenso
     return head + HEAD_NOISE * torch.randn(VOCAB, HIDDEN, generator=generator)
 
 
-def _target(embedding: Tensor, head: Tensor, generator: Generator) -> Weights:
-    weights = {
+def _whole_model(embedding: Tensor, head: Tensor) -> Weights:
+    """What a Llama has around its layers."""
+    return {
         "model.embed_tokens.weight": embedding,
         "model.norm.weight": torch.ones(HIDDEN),
         "lm_head.weight": head,
     }
+
+
+def _target(embedding: Tensor, head: Tensor, generator: Generator) -> Weights:
+    weights = _whole_model(embedding, head)
     for layer in range(LAYERS):
         weights |= _layer(
             f"model.layers.{layer}",

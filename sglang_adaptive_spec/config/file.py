@@ -36,7 +36,7 @@ ALLOWED = {
     "up_hysteresis": "a finite number",
     "down_hysteresis": "a finite number",
     "ceiling_coeff": f"a number from 0 (off) to {MAX_CEILING_COEFF:.0f}",
-    "base": '"EAGLE" or "EAGLE3"',
+    "base": '"EAGLE", "EAGLE3" or "STANDALONE"',
     "policy": '"goodput" or "ema"',
     "memory_budget_gb": "a finite number above 0",
     "record": "the path of a file to write, or null for none",
@@ -74,7 +74,7 @@ class TuningKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class TopLevelKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the top level holds beside the slots."""
 
-    base: Literal["EAGLE", "EAGLE3"] | None = None
+    base: Literal["EAGLE", "EAGLE3", "STANDALONE"] | None = None
     policy: PolicyName = "ema"  # as SGLang reads such a file
     memory_budget_gb: Annotated[float, Meta(gt=0, le=sys.float_info.max)] | UnsetType = UNSET
     record: WritablePath | None = None

@@ -74,7 +74,7 @@ class AdaptiveConfig:
     """A checked config; picklable, equal by value."""
 
     source: str  # "preset NAME", or the path as given
-    base: Literal["EAGLE", "EAGLE3"] | None  # None: found from the draft model
+    base: Literal["EAGLE", "EAGLE3", "STANDALONE"] | None  # None: found from the draft model
     policy: PolicyName
     slots: Mapping[int, SlotConfig]  # by lower bound of the batch size, ascending
     memory_budget_gb: float = DEFAULT_MEMORY_BUDGET_GB  # all tiers' graphs and backends; goodput

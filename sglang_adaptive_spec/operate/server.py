@@ -43,14 +43,14 @@ def adaptive_states(url: str, api_key: str | None = None) -> list[dict[str, Any]
     """Returns `server_states` of a server that switches tiers.
 
     Raises:
-        ServerError: As `server_states`, or it serves static EAGLE.
+        ServerError: As `server_states`, or its depth is static.
     """
     states = server_states(url, api_key)
     for state in states:
         if state.get("mode") != "adaptive":
             raise ServerError(
-                f"{url} serves static EAGLE ({state.get('reason')}); allowed: an adaptive "
-                "server; fix: remove what rules out switching."
+                f"{url} serves static {state.get('base')} ({state.get('reason')}); allowed: an "
+                "adaptive server; fix: remove what rules out switching."
             )
     return states
 

@@ -1,8 +1,8 @@
 """Greedy answers equal no speculation while the tier changes in every round.
 
 EAGLE and EAGLE-3, overlap schedule on and off, on 0.5.21 and 0.5.23; one EAGLE case on 0.5.20 and
-0.5.22. The policy is replaced by a seeded walk through all tiers, zero steps included, and the
-host's own memory checks are on.
+0.5.22; a whole model as draft on all four. The policy is replaced by a seeded walk through all
+tiers, zero steps included, and the host's own memory checks are on.
 """
 
 import json
@@ -37,6 +37,10 @@ CASES = [
         forced(base, host="0.5.23", overlap=overlap)
         for base in ("eagle", "eagle3")
         for overlap in (False, True)
+    ),
+    *(
+        forced("standalone", host=host, overlap=host != "0.5.21")
+        for host in ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
     ),
 ]
 MIN_ROUNDS = 20  # at every tier
@@ -87,7 +91,7 @@ def check_walk(walk: dict[str, int], rounds: dict[str, int], num_switches: int) 
 def check_description(spec: dict[str, Any], launch: Launch) -> None:
     assert spec["requested_algorithm"] == "ADAPTIVE_EAGLE"
     assert (spec["mode"], spec["reason"]) == ("adaptive", None)
-    assert spec["base"] == ("EAGLE3" if launch.name.startswith("eagle3") else "EAGLE")
+    assert spec["base"] == launch.name.partition("-")[0].upper()
     assert [tier["num_steps"] for tier in spec["tiers"]] == list(NUM_STEPS)
     assert spec["startup_steps"] == max(NUM_STEPS)
     assert spec["skipped_tiers"] == {}

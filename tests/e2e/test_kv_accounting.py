@@ -53,7 +53,7 @@ def small_pool(base: str, name: str, *args: str, plugins: tuple[str, ...] = ()) 
 
 PAGED = small_pool("eagle", "page-16", "--page-size", "16", plugins=("paged_on_cpu",))
 NO_RADIX = small_pool("eagle", "no-radix", "--disable-radix-cache")
-CASES = [small_pool("eagle3", "page-1"), PAGED, NO_RADIX]
+CASES = [small_pool("eagle3", "page-1"), PAGED, NO_RADIX, small_pool("standalone", "standalone")]
 
 pytestmark = [
     pytest.mark.e2e,

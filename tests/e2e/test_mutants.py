@@ -14,6 +14,8 @@ CASES = [
     forced("eagle", "shifted_kv_slot", overlap=True),
     forced("eagle", "stale_width", overlap=True),
     forced("eagle", "stale_chain_buffers", overlap=True),
+    forced("standalone", "shifted_kv_slot", overlap=True),
+    forced("standalone", "stale_width", overlap=True),
 ]
 
 pytestmark = [

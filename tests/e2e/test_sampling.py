@@ -35,7 +35,7 @@ RELAXED_VERIFY = [
     for name, value in THRESHOLDS.items()
     for argument in (f"--speculative-accept-threshold-{name}", str(value))
 ]
-SWITCHING = [pinned("eagle"), pinned("eagle3", *RELAXED_VERIFY)]
+SWITCHING = [pinned("eagle"), pinned("eagle3", *RELAXED_VERIFY), pinned("standalone")]
 STATIC = static("eagle", chain_tier(3))
 PENALTIES = [case for case in RELAXED if case.endswith("penalty")]
 MIN_ROUNDS = 50  # at every tier

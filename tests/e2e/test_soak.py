@@ -37,7 +37,11 @@ class Request:
     abort_after_s: float
 
 
-CASES = [forced("eagle3", host="0.5.23", overlap=True), forced("eagle", overlap=True)]
+CASES = [
+    forced("eagle3", host="0.5.23", overlap=True),
+    forced("eagle", overlap=True),
+    forced("standalone", host="0.5.22", overlap=True),
+]
 
 pytestmark = [
     pytest.mark.e2e,

@@ -47,6 +47,7 @@ CASES = [
     forced_mtp(host="0.5.21", overlap=True),
     forced_mtp(host="0.5.23", overlap=False),
     forced_parallel("eagle3", host="0.5.21", overlap=True),
+    forced_parallel("standalone", host="0.5.23", overlap=True),
 ]
 
 TREE = "3-2-5"  # narrower than the relay, which is as wide as the widest tree

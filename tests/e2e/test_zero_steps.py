@@ -39,6 +39,7 @@ TINY_CASES = [
     visiting("eagle", "0.5.20", overlap=False),
     visiting("eagle", "0.5.22"),
     visiting("eagle3", "0.5.23"),
+    visiting("standalone", "0.5.21"),
 ]
 IN_PARTS = [
     replace(visiting(base, host), name=f"{base}-parts", plugins=(*PLUGINS, "small_parts"))
@@ -57,6 +58,7 @@ IN_RUNS = [
 MUTANTS = [
     visiting("eagle3", "0.5.21", "stale_backlog_row"),
     visiting("eagle3", "0.5.21", "shifted_catch_up"),
+    visiting("standalone", "0.5.21", "shifted_catch_up"),
 ]
 
 pytestmark = pytest.mark.e2e

@@ -55,6 +55,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ),
         # Whole models: one that drafts under STANDALONE, one that the host takes the MTP layer of.
         "whole": write_model(root / "whole", num_hidden_layers=4),
+        "other_vocabulary": write_model(
+            root / "other_vocabulary", num_hidden_layers=4, vocab_size=480
+        ),
         "whole_mtp": write_model(
             root / "whole_mtp", architectures=["Glm4MoeForCausalLM"], model_type="glm4_moe"
         ),

@@ -82,4 +82,4 @@ def test_a_static_server_refuses(caplog: pytest.LogCaptureFixture) -> None:
     scheduler = SimpleNamespace(draft_worker=SimpleNamespace())
     with caplog.at_level(logging.WARNING):
         assert not set_internal_state(lambda *_: "host", scheduler, request).updated
-    assert "static EAGLE" in caplog.text
+    assert "static depth" in caplog.text

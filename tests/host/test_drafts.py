@@ -22,9 +22,12 @@ pytestmark = pytest.mark.usefixtures("plugins_loaded")
         ("plain_head", "EAGLE"),  # one layer
         ("whole_mtp", "EAGLE"),  # the host loads the MTP layer alone
         ("target", "EAGLE"),  # the draft is inside the target
+        ("whole", "STANDALONE"),
     ],
 )
-def test_a_draft_of_eagle_is_served(models: dict[str, str], draft: str, base: str) -> None:
+def test_the_draft_says_which_algorithm_serves_it(
+    models: dict[str, str], draft: str, base: str
+) -> None:
     from sglang_adaptive_spec.host.launch.drafts import base_of_draft
 
     assert base_of_draft(arguments(models, draft)) == base
@@ -39,17 +42,28 @@ def test_the_targets_own_path_may_be_spelled_in_another_way(models: dict[str, st
         assert base_of_draft(same) == "EAGLE"
 
 
-def test_a_whole_model_as_a_draft_is_refused_with_the_algorithm_that_serves_it(
-    models: dict[str, str],
-) -> None:
-    server_args = arguments(models, "whole")
+def test_a_whole_model_drafts_adaptively(models: dict[str, str]) -> None:
+    server_args, options = resolved(arguments(models, "whole"))
+    assert (options.base, options.mode) == ("STANDALONE", "adaptive")
+    assert server_args.speculative_algorithm == "STANDALONE"
+
+
+def test_a_whole_model_of_another_vocabulary_is_refused(models: dict[str, str]) -> None:
+    server_args = arguments(models, "other_vocabulary")
     with pytest.raises(ConfigError) as caught:
         server_args.resolve_once()
     message = str(caught.value)
-    assert message.startswith(f"--speculative-draft-model-path {models['whole']}: ")
-    assert "LlamaForCausalLM with 4 layers is a whole model; allowed: an EAGLE" in message
-    assert "fix: name such a draft, or pass --speculative-algorithm STANDALONE" in message
+    assert message.startswith(f"--speculative-draft-model-path {models['other_vocabulary']}: ")
+    assert "of 480 tokens; allowed: the target's, of" in message
     assert options_of(server_args) is None, "nothing was written"
+
+
+def test_a_base_of_whole_models_needs_one(models: dict[str, str], tmp_path: Path) -> None:
+    config = tmp_path / "adaptive_spec.json"
+    config.write_text(json.dumps({"base": "STANDALONE", "1": {"candidate_steps": [0, 2]}}))
+    alone = {"speculative_draft_model_path": None, "speculative_adaptive_config": str(config)}
+    with pytest.raises(ConfigError, match="not given; allowed: a whole model"):
+        arguments(models, **alone).resolve_once()
 
 
 @pytest.mark.parametrize(("draft", "algorithm"), [("dflash", "DFLASH"), ("dspark", "DSPARK")])

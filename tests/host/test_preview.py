@@ -99,8 +99,9 @@ def test_pipeline_parallelism_on_a_prefill_node_is_served_static_with_an_eagle_d
     assert "only supports EAGLE" in capsys.readouterr().err
 
 
-def test_a_launch_with_a_whole_model_as_its_draft_is_refused_in_the_same_words(
+def test_a_launch_says_which_algorithm_its_draft_is_served_by(
     models: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check", "--", *launch(models, draft="whole")]) == 1
-    assert "pass --speculative-algorithm STANDALONE" in capsys.readouterr().err
+    for draft, base in (("whole", "STANDALONE"), ("eagle", "EAGLE")):
+        told_of = told(capsys, launch(models, draft=draft))
+        assert (told_of["base"], told_of["mode"]) == (base, "adaptive")

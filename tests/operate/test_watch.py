@@ -112,7 +112,10 @@ def test_a_terminal_gets_a_table_with_the_last_minute() -> None:
     ("answer", "said"),
     [
         (info(None), "serves without ADAPTIVE_EAGLE"),
-        (info({"mode": "static", "reason": "pp_size is 2"}), "static EAGLE (pp_size is 2)"),
+        (
+            info({"mode": "static", "base": "EAGLE", "reason": "pp_size is 2"}),
+            "static EAGLE (pp_size is 2)",
+        ),
         ([], "did not answer as an SGLang server"),
     ],
 )

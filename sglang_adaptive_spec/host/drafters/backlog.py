@@ -1,8 +1,9 @@
 """What the draft has not seen yet: zero-step rounds let it fall behind and catch up in one go.
 
-A zero-step round needs no draft, so its draft-extend is put off: the target's hidden states and the
-tokens chosen from them are kept here, and once in `CATCH_UP_ROUNDS` rounds, or before the first
-drafting round, one draft-extend of that width writes the draft's KV for all of them.
+A zero-step round needs no draft, so its draft-extend is put off: the target's hidden states, where
+the draft reads them, and the tokens chosen from them are kept here. Once in `CATCH_UP_ROUNDS`
+rounds, or before the first drafting round, one draft-extend of that width writes the draft's KV for
+all of them.
 
 `loop/catch_up.py` says when, `RowMap` where (host side); `Backlog` holds the rows (device side).
 """
@@ -100,7 +101,7 @@ class Window(NamedTuple):
     start: torch.Tensor  # [bs] int64: first position of the window
     num_tokens: torch.Tensor  # [bs] int32: positions up to the newest, at most width
     tokens: torch.Tensor  # [bs * width] int64: the token after each position
-    hidden_states: torch.Tensor  # [bs * width, hidden_size]
+    hidden_states: torch.Tensor | None  # [bs * width, hidden_size]
     positions: torch.Tensor  # [bs, width] int64
     is_owed: torch.Tensor  # [bs, width] bool: the draft has no KV there yet
 
@@ -111,7 +112,7 @@ class Backlog:
     All rows of a batch advance by one token in every decode, so a decode has one place in the ring
     whatever the positions of its rows. Hidden states lie in a buffer of their graph, so each is
     copied at once, in units of 16 bytes; tokens lie on their own, so those of a batch that does not
-    change are copied together.
+    change are copied together. A draft that reads no hidden states has a `hidden_size` of 0.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Backlog:
         is_whole = hidden_size * dtype.itemsize % torch.complex128.itemsize == 0
         self._unit = torch.complex128 if is_whole else dtype
         hidden = torch.zeros((width, num_rows, hidden_size), dtype=dtype, device=device)
-        self._hidden = hidden.view(self._unit)
+        self._hidden = hidden.view(self._unit) if hidden_size else None
         self._rows: torch.Tensor | None = None  # of the newest rounds, whose tokens are ...
         self._newest_tokens: list[torch.Tensor] = []  # ... not in the ring yet
         self._tokens = torch.zeros((width, num_rows), dtype=torch.int64, device=device)
@@ -132,12 +133,13 @@ class Backlog:
     @property
     def num_bytes(self) -> int:
         """Device memory held, in bytes."""
-        return int(self._hidden.nbytes + self._tokens.nbytes)
+        hidden = 0 if self._hidden is None else self._hidden.nbytes
+        return int(hidden + self._tokens.nbytes)
 
     def keep(
         self,
         rows: torch.Tensor,  # [bs] int64
-        hidden_states: torch.Tensor,  # [bs, hidden_size], at the round's input token
+        hidden_states: torch.Tensor | None,  # [bs, hidden_size], at the round's input token
         tokens: torch.Tensor,  # [bs] int64: the token chosen after it
     ) -> None:
         """Keeps what one zero-step round produced."""
@@ -145,8 +147,10 @@ class Backlog:
             self._write_tokens()
             self._rows = rows
         self._round += 1
-        hidden = self._hidden[self._round % self.width]
-        hidden.index_copy_(0, rows, hidden_states.view(self._unit))
+        if self._hidden is not None:
+            assert hidden_states is not None, "the draft reads them"
+            hidden = self._hidden[self._round % self.width]
+            hidden.index_copy_(0, rows, hidden_states.view(self._unit))
         self._newest_tokens.append(tokens)
 
     def _write_tokens(self) -> None:
@@ -176,12 +180,14 @@ class Backlog:
         positions = start.unsqueeze(1) + self._offsets
         ages = (seq_lens - 1).unsqueeze(1) - positions  # in rounds; negative: not there yet
         places = (self._round - ages) % self.width
-        columns = rows.unsqueeze(1)
+        columns, hidden = rows.unsqueeze(1), None
+        if self._hidden is not None:
+            hidden = self._hidden[places, columns].flatten(0, 1).view(self._dtype)
         return Window(
             start=start,
             num_tokens=(seq_lens - start).to(torch.int32),
             tokens=self._tokens[places, columns].flatten(),
-            hidden_states=self._hidden[places, columns].flatten(0, 1).view(self._dtype),
+            hidden_states=hidden,
             positions=positions,
             is_owed=(ages >= 0) & (ages < debts.unsqueeze(1)),
         )

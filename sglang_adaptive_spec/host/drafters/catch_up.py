@@ -14,7 +14,6 @@ from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative.eagle_info import EagleDraftInput
-from sglang.srt.speculative.eagle_utils import get_draft_input_from_target_hidden_dim
 
 from sglang_adaptive_spec.host.batch import Batch, DraftInput
 from sglang_adaptive_spec.host.drafters.backlog import (
@@ -91,6 +90,7 @@ class EagleCatchUps:
 
     Args:
         draft_worker: The host's.
+        hidden_size: Of the target's hidden states, as the draft reads them; 0 if it reads none.
         req_to_token: [rows, slots] of the target, which the draft shares.
         num_shards: That attention heads are split among.
         max_batch_size: Requests that the scheduler may run at once.
@@ -101,6 +101,7 @@ class EagleCatchUps:
     def __init__(
         self,
         draft_worker: DraftWorker,
+        hidden_size: int,
         req_to_token: torch.Tensor,
         num_shards: int,
         max_batch_size: int,
@@ -119,11 +120,7 @@ class EagleCatchUps:
         )
         self._draft_worker, self._req_to_token = draft_worker, req_to_token
         self._backlog = Backlog(
-            num_rows,
-            self.width,
-            get_draft_input_from_target_hidden_dim(runner),
-            runner.model_config.dtype,
-            device,
+            num_rows, self.width, hidden_size, runner.model_config.dtype, device
         )
         self._row_map = RowMap(num_rows, device)
         is_cpu = torch.device(device).type == "cpu"
@@ -133,7 +130,7 @@ class EagleCatchUps:
         """Takes the rows of a zero-step round that is about to run."""
         self._row_map.assign(requests)
 
-    def keep(self, hidden_states: torch.Tensor, tokens: torch.Tensor) -> None:
+    def keep(self, hidden_states: torch.Tensor | None, tokens: torch.Tensor) -> None:
         """Keeps what a decode produced: [bs, hidden_size] at its input tokens, [bs] the next."""
         if self._row_map.rows is not None:
             self._backlog.keep(self._row_map.rows, hidden_states, tokens)

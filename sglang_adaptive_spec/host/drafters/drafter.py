@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 
 from sglang_adaptive_spec.host.batch import Batch, DraftInput
 from sglang_adaptive_spec.host.ranks import Ranks
@@ -23,8 +24,11 @@ class CatchUps(Protocol):
     def begin(self, requests: Sequence[Hashable]) -> None:
         """Takes the rows of a zero-step round that is about to run."""
 
-    def keep(self, hidden_states: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Takes the outcome of a decode: [bs, hidden_size] at its input, [bs] the next tokens."""
+    def keep(self, hidden_states: torch.Tensor | None, tokens: torch.Tensor) -> None:
+        """Takes the outcome of a decode: [bs, hidden_size] at its input, [bs] the next tokens.
+
+        Without hidden states where the draft reads none.
+        """
 
     def were_level(self, debts: Sequence[int], num_decodes: int) -> list[bool]:
         """Returns per row whether the draft lacked nothing before a round of ``num_decodes``."""
@@ -43,6 +47,7 @@ class CatchUps(Protocol):
 class Drafter(Protocol):
     """Drafts for a server's target, and knows what of the host's objects belongs to a tier."""
 
+    hidden_mode: CaptureHiddenMode  # which of the target's hidden states the draft reads
     relayed: Sequence[str]  # of a draft input: what a round without a draft-extend hands on
     places: Sequence[Place]
     catch_ups: CatchUps | None  # made by `prepare`, which is called where zero-step rounds are ours

@@ -16,7 +16,10 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
 from sglang.srt.runtime_context import get_context
 from sglang.srt.speculative.eagle_info import EagleDraftInput
-from sglang.srt.speculative.eagle_utils import get_draft_recurrent_hidden_state_spec
+from sglang.srt.speculative.eagle_utils import (
+    get_draft_input_from_target_hidden_dim,
+    get_draft_recurrent_hidden_state_spec,
+)
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
@@ -98,9 +101,16 @@ class AdaptiveDraftWorker(EagleDraftWorker):
 
 
 class PlainDecodeGraphRunner(DecodeCudaGraphRunner):
-    """The host's decode graphs as no speculation captures them, hidden states included."""
+    """The host's decode graphs as no speculation captures them, and hidden states if asked for."""
 
-    def __init__(self, model_runner: ModelRunner, *args: object, **kwargs: object) -> None:
+    def __init__(
+        self,
+        model_runner: ModelRunner,
+        *args: object,
+        hidden_mode: CaptureHiddenMode,
+        **kwargs: object,
+    ) -> None:
+        self._hidden_mode = hidden_mode
         # What the runner captures follows from the target's algorithm.
         algorithm = model_runner.spec_algorithm
         model_runner.spec_algorithm = SpeculativeAlgorithm.NONE
@@ -111,13 +121,15 @@ class PlainDecodeGraphRunner(DecodeCudaGraphRunner):
 
     def capture_prepare(self, *args: object, **kwargs: object) -> Any:
         """Captures with the hidden states that the draft will read."""
-        self.capture_hidden_mode = CaptureHiddenMode.FULL
+        self.capture_hidden_mode = self._hidden_mode
         return super().capture_prepare(*args, **kwargs)
 
 
 class EagleDrafter:
     """Builds tiers of the host's worker, and what its draft lags behind."""
 
+    draft_class: type[Any] = AdaptiveDraftWorker
+    hidden_mode = CaptureHiddenMode.FULL
     relayed: Sequence[str] = RELAYED
 
     def __init__(
@@ -129,7 +141,7 @@ class EagleDrafter:
         for name in CHAIN_BUFFERS:  # the host makes them for chains only
             setattr(draft, name, getattr(draft, name, None))
         # The host makes its draft worker inside __init__; the subclass adds no state of its own.
-        draft.__class__ = AdaptiveDraftWorker
+        draft.__class__ = self.draft_class
         draft.startup, draft.relay_topk = startup, worker.topk
         draft.layout = draft_layout(own_ranks(draft, ranks))
         self.catch_ups: CatchUps | None = None
@@ -148,6 +160,7 @@ class EagleDrafter:
         req_to_token = self._target_runner.req_to_token_pool.req_to_token
         self.catch_ups = EagleCatchUps(
             self._draft,
+            self._hidden_size(),
             req_to_token,
             ranks.num_shards,
             max_batch_size,
@@ -171,8 +184,6 @@ class EagleDrafter:
         draft, device = self._draft, self._worker.device
         vocab_size = self._target_runner.model_config.vocab_size
         known = vocab_size if draft.hot_token_id is None else len(draft.hot_token_id)
-        hidden_size, dtype = get_draft_recurrent_hidden_state_spec(draft.draft_runner)
-        random = torch.Generator().manual_seed(INPUT_SEED)
         shape = (size, draft.relay_topk)
         probs = None
         if self._worker.server_args.speculative_use_rejection_sampling:
@@ -181,9 +192,19 @@ class EagleDrafter:
             draft_probs=probs,
             topk_p=torch.ones(shape, device=device),
             topk_index=_distinct(shape, known).to(device),
-            hidden_states=torch.randn((size, hidden_size), generator=random).to(device, dtype),
+            hidden_states=self._made_up_hidden(size),
             bonus_tokens=_distinct((size,), vocab_size).to(device),
         )
+
+    def _hidden_size(self) -> int:
+        """Returns the width of the target's hidden states as a draft-extend reads them."""
+        return int(get_draft_input_from_target_hidden_dim(self._draft.draft_runner))
+
+    def _made_up_hidden(self, size: int) -> torch.Tensor | None:
+        """Returns hidden states of the draft's own, which a round hands on."""
+        hidden_size, dtype = get_draft_recurrent_hidden_state_spec(self._draft.draft_runner)
+        random = torch.Generator().manual_seed(INPUT_SEED)
+        return torch.randn((size, hidden_size), generator=random).to(self._worker.device, dtype)
 
     def build(self, tier: Tier) -> tuple[object, ...]:
         """Lets the host build ``tier``; returns the values of the places."""
@@ -232,6 +253,7 @@ class EagleDrafter:
                 with self._captures.narrowed(self._captures.decode_sizes(PLAIN_TIER)):
                     graphs = PlainDecodeGraphRunner(
                         runner,
+                        hidden_mode=self.hidden_mode,
                         attn_backend=backend,
                         speculative_num_steps=0,
                         speculative_num_draft_tokens=1,

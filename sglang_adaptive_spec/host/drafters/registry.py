@@ -5,6 +5,7 @@ from typing import Any
 
 from sglang_adaptive_spec.host.drafters.drafter import Drafter
 from sglang_adaptive_spec.host.drafters.eagle import EagleDrafter
+from sglang_adaptive_spec.host.drafters.standalone import StandaloneDrafter
 from sglang_adaptive_spec.host.ranks import Ranks
 from sglang_adaptive_spec.host.startup.capture import CaptureLists, StartupCapture
 
@@ -12,4 +13,5 @@ from sglang_adaptive_spec.host.startup.capture import CaptureLists, StartupCaptu
 DRAFTERS: dict[str, Callable[[Any, CaptureLists, StartupCapture, Ranks], Drafter]] = {
     "EAGLE": EagleDrafter,
     "EAGLE3": EagleDrafter,
+    "STANDALONE": StandaloneDrafter,
 }

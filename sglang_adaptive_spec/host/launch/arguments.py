@@ -1,4 +1,4 @@
-"""Rewrites ADAPTIVE_EAGLE to the host's EAGLE or EAGLE3 before ServerArgs is resolved.
+"""Rewrites ADAPTIVE_EAGLE to one of the host's algorithms before ServerArgs is resolved.
 
 Some 45 sites of the host compare the algorithm's name, so the name must be a builtin one by the
 time anything is resolved. Resolution runs at the largest tier, which sizes KV reserve, request
@@ -18,7 +18,7 @@ from sglang_adaptive_spec.config.file import config_error
 from sglang_adaptive_spec.config.schema import ConfigError, load_config, named_flags
 from sglang_adaptive_spec.host.launch import unsupported
 from sglang_adaptive_spec.host.launch.attention_dp import most_tokens, within_limit
-from sglang_adaptive_spec.host.launch.drafts import base_of_draft
+from sglang_adaptive_spec.host.launch.drafts import base_of_draft, check_whole_model
 from sglang_adaptive_spec.host.launch.options import ALGORITHM, ATTRIBUTE, AdaptiveOptions
 from sglang_adaptive_spec.host.server_args import ServerArgs
 from sglang_adaptive_spec.tiers import chain_tier
@@ -109,6 +109,8 @@ def read_options(server_args: ServerArgs) -> AdaptiveOptions:
         )
     config = load_config(server_args.speculative_adaptive_config)
     base = config.base or base_of_draft(server_args)
+    if base == "STANDALONE":
+        check_whole_model(server_args)
     is_listed = config.has_tier([getattr(server_args, name) for name in TIER_FIELDS])
     has_trees = any(tier.topk > 1 for tier in config.tiers)
     reason = unsupported.raw_reason(server_args, is_listed, has_trees)
@@ -165,7 +167,7 @@ def _write_static(server_args: ServerArgs, options: AdaptiveOptions) -> None:
 def _static_limit(
     num_steps: int | None, topk: int | None, num_draft_tokens: int | None
 ) -> str | None:
-    """Returns what static EAGLE allows where it cannot be served with these numbers, or None."""
+    """Returns what a static server allows where it cannot have these numbers, or None."""
     if topk is not None and topk < 1:
         return "--speculative-eagle-topk from 1"
     if topk is not None and topk > 1 and None in (num_steps, num_draft_tokens):
@@ -173,7 +175,7 @@ def _static_limit(
     if (num_steps is not None and num_steps < 1) or (
         num_draft_tokens is not None and num_draft_tokens < 2
     ):
-        return "at least 1 step, which is 2 draft tokens, since static EAGLE drafts in every round"
+        return "at least 1 step, which is 2 draft tokens, since it then drafts in every round"
     if topk in (None, 1) and None not in (num_steps, num_draft_tokens):
         assert num_steps is not None, "just asked"
         if num_draft_tokens != chain_tier(num_steps).num_draft_tokens:

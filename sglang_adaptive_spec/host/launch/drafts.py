@@ -3,13 +3,14 @@
 The host tells drafts by the name of their class. A whole model drafts beside the target under
 STANDALONE; the host takes it for EAGLE, too, and nothing says that it ignores the target's hidden
 states. Of whole models with MTP layers the host loads these alone: it gives the class another name
-(sglang 0.5.23 configs/model_config.py:_config_draft_model), and so such a model is a draft.
+(sglang 0.5.23 configs/model_config.py:_config_draft_model), and so such a model is EAGLE's.
 """
 
 import os
 from typing import Any
 
 from sglang.srt.configs.model_config import ModelConfig
+from sglang.srt.utils.hf_transformers_utils import get_config
 
 from sglang_adaptive_spec.config.file import config_error
 from sglang_adaptive_spec.host.server_args import ServerArgs
@@ -24,10 +25,12 @@ OF_WHOLE_MODELS = ("ForCausalLM", "ForConditionalGeneration")
 
 
 def base_of_draft(server_args: ServerArgs) -> str:
-    """Returns the algorithm that serves the draft: EAGLE-3 drafts say so, others are EAGLE's.
+    """Returns the algorithm that serves the draft.
+
+    EAGLE-3 drafts say so, whole models draft under STANDALONE, others are EAGLE's.
 
     Raises:
-        ConfigError: The draft is one of another algorithm, or a whole model.
+        ConfigError: The draft is one of another algorithm.
     """
     path = server_args.speculative_draft_model_path
     if path is None:
@@ -39,18 +42,38 @@ def base_of_draft(server_args: ServerArgs) -> str:
             raise config_error(
                 f"{DRAFT_FLAG} {path}",
                 f"{architectures[0]} drafts for {algorithm}",
-                "an EAGLE, EAGLE-3 or MTP draft",
+                "an EAGLE, EAGLE-3 or MTP draft, or a whole model",
                 f"name such a draft, or pass --speculative-algorithm {algorithm}",
             )
     if _is_whole_model(server_args, config, architectures[0]):
+        return "STANDALONE"
+    return "EAGLE3" if any("Eagle3" in name for name in architectures) else "EAGLE"
+
+
+def check_whole_model(server_args: ServerArgs) -> None:
+    """Refuses what cannot draft under STANDALONE: the host would, once weights are loaded.
+
+    Raises:
+        ConfigError: There is no draft model, or its vocabulary is not the target's.
+    """
+    path = server_args.speculative_draft_model_path
+    if path is None:
+        raise config_error(
+            DRAFT_FLAG,
+            "not given",
+            "a whole model, as base STANDALONE says",
+            "name the small model",
+        )
+    target = get_config(server_args.model_path, trust_remote_code=server_args.trust_remote_code)
+    mine, wanted = map(_vocab_size, (draft_config(server_args), target))
+    if mine != wanted:
         raise config_error(
             f"{DRAFT_FLAG} {path}",
-            f"{architectures[0]} with {_num_layers(config)} layers is a whole model",
-            "an EAGLE, EAGLE-3 or MTP draft",
-            "name such a draft, or pass --speculative-algorithm STANDALONE, SGLang's own and of a "
-            "fixed depth; where it is an EAGLE draft after all, set the config key base",
+            f"a vocabulary of {mine} tokens",
+            f"the target's, of {wanted}",
+            "name a smaller model with the same vocabulary (embeddings of one family may be padded "
+            "differently), or an EAGLE draft",
         )
-    return "EAGLE3" if any("Eagle3" in name for name in architectures) else "EAGLE"
 
 
 def _is_whole_model(server_args: ServerArgs, config: Any, architecture: str) -> bool:
@@ -77,4 +100,12 @@ def _is_whole_model(server_args: ServerArgs, config: Any, architecture: str) -> 
 
 
 def _num_layers(config: Any) -> int:
-    return int(getattr(getattr(config, "text_config", config), "num_hidden_layers", 1))
+    return int(getattr(_of_text(config), "num_hidden_layers", 1))
+
+
+def _vocab_size(config: Any) -> int:
+    return int(_of_text(config).vocab_size)
+
+
+def _of_text(config: Any) -> Any:
+    return getattr(config, "text_config", config)

@@ -2,7 +2,7 @@
 
 A scheduler tells the launching process that it is ready; its message also names the worker class.
 Unpickling the options registers the plugin in every child (`options.py`), so a missing name means
-that the hooks were not applied there: such a server would serve static EAGLE in silence.
+that the hooks were not applied there: such a server would serve a static depth in silence.
 """
 
 from typing import Any
@@ -11,6 +11,7 @@ from sglang_adaptive_spec.host.launch.options import options_of
 from sglang_adaptive_spec.host.server_args import Scheduler, ServerArgs
 
 INFO_KEY = "adaptive_spec_worker"
+WORKERS = ("AdaptiveEagleWorker", "AdaptiveStandaloneWorker")  # named here without loading them
 
 
 def add_worker_name(info: dict[str, Any], scheduler: Scheduler) -> dict[str, Any]:
@@ -37,13 +38,13 @@ def require_adaptive_workers(launched: Any, server_args: ServerArgs) -> Any:
     def wait_for_adaptive_workers() -> None:
         wait_for_ready()
         workers = [info.get(INFO_KEY) for info in result.scheduler_infos]
-        if any(worker != "AdaptiveEagleWorker" for worker in workers):
+        if any(worker not in WORKERS for worker in workers):
             for process in processes or ():
                 process.terminate()
             options = options_of(server_args)
             raise RuntimeError(
                 f"ADAPTIVE_EAGLE was asked for, and the schedulers run {workers} instead of "
-                "AdaptiveEagleWorker: sglang_adaptive_spec is not active in the scheduler process. "
+                "the plugin's own: sglang_adaptive_spec is not active in the scheduler process. "
                 "Install it in the scheduler's environment and look for plugin errors in its log, "
                 f"or serve with --speculative-algorithm {options.base if options else 'EAGLE'}."
             )

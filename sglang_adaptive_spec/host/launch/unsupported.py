@@ -1,4 +1,4 @@
-"""Settings under which tiers cannot be switched; such a server runs static EAGLE, with the reason.
+"""Settings under which tiers cannot be switched; such a server's depth is static, with the reason.
 
 Asked twice: about the raw arguments before resolution, and about the resolved ones after it, since
 model overrides switch some of these on (sglang 0.5.23 arg_groups/overrides.py).
@@ -24,6 +24,7 @@ DEVICES = ("cuda", "cpu")
 OWN_LORA_GRAPHS = ("triton_v2", "ascend")  # what their graphs read is kept in a way of their own
 # Limits of the host's own switching, by what the host reads where they do not hold.
 OURS = {"speculative_eagle_topk": 1, "enable_dp_attention": False, "attn_dp_size": 1}
+LIKE_EAGLE = {"STANDALONE": "EAGLE"}  # algorithms that switch as EAGLE does
 INDEX_SHARE = "index_share_for_mtp_iteration"
 
 # MLA backends that draft chains only; the host says so when a process makes the first one (sglang
@@ -80,7 +81,7 @@ def tree_refusal(server_args: ServerArgs) -> str | None:
 class _WithoutOurs:
     """The resolved arguments without what rules out the host's own switching and not ours.
 
-    That is trees and attention DP.
+    That is trees, attention DP, and a whole model that drafts.
 
     Has no private names, so that the host's own views of it find no declarations above these.
     """
@@ -91,7 +92,10 @@ class _WithoutOurs:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return OURS[name] if name in OURS else getattr(self._view, name)
+        if name in OURS:
+            return OURS[name]
+        value = getattr(self._view, name)
+        return LIKE_EAGLE.get(value, value) if name == "speculative_algorithm" else value
 
 
 def _reason(read: Read) -> str | None:

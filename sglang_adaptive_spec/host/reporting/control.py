@@ -62,5 +62,5 @@ def set_internal_state(
         return host(scheduler, request, *args, **kwargs)
     control: Control | None = getattr(scheduler.draft_worker, "control", None)
     if control is None:
-        logger.warning("ADAPTIVE_EAGLE serves static EAGLE here and takes no commands.")
+        logger.warning("ADAPTIVE_EAGLE serves a static depth here and takes no commands.")
     return SetInternalStateReqOutput(updated=control is not None and control.obey(values))

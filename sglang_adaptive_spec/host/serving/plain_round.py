@@ -18,11 +18,7 @@ from typing import Any
 import torch
 from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.managers.utils import GenerationBatchResult
-from sglang.srt.model_executor.forward_batch_info import (
-    CaptureHiddenMode,
-    ForwardBatch,
-    ForwardMode,
-)
+from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
 from sglang.srt.speculative.eagle_info import EagleDraftInput, EagleVerifyInput
 
 from sglang_adaptive_spec.host.batch import Batch, DraftInput
@@ -198,7 +194,7 @@ class PlainRound:
         forward_batch = ForwardBatch.init_new(
             batch,
             runner,
-            capture_hidden_mode=CaptureHiddenMode.FULL,
+            capture_hidden_mode=self._rounds.drafter.hidden_mode,
             return_hidden_states_before_norm=False,
         )
         forward_batch.spec_info = batch.spec_info = None

@@ -1,4 +1,4 @@
-"""The host's EAGLEWorkerV2 with a tier per decode round.
+"""The host's EAGLEWorkerV2, and what derives from it, with a tier per decode round.
 
 The base class drafts, verifies and extends as always; this subclass swaps in the chosen tier's
 state at the head of a forward and hands every result to the controller. Imported only in a
@@ -14,6 +14,7 @@ from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.environ import envs
 from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
 from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
+from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
 from sglang_adaptive_spec.host.attention.kv_index import SharedIndex
 from sglang_adaptive_spec.host.attention.lengths import LateLengths, may_be_late
@@ -58,12 +59,14 @@ def worker_class(host_class: type[Any]) -> type[Any]:
     Raises:
         RuntimeError: Another plugin or platform serves EAGLE with a class of its own.
     """
-    if host_class is not EAGLEWorkerV2:
+    ours = WORKERS.get(host_class)
+    if ours is None:
+        needed = " or ".join(each.__name__ for each in WORKERS)
         raise RuntimeError(
-            f"ADAPTIVE_EAGLE needs the host's EAGLEWorkerV2 and got {host_class.__name__}: "
-            "remove the plugin that replaces it, or serve with --speculative-algorithm EAGLE."
+            f"ADAPTIVE_EAGLE needs the host's {needed} and got {host_class.__name__}: "
+            "remove the plugin that replaces it, or serve with SGLang's own algorithm."
         )
-    return AdaptiveEagleWorker
+    return ours
 
 
 class AdaptiveEagleWorker(EAGLEWorkerV2):
@@ -288,3 +291,16 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
             self.engine.pool.activate(self.controller.startup_tier)
             # Up to 0.5.21 its mark would stand for the reads of the extend that follows.
             self._draft_worker.draft_runner.shared_read_done_event = None
+
+
+class AdaptiveStandaloneWorker(AdaptiveEagleWorker, StandaloneWorkerV2):
+    """The same around the rounds of a draft that is a whole model: the host's differ in its start.
+
+    Python looks in the host's StandaloneWorkerV2 before it looks in EAGLEWorkerV2.
+    """
+
+
+WORKERS: dict[type[Any], type[Any]] = {
+    EAGLEWorkerV2: AdaptiveEagleWorker,
+    StandaloneWorkerV2: AdaptiveStandaloneWorker,
+}

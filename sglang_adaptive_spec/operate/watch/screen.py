@@ -30,7 +30,7 @@ class Watched:
         """Returns a sample a replica; none at the first call.
 
         Raises:
-            ServerError: The server does not answer, or serves static EAGLE.
+            ServerError: The server does not answer, or is static.
         """
         states, now_s = adaptive_states(self.url, self._api_key), time.monotonic()
         self.labels = tier_labels(states[0])

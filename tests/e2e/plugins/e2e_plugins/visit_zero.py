@@ -5,7 +5,8 @@ three steps, so one server serves both arms of the comparison. A request's id al
 it is one (``visit-0-of-6``): requests sent together may join over several rounds, and the visit
 shall find them all. What every round of a request accepted is shown in /server_info as
 ``e2e_rounds``, and as ``e2e_relays`` the draft's hidden state that each round began with: what the
-last draft-extend computed from the draft's KV.
+last draft-extend computed from the draft's KV. A whole model hands none on; of it the newest keys
+of the last layer are shown, which follow from the KV before.
 """
 
 from collections import defaultdict
@@ -68,10 +69,20 @@ def _num_together(rids: set[str]) -> int:
 def keep_relay(run: Callable[..., Any], worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
     """Keeps what a decode round of every request begins with."""
     if batch.forward_mode.is_decode():
-        values = batch.spec_info.hidden_states[:, :NUM_VALUES].tolist()
+        values = state_of(worker.draft_worker.draft_runner, batch)[:, :NUM_VALUES].tolist()
         for request, row in zip(batch.reqs, values, strict=True):
             relays[request.rid].append(row)
     return run(worker, batch, *args, **kwargs)
+
+
+def state_of(draft: Any, batch: Any) -> Any:
+    """Returns what the last draft-extend left, by request: [bs, ...]."""
+    if batch.spec_info.hidden_states is not None:
+        return batch.spec_info.hidden_states
+    newest = batch.seq_lens - 1
+    slots = draft.req_to_token_pool.req_to_token[batch.req_pool_indices, newest]
+    last_layer = draft.model_config.num_hidden_layers - 1
+    return draft.token_to_kv_pool.get_key_buffer(last_layer)[slots].flatten(1).float()
 
 
 def shown(visit: VisitZero) -> dict[str, Any]:
