@@ -30,6 +30,9 @@ matrix="--at-once --context-length 131072 --windows 6 --max-total-tokens 81920"
 matrix_a="matrix run $matrix --arms builtin,goodput,static-3,none"
 matrix_b="matrix run $matrix --arms ema,static-7,static-5,static-1"
 visit=${VISIT:-1} # of a cell; on four GPUs c and d are the next one, of the texts, too
+# A model of 1B beside each of 8B: three servers fit a GPU. For the next visit swap the GPUs.
+standalone="matrix run --at-once --context-length 131072 --windows 6 --max-total-tokens 65536"
+standalone="$standalone --drafter standalone --batches 1,4,16,32,64 --first-repeat $visit"
 flashinfer="matrix run $matrix --attention-backend flashinfer"
 small="matrix run $matrix --batches 1,16,64" # two servers fit a GPU of 80 GB
 two_a="--arms goodput,none"
@@ -82,6 +85,8 @@ starts-a               14400 $starts --arms static-1,static-3,static-5,static-7,
 starts-b               14700 $starts --arms none,static-1,static-3,static-5,goodput --tag n2
 starts-c               15000 $starts --arms none,static-3,static-5,static-7,goodput --tag n3
 starts-d               15300 $starts --arms none,static-1,static-5,static-7,goodput --tag n4
+standalone-a           10200 $standalone --arms goodput,static-3,none --tag da$visit
+standalone-b           10800 $standalone --arms static-1,static-5,static-7 --tag db$visit
 long-a                 20600 long_context run --arms goodput,none,static-3 --tag a1
 long-b                 24200 long_context run --arms static-1,static-5,static-7 --tag b1
 grow-a                 24800 long_context grow --arms goodput,none --tag g1

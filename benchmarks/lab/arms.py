@@ -13,6 +13,7 @@ from sglang_adaptive_spec.tiers import Tier, chain_tier
 # The host's built-in default config and ours of the same content: the same tiers in both arms.
 SAME_CONFIG = "host-default"
 ALL_TIERS = {"1": {"candidate_steps": [0, 1, 3, 5, 7]}}
+OF_DRAFT = "the draft's"  # stands for the host's algorithm, which the pair names
 EARLIER = "at-"  # begins the name of an arm that an earlier commit serves
 
 
@@ -37,7 +38,8 @@ class Arm:
         """Returns this arm's server arguments; its config file goes to ``folder``."""
         if not self.speculative:
             return list(self.extra)
-        arguments = [*self.speculative, "--speculative-draft-model-path", str(pair.draft)]
+        words = [pair.algorithm if word == OF_DRAFT else word for word in self.speculative]
+        arguments = [*words, "--speculative-draft-model-path", str(pair.draft)]
         if self.config is not None:
             path = folder / f"{self.name}.json"
             path.write_text(json.dumps(self.config))
@@ -51,8 +53,8 @@ WIDE_WORKSPACE = {"SGLANG_FLASHINFER_WORKSPACE_SIZE": str(512 * 2**20)}
 WIDE_TOKENS = 16
 
 
-def static(tier: Tier, algorithm: str = "EAGLE3") -> Arm:
-    """Returns the host's own EAGLE at a fixed shape."""
+def static(tier: Tier, algorithm: str = OF_DRAFT) -> Arm:
+    """Returns the host's own speculation at a fixed shape."""
     shape = (
         *("--speculative-num-steps", str(tier.num_steps)),
         *("--speculative-eagle-topk", str(tier.topk)),
@@ -81,7 +83,7 @@ WITH_TREES = {
 }
 
 
-BUILTIN = ("--speculative-algorithm", "EAGLE3", "--speculative-adaptive")
+BUILTIN = ("--speculative-algorithm", OF_DRAFT, "--speculative-adaptive")
 OURS = ("--speculative-algorithm", "ADAPTIVE_EAGLE")
 
 ARMS = {

@@ -42,6 +42,16 @@ EAGLE3_HEAD = {
     "draft_vocab_size": 32000,
 }
 
+# A small model of the same family and vocabulary: Llama 3.2 1B.
+LLAMA_3_2_1B = {
+    **LLAMA_3_1_8B,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "head_dim": 64,
+    "tie_word_embeddings": True,
+}
+
 # Experts in the shapes of Qwen3-30B-A3B, and a dense draft of one layer.
 QWEN3_30B_A3B = {
     **{key: LLAMA_3_1_8B[key] for key in ("hidden_act", "torch_dtype", "attention_bias")},
@@ -86,22 +96,31 @@ QWEN3_HEAD = {
 PROMPT_IDS = range(5, 250)
 
 
+# What drafts for the Llama, by the name of a drafter: the host's algorithm, and a config.
+DRAFTERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "eagle3": ("EAGLE3", EAGLE3_HEAD),
+    "standalone": ("STANDALONE", LLAMA_3_2_1B),
+}
+
+
 class ModelPair(NamedTuple):
-    """Folders of a target and its draft."""
+    """Folders of a target and its draft, and the host's algorithm for such a draft."""
 
     target: Path
     draft: Path
+    algorithm: str = "EAGLE3"
 
 
-def write_dummy_pair(folder: Path) -> ModelPair:
-    """Writes the configs of a Llama-3.1-8B target and its EAGLE-3 head under ``folder``."""
-    pair = ModelPair(folder / "llama-3.1-8b", folder / "eagle3-head")
-    return write_pair(pair, LLAMA_3_1_8B, EAGLE3_HEAD)
+def write_dummy_pair(folder: Path, drafter: str = "eagle3") -> ModelPair:
+    """Writes the configs of a Llama-3.1-8B target and what drafts for it under ``folder``."""
+    algorithm, draft = DRAFTERS[drafter]
+    pair = ModelPair(folder / "llama-3.1-8b", folder / f"{drafter}-draft", algorithm)
+    return write_pair(pair, LLAMA_3_1_8B, draft)
 
 
 def write_pair(pair: ModelPair, target: Mapping[str, Any], draft: Mapping[str, Any]) -> ModelPair:
     """Writes a target's and a draft's config to their folders."""
-    for path, config in zip(pair, (target, draft), strict=True):
+    for path, config in ((pair.target, target), (pair.draft, draft)):
         path.mkdir(parents=True, exist_ok=True)
         (path / "config.json").write_text(json.dumps(config, indent=1))
     return pair

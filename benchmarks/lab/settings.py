@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.inject.acceptance import MIXED
-from benchmarks.lab.models import ModelPair, write_dummy_pair
+from benchmarks.lab.models import DRAFTERS, ModelPair, write_dummy_pair
 from benchmarks.lab.run_files import add_run_flags
 from benchmarks.lab.session import Plan
 
@@ -68,6 +68,7 @@ def add_fleet_flags(parser: argparse.ArgumentParser, max_total_tokens: int) -> N
     parser.add_argument("--attention-backend", help="of every server [SGLang's own choice]")
     parser.add_argument("--target", type=Path, help="a model folder instead of dummy weights")
     parser.add_argument("--draft", type=Path, help="the draft beside --target")
+    parser.add_argument("--drafter", choices=DRAFTERS, default="eagle3", help="[%(default)s]")
     parser.add_argument("--dry-cpu", action="store_true", help="the same path without a GPU")
 
 
@@ -85,10 +86,11 @@ def plan_with(args: argparse.Namespace, scratch: Path, arguments: Sequence[str])
     if args.context_length:  # else the model's own
         common += ["--context-length", str(args.context_length)]
     if args.target is None:
-        pair = write_dummy_pair(scratch / "models")
+        pair = write_dummy_pair(scratch / "models", args.drafter)
         common += DUMMY_WEIGHTS
     else:
-        pair = ModelPair(args.target.resolve(), (args.draft or EAGLE3_HEAD_FOLDER).resolve())
+        draft = (args.draft or EAGLE3_HEAD_FOLDER).resolve()
+        pair = ModelPair(args.target.resolve(), draft, DRAFTERS[args.drafter][0])
     return Plan(
         pair=pair,
         common=tuple(common),

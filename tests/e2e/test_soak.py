@@ -2,9 +2,10 @@
 
 The tier changes in every round and the host checks its KV pages, request slots and relays while
 it serves (SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY, SGLANG_CHECK_KV_PAGE_INVARIANTS,
-SGLANG_IS_IN_CI): what it finds ends the server.
+SGLANG_IS_IN_CI): what it finds ends the server. SOAK_REQUESTS sets another number.
 """
 
+import os
 import random
 import urllib.error
 from collections import Counter
@@ -18,7 +19,7 @@ from tests.e2e.server import Server
 from tests.e2e.traffic import check_idle_and_whole, disconnect_while_running, greedy
 
 SEED = 300
-NUM_REQUESTS = 300
+NUM_REQUESTS = int(os.environ.get("SOAK_REQUESTS", "300"))
 NUM_CLIENTS = 12  # more than the server runs at once, so that requests queue as well
 FATES = ("finish", "finish", "finish", "abort", "disconnect")
 MIN_ABORTED = 10  # an abort that overtakes its request does nothing
@@ -53,7 +54,7 @@ def requests(seed: int) -> list[Request]:
     rng = random.Random(seed)
     return [
         Request(
-            rid=f"soak-{number:03d}",
+            rid=f"soak-{number:06d}",
             fate=rng.choice(FATES),
             text="".join(rng.choices(WORDS, k=rng.randint(1, 40))),
             num_tokens=rng.choice((1, 2, 3, 8, rng.randint(10, 60), rng.randint(60, 120))),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,13 +101,28 @@ def test_every_arm_gets_the_same_prompts_and_no_two_repeats_do() -> None:
     assert {len(prompt) for prompt in prompt_ids(3, 16, seed=1)} == {16}
 
 
+def config_of(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return config
+
+
 def test_the_dummy_pair_is_a_target_and_an_eagle3_head_of_its_width(tmp_path: Path) -> None:
-    target, draft = (
-        json.loads((path / "config.json").read_text()) for path in write_dummy_pair(tmp_path)
-    )
+    pair = write_dummy_pair(tmp_path)
+    target, draft = config_of(pair.target), config_of(pair.draft)
     assert draft["architectures"] == ["LlamaForCausalLMEagle3"]
     assert draft["hidden_size"] == target["hidden_size"]
     assert (target["num_hidden_layers"], draft["num_hidden_layers"]) == (32, 1)
+
+
+def test_a_small_model_drafts_for_the_same_vocabulary_under_its_own_algorithm(
+    tmp_path: Path,
+) -> None:
+    pair = write_dummy_pair(tmp_path, "standalone")
+    target, draft = config_of(pair.target), config_of(pair.draft)
+    assert draft["vocab_size"] == target["vocab_size"]
+    assert 1 < draft["num_hidden_layers"] < target["num_hidden_layers"]
+    assert "STANDALONE" in ARMS["static-3"].arguments(pair, tmp_path)
+    assert "ADAPTIVE_EAGLE" in ARMS["goodput"].arguments(pair, tmp_path)
 
 
 def test_an_interrupt_ends_servers_that_a_thread_waits_for(tmp_path: Path) -> None:
