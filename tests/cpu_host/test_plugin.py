@@ -28,6 +28,10 @@ HOOKED = {
         "kernels/ops/speculative/gather_spec_extras.py",
         plugin.gather_spec_extras_on_cpu,
     ),
+    "get_ngram_corpus_cls": (
+        "kernels/ops/speculative/ngram_corpus.py",
+        plugin.corpus_without_compiler,
+    ),
     "fused_mamba_state_scatter_with_mask": (SCATTER, plugin.scatter_states_on_cpu),
     "fused_conv_window_scatter_with_mask": (SCATTER, plugin.scatter_states_on_cpu),
     "fused_gate_sigmoid_mul_add": (

@@ -30,7 +30,9 @@ def generate(name: str, models: dict[str, Path], draft: str | None, overlap: boo
     """Answers of one server, each prompt alone and then all as a batch, and its state."""
     args = ["--model-path", str(models["target"]), "--max-total-tokens", "8192"]
     args += ["--max-running-requests", "8", "--context-length", "1024"]
-    if draft:
+    if draft == "ngram":
+        args += ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "8"]
+    elif draft:
         args += ["--speculative-algorithm", draft.upper()]
         args += ["--speculative-draft-model-path", str(models[draft])]
         args += ["--speculative-eagle-topk", "1", "--speculative-num-steps", "3"]
@@ -74,3 +76,14 @@ def test_speculation_gives_the_same_tokens_in_fewer_rounds(
         accept_length = answer["meta_info"]["spec_accept_length"]
         # 4 would mean that every draft is right, 1 that none is: neither would test much.
         assert 1.4 < accept_length < 3.5
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_ngrams_give_the_same_tokens_and_texts_that_repeat_in_fewer_rounds(
+    overlap: bool, models: dict[str, Path], reference: list[list[int]]
+) -> None:
+    answers, _ = generate("cpu-host-ngram", models, "ngram", overlap)
+    assert [answer["output_ids"] for answer in answers] == reference
+    lengths = [answer["meta_info"]["spec_accept_length"] for answer in answers]
+    first, again = lengths[0], lengths[len(PROMPTS) :]  # nothing was seen before the first
+    assert min(again) > 4 > first

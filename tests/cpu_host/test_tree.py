@@ -9,6 +9,7 @@ from sglang_cpu_host.kernels.tree import (
     FULL_MASK,
     QLEN_ONLY,
     build_tree_kernel_efficient_cpu,
+    reconstruct_indices_from_tree_mask,
     verify_tree_greedy_cpu,
 )
 from torch import Tensor
@@ -181,3 +182,33 @@ def greedy_path(draft: Draft, target: list[int]) -> list[Node]:
         if not matches:
             return path
         path.append(matches[0])
+
+
+@patient
+@given(st.lists(st.lists(st.integers(0, 6), min_size=6, max_size=6), min_size=1, max_size=3))
+def test_links_of_an_ngram_tree_follow_from_who_is_whose_ancestor(drawn: list[list[int]]) -> None:
+    """As the host states it (sglang 0.5.23 kernels/ops/speculative/reconstruct_tree.py)."""
+    bs, n = len(drawn), 7
+    parents = [[-1, *(row[slot] % (slot + 1) for slot in range(n - 1))] for row in drawn]
+    mask = torch.zeros((bs, n, n), dtype=torch.bool)
+    for b, row in enumerate(parents):
+        for slot in range(n):
+            ancestor = slot
+            while ancestor >= 0:
+                mask[b, slot, ancestor] = True
+                ancestor = row[ancestor]
+    lens = torch.arange(bs) * 10 + 3
+    positions = torch.zeros(bs * n, dtype=torch.int64)
+    index, child, sibling = (torch.zeros((bs, n), dtype=torch.int64) for _ in range(3))
+    reconstruct_indices_from_tree_mask(
+        mask.flatten(), lens, positions, index, child, sibling, bs, n
+    )
+    assert index.flatten().tolist() == list(range(bs * n))
+    for b, row in enumerate(parents):
+        for slot in range(n):
+            depth = int(mask[b, slot].sum()) - 1
+            assert positions[b * n + slot] == lens[b] + depth
+            children = [k for k in range(n) if row[k] == slot]
+            assert child[b, slot] == (children[0] if children else -1)
+            later = [k for k in range(slot + 1, n) if row[k] == row[slot] >= 0]
+            assert sibling[b, slot] == (later[0] if later else -1)

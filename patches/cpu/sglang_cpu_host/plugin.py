@@ -44,6 +44,11 @@ def register() -> None:
         gated_norm_on_cpu,
         HookType.AROUND,
     )
+    HookRegistry.register(
+        "sglang.kernels.ops.speculative.ngram_corpus.get_ngram_corpus_cls",
+        corpus_without_compiler,
+        HookType.REPLACE,
+    )
     for name in ("fused_mamba_state_scatter_with_mask", "fused_conv_window_scatter_with_mask"):
         target = f"sglang.kernels.ops.mamba.mamba_state_scatter_triton.{name}"
         HookRegistry.register(target, scatter_states_on_cpu, HookType.AROUND)
@@ -74,6 +79,13 @@ def skip_without_cuda(original: Callable[..., None], *args: Any, **kwargs: Any) 
 
     if torch.cuda.is_available():
         original(*args, **kwargs)
+
+
+def corpus_without_compiler() -> type[Any]:
+    """Returns NGRAM's corpus in Python."""
+    from .kernels.corpus import NgramCorpus
+
+    return NgramCorpus
 
 
 def keep_overlap_schedule(server_args: Any) -> None:

@@ -1,4 +1,4 @@
-"""The part of `sgl_kernel` that SGLang's CPU branches call on the EAGLE path, in plain torch.
+"""The part of `sgl_kernel` that SGLang's CPU branches call when they speculate, in plain torch.
 
 Signatures are those of the compiled CPU build, as sglang 0.5.20 to 0.5.23 call it. The oracle of
 each function is the Triton kernel beside its call site; tests/cpu_host checks it independently.
@@ -31,7 +31,11 @@ from .slots import (
     fill_bonus_tokens_cpu,
     rotate_input_ids_cpu,
 )
-from .tree import build_tree_kernel_efficient_cpu, verify_tree_greedy_cpu
+from .tree import (
+    build_tree_kernel_efficient_cpu,
+    reconstruct_indices_from_tree_mask,
+    verify_tree_greedy_cpu,
+)
 
 
 def merge_state_v2(*args: object, **kwargs: object) -> NoReturn:
@@ -54,6 +58,8 @@ FUNCTIONS = (
 )
 # `sgl_kernel.mamba`
 RECURRENT = (causal_conv1d_fn_cpu, causal_conv1d_update_cpu, chunk_gated_delta_rule_cpu)
+# `sgl_kernel.speculative`
+NGRAM = (reconstruct_indices_from_tree_mask,)
 # Plain attributes, not registered operators: the host only looks them up and calls them.
 OPERATORS = (
     decode_attention_cpu,
@@ -71,8 +77,11 @@ NAMES_ONLY = (
 )
 
 
+SUBMODULES = ("mamba", "speculative")
+
+
 def fill(module: ModuleType) -> None:
-    """Turns an empty module into `sgl_kernel` with its submodule `mamba`.
+    """Turns an empty module into `sgl_kernel` with its submodules `mamba` and `speculative`.
 
     Raises:
         ImportError: the machine has a GPU, so the missing package must be installed instead.
@@ -83,11 +92,12 @@ def fill(module: ModuleType) -> None:
             "machine with a GPU: install sglang-kernel.",
             name=module.__name__,
         )
-    mamba = ModuleType(f"{module.__name__}.mamba")
-    sys.modules[mamba.__name__] = mamba
+    mamba, speculative = (ModuleType(f"{module.__name__}.{name}") for name in SUBMODULES)
+    sys.modules |= {each.__name__: each for each in (mamba, speculative)}
     for owner, functions in (
         (module, FUNCTIONS),
         (mamba, RECURRENT),
+        (speculative, NGRAM),
         (torch.ops.sgl_kernel, OPERATORS),
     ):
         for function in functions:

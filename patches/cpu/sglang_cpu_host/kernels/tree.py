@@ -1,4 +1,4 @@
-"""EAGLE's draft tree: building it for verification, and greedy verification.
+"""Draft trees: building EAGLE's for verification, reading NGRAM's, and greedy verification.
 
 A tree has num_draft_tokens slots; slot 0 is the root (the bonus token of the last round), slot
 i > 0 holds the candidate selected_index[i - 1]. Candidates are numbered through the draft steps:
@@ -49,6 +49,30 @@ def build_tree_kernel_efficient_cpu(
         retrieve_index[b] = torch.arange(b * n, b * n + n)
         retrieve_next_token[b] = torch.tensor(first_child)
         retrieve_next_sibling[b] = torch.tensor(next_sibling)
+
+
+def reconstruct_indices_from_tree_mask(
+    tree_mask: Tensor,  # [bs * num_draft_tokens * num_draft_tokens] bool: who is whose ancestor
+    verified_seq_len: Tensor,  # [bs] prefix lengths
+    positions: Tensor,  # [bs * num_draft_tokens], written
+    retrive_index: Tensor,  # [bs, num_draft_tokens], written (the host's spelling)
+    retrive_next_token: Tensor,  # [bs, num_draft_tokens], written: first child
+    retrive_next_sibling: Tensor,  # [bs, num_draft_tokens], written: next sibling
+    batch_size: int,
+    draft_token_num: int,
+) -> None:
+    """Writes positions and child links of trees that NGRAM's corpus numbered, parents first."""
+    n = draft_token_num
+    ancestors = tree_mask.view(batch_size, n, n).bool().tril(-1)  # without the slot itself
+    depths = ancestors.sum(-1)
+    positions.copy_((verified_seq_len[:, None] + depths).flatten())
+    retrive_index.copy_(torch.arange(batch_size * n).view(batch_size, n))
+    slots = torch.arange(n)
+    parents = torch.where(ancestors, slots, NONE).amax(-1)  # the nearest one is the last
+    for b, row in enumerate(parents.tolist()):
+        first_child, next_sibling = _links(row)
+        retrive_next_token[b] = torch.tensor(first_child)
+        retrive_next_sibling[b] = torch.tensor(next_sibling)
 
 
 def _parents(parent_list: list[int], selected: list[int], topk: int, n: int) -> list[int]:
