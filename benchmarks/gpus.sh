@@ -115,7 +115,7 @@ text-sampled           16800 $text --first-repeat $text_first --tag y$visit \
 text-ramp-1            17100 $text_ramp --arms none,builtin,goodput --first-repeat 1 --tag t1
 text-ramp-2            17400 $text_ramp --arms builtin,goodput,none --first-repeat 2 --tag t2
 text-ramp-3            18500 $text_ramp --arms goodput,none,builtin --first-repeat 3 --tag t3
-outside                19100 from_outside run REQUESTS --first-repeat $text_first --repeats $text_repeats
+outside                19100 from_outside run REQUESTS --first-repeat $((visit * 3 - 2)) --repeats 3 --tag o$visit
 ramp                   25100 ramp run $ramp --arms goodput,none,builtin --tag 1
 ramp-2                 27800 ramp run $ramp --arms none,builtin,goodput --first-repeat 2 --tag 2
 ramp-3                 30800 ramp run $ramp --arms builtin,goodput,none --first-repeat 3 --tag 3
@@ -166,8 +166,10 @@ check_stream() {
   [[ $1 != tensor-parallel && $1 != *-tp && $1 != *-pair || $2 -ge 2 ]] || fail "$1 has $2 GPU, allowed are two or more: 0,1=$1."
   [[ " ${commands[$1]} " != *" BEFORE "* || ${BEFORE-} == *=* ]] ||
     fail "$1: BEFORE is '${BEFORE-}', allowed is COMMIT=FOLDER."
-  [[ ! " ${commands[$1]} " =~ \ (PAIR|TARGET|REQUESTS)\  || -d ${PAIR-}/target && -f $PAIR/prompts.json ]] ||
-    fail "$1: PAIR is '${PAIR-}', allowed is a folder that holds target and prompts.json."
+  local asked=prompts.json
+  [[ " ${commands[$1]} " != *" REQUESTS "* ]] || asked=requests.jsonl
+  [[ ! " ${commands[$1]} " =~ \ (PAIR|TARGET|REQUESTS)\  || -d ${PAIR-}/target && -f $PAIR/$asked ]] ||
+    fail "$1: PAIR is '${PAIR-}', allowed is a folder that holds target and $asked."
 }
 
 streams_by_name() { printf '%s\n' "${!ports[@]}" | sort | paste -sd ' '; }

@@ -200,7 +200,11 @@ def plant(root: Path, file: str, line: str) -> Path:
     return root
 
 
-WORKERS = {"AdaptiveEagleWorker", "AdaptiveDraftWorker", "EAGLEWorkerV2", "EagleDraftWorker"}
+WORKERS = {
+    *("AdaptiveEagleWorker", "AdaptiveDraftWorker", "EAGLEWorkerV2", "EagleDraftWorker"),
+    *("AdaptiveStandaloneWorker", "AdaptiveStandaloneDraftWorker"),
+    *("StandaloneWorkerV2", "StandaloneDraftWorker"),
+}
 
 
 def takes_the_worker(tree: ast.Module) -> list[str]:

@@ -13,7 +13,8 @@ from sglang_adaptive_spec.tiers import Tier, chain_tier
 # The host's built-in default config and ours of the same content: the same tiers in both arms.
 SAME_CONFIG = "host-default"
 ALL_TIERS = {"1": {"candidate_steps": [0, 1, 3, 5, 7]}}
-OF_DRAFT = "the draft's"  # stands for the host's algorithm, which the pair names
+OF_DRAFT = "{algorithm}"  # the host's, which the pair names
+ADAPTED = ("EAGLE", "EAGLE3")  # by SGLang's own adaptive mode
 EARLIER = "at-"  # begins the name of an arm that an earlier commit serves
 
 
@@ -38,7 +39,11 @@ class Arm:
         """Returns this arm's server arguments; its config file goes to ``folder``."""
         if not self.speculative:
             return list(self.extra)
-        words = [pair.algorithm if word == OF_DRAFT else word for word in self.speculative]
+        if "--speculative-adaptive" in self.speculative and pair.algorithm not in ADAPTED:
+            raise ValueError(
+                f"SGLang's adaptive mode does not serve {pair.algorithm}: no {self.name}."
+            )
+        words = [word.format(algorithm=pair.algorithm) for word in self.speculative]
         arguments = [*words, "--speculative-draft-model-path", str(pair.draft)]
         if self.config is not None:
             path = folder / f"{self.name}.json"

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.lab import held_out
 
 PIECES = Path(".cache/pieces")
-PIECE_BYTES = 28 * 2**20  # beside a checkout of 36 MiB
+PIECE_BYTES = 28 * 2**20  # beside a checkout of 36 MiB, where 64 MiB travel at once
 PAIRS = {"smollm2": "examples.smollm2", "qwen-coder": "examples.qwen_coder"}
 
 

@@ -89,6 +89,8 @@ def plan_with(args: argparse.Namespace, scratch: Path, arguments: Sequence[str])
         pair = write_dummy_pair(scratch / "models", args.drafter)
         common += DUMMY_WEIGHTS
     else:
+        if args.draft is None and args.drafter != "eagle3":
+            raise SystemExit(f"--drafter {args.drafter} beside --target needs --draft.")
         draft = (args.draft or EAGLE3_HEAD_FOLDER).resolve()
         pair = ModelPair(args.target.resolve(), draft, DRAFTERS[args.drafter][0])
     return Plan(

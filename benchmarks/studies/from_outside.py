@@ -2,8 +2,9 @@
 
 `sglang.bench_serving` sends chat requests over HTTP, so many at once, and prints what users feel:
 tokens per second, time to the first token, time per token. What is kept are its numbers. Both
-servers have every flag at its default but for the pool, which lets two fit on a GPU; they answer
-the same requests in turn. Their prefix caches are emptied before each pass.
+servers have every flag at its default, but that their pool lets two fit on a GPU and they sleep
+while they wait; SGLang's prefix tree is the one in Python. They answer the same requests in turn,
+their prefix caches emptied before each pass.
 
 On a machine with a GPU, from the project's root (T and H as in studies/real_text; R: what
 `examples.qwen_coder.held_out --requests` writes):
@@ -91,8 +92,12 @@ def run(args: argparse.Namespace) -> int:
                     asked = Path(scratch) / "requests.jsonl"
                     number = requests_of(lines, concurrency, repeat, asked)
                     for engine in engines if repeat % 2 else reversed(engines):
-                        over = time.monotonic() > deadline
-                        found = None if over else attempt(engine, asked, concurrency, number)
+                        left_s = min(deadline - time.monotonic(), CLIENT_TIMEOUT_S)
+                        found = (
+                            attempt(engine, asked, concurrency, number, left_s)
+                            if left_s > 0
+                            else None
+                        )
                         if found is None:
                             num_missing += 1
                             continue
@@ -115,7 +120,9 @@ def requests_of(lines: Sequence[str], concurrency: int, repeat: int, path: Path)
     return number
 
 
-def attempt(engine: Engine, asked: Path, concurrency: int, number: int) -> dict[str, Any] | None:
+def attempt(
+    engine: Engine, asked: Path, concurrency: int, number: int, timeout_s: float
+) -> dict[str, Any] | None:
     """Returns the client's numbers of one pass; None if it failed."""
     found = asked.with_name("found.jsonl")
     found.unlink(missing_ok=True)
@@ -124,18 +131,17 @@ def attempt(engine: Engine, asked: Path, concurrency: int, number: int) -> dict[
     command += ["--dataset-path", str(asked), "--num-prompts", str(number)]
     command += ["--max-concurrency", str(concurrency), "--output-file", str(found)]
     command += ["--disable-ignore-eos", "--disable-tqdm", "--flush-cache"]
+    said = ""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=CLIENT_TIMEOUT_S, check=False
-        )
-        numbers_ = json.loads(found.read_text())
-    except (OSError, subprocess.TimeoutExpired) as error:
-        print(f"{engine.arm.name} {concurrency}: {error!r}", flush=True)
-        return None
-    if done.returncode or numbers_["completed"] < number:
-        print(f"{engine.arm.name} {concurrency}: {done.stdout[-500:]}{done.stderr[-500:]}")
-        return None
-    return {name: numbers_.get(name) for name in KEPT}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+        said = f"{done.stdout[-500:]}{done.stderr[-500:]}"
+        told = json.loads(found.read_text())
+        if done.returncode == 0 and told["completed"] == number:
+            return {name: told.get(name) for name in KEPT}
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:  # the other passes go on
+        said += repr(error)
+    print(f"{engine.arm.name} {concurrency}: {said}", flush=True)
+    return None
 
 
 def build_result(origin: Raw, servers: Sequence[Raw], passes: Sequence[Raw]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ class ServerArgs(Protocol):
     """A record of ``ServerArgs``, or a view of it while and after it is resolved."""
 
     model_path: str
+    revision: str | None
     trust_remote_code: bool
     device: str | None
     tp_size: int
@@ -22,6 +23,7 @@ class ServerArgs(Protocol):
     speculative_algorithm: str | None
     speculative_draft_model_path: str | None
     speculative_draft_model_revision: str | None
+    speculative_token_map: str | None
     speculative_num_steps: int | None
     speculative_eagle_topk: int | None
     speculative_num_draft_tokens: int | None

@@ -46,10 +46,19 @@ def attention_backends(view: ServerArgs) -> set[str]:
     return {name for flag in ATTENTION_FLAGS if (name := getattr(view, flag))}
 
 
+def target_config(server_args: ServerArgs) -> Any:
+    """Returns the target's Hugging Face config."""
+    path, revision = server_args.model_path, server_args.revision
+    return get_config(path, trust_remote_code=server_args.trust_remote_code, revision=revision)
+
+
 def draft_config(server_args: ServerArgs) -> Any:
     """Returns the draft's Hugging Face config; the target's own when the draft is inside it."""
-    path = server_args.speculative_draft_model_path or server_args.model_path
-    return get_config(path, trust_remote_code=server_args.trust_remote_code)
+    path = server_args.speculative_draft_model_path
+    if path is None:
+        return target_config(server_args)
+    revision = server_args.speculative_draft_model_revision
+    return get_config(path, trust_remote_code=server_args.trust_remote_code, revision=revision)
 
 
 def heads(server_args: ServerArgs, tp_size: int) -> list[tuple[int, int, int]]:

@@ -88,6 +88,22 @@ def test_overrides_take_and_forward_whatever_the_host_adds() -> None:
         assert all("*args" in call for call in calls), name
 
 
+# Ours come before these classes in the order of methods, and call what EAGLE's do in a round.
+OF_A_START = {
+    *("__init__", "alloc_memory_pool", "init_attention_backends", "init_cuda_graphs"),
+    *("init_lm_head", "_validate_vocab_compatibility"),
+}
+
+
+@pytest.mark.parametrize("version", TESTED)
+def test_the_hosts_standalone_workers_differ_from_eagles_in_their_start_alone(version: str) -> None:
+    source = host_source(version) / "sglang/srt/speculative/standalone_worker_v2.py"
+    tree = ast.parse(source.read_text())
+    workers = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    for name in ("StandaloneDraftWorker", "StandaloneWorkerV2"):
+        assert _methods(workers[name]).keys() <= OF_A_START
+
+
 def test_the_stand_in_takes_what_the_host_passes_to_its_controller() -> None:
     (builder,) = (node for node in package_classes() if node.name == "TierBuilder")
     controller = "sglang.srt.speculative.adaptive_runtime_state.AdaptiveController"

@@ -62,7 +62,7 @@ def ensure_tiny_models() -> None:
 
 
 def draft(name: str) -> tuple[str, ...]:
-    """Returns the arguments that name the tiny draft ``eagle`` or ``eagle3``."""
+    """Returns the arguments that name the tiny draft ``eagle``, ``eagle3`` or ``standalone``."""
     return ("--speculative-draft-model-path", str(MODELS / name))
 
 

@@ -173,7 +173,7 @@ def test_a_mistake_in_what_the_draft_catches_up_on_is_found(fleet: Fleet, launch
     server = fleet.use(launch)
     visit, stay = both_arms(server, reference)
     fleet.end(launch)
-    with pytest.raises(AssertionError, match="hidden state"):
+    with pytest.raises(AssertionError, match="state of the draft"):
         check_as_if_never_left(compare(visit, stay))
 
 

@@ -2,8 +2,8 @@
 
 What a drafting round accepts follows from the draft's KV, which a catch-up must leave as it would
 be. So rounds that start at the same output position must accept the same, and begin with the same
-hidden state of the draft. The latter is the sharper eye: the tiny drafts' proposals hardly depend
-on what they attend to.
+hidden state of the draft, or KV of a whole model. The latter is the sharper eye: the tiny drafts'
+proposals hardly depend on what they attend to.
 """
 
 from dataclasses import dataclass, field
@@ -116,7 +116,9 @@ def check_as_if_never_left(comparison: Comparison) -> None:
     different = [pair for pair in comparison.accepted if pair[0] != pair[1]]
     assert not different, f"{len(different)} of {len(comparison.accepted)} rounds: {different[:5]}"
     noise = max(comparison.noise)
-    assert noise < MAX_RELATIVE_NOISE, f"rounds begin with another hidden state, {noise:.1e} off"
+    assert noise < MAX_RELATIVE_NOISE, (
+        f"rounds begin with another state of the draft, {noise:.1e} off"
+    )
     assert comparison.visit_mean >= (1 - MAX_RELATIVE_LOSS) * comparison.stay_mean, comparison
     assert [seen for seen, _ in comparison.first_drafts] == [
         expected for _, expected in comparison.first_drafts

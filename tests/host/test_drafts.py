@@ -58,6 +58,18 @@ def test_a_whole_model_of_another_vocabulary_is_refused(models: dict[str, str]) 
     assert options_of(server_args) is None, "nothing was written"
 
 
+def test_a_token_map_is_refused_beside_a_whole_model(models: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"--speculative-token-map map\.pt: given beside a whole"):
+        arguments(models, "whole", speculative_token_map="map.pt").resolve_once()
+
+
+def test_what_is_taken_for_a_whole_model_is_said(
+    models: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    arguments(models, "whole").resolve_once()
+    assert "LlamaForCausalLM with 4 layers): STANDALONE. If it is an EAGLE draft" in caplog.text
+
+
 def test_a_base_of_whole_models_needs_one(models: dict[str, str], tmp_path: Path) -> None:
     config = tmp_path / "adaptive_spec.json"
     config.write_text(json.dumps({"base": "STANDALONE", "1": {"candidate_steps": [0, 2]}}))

@@ -88,15 +88,20 @@ def test_a_pass_counts_if_the_client_had_every_answer(
         return subprocess.CompletedProcess(command, code, "", "")
 
     monkeypatch.setattr(from_outside.subprocess, "run", run)
-    got = attempt(ENGINE, tmp_path / "requests.jsonl", 8, 16)
+    got = attempt(ENGINE, tmp_path / "requests.jsonl", 8, 16, 60.0)
     assert got == ({**NUMBERS, "completed": completed} if is_kept else None)
 
 
-def test_a_client_that_hangs_loses_its_pass_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_client_that_hangs_or_ends_loses_its_pass_alone_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(command: list[str], **_: Any) -> None:
-        raise subprocess.TimeoutExpired(command, 1.0)
+    def hang(command: list[str], timeout: float, **_: Any) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
 
-    monkeypatch.setattr(from_outside.subprocess, "run", run)
-    assert attempt(ENGINE, tmp_path / "requests.jsonl", 8, 16) is None
+    def end(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 1, "", "no such tokenizer")
+
+    for run, said in ((hang, "TimeoutExpired"), (end, "no such tokenizer")):
+        monkeypatch.setattr(from_outside.subprocess, "run", run)
+        assert attempt(ENGINE, tmp_path / "requests.jsonl", 8, 16, 7.0) is None
+        assert said in capsys.readouterr().out

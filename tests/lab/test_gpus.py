@@ -87,7 +87,8 @@ def run_script(tmp_path: Path, *arguments: str, **environment: str) -> Ran:
     recorder, calls, pair = tmp_path / "bin" / "python3", tmp_path / "calls", tmp_path / "a pair"
     for folder in (recorder.parent, pair / "target"):
         folder.mkdir(parents=True, exist_ok=True)
-    (pair / "prompts.json").touch()
+    for name in ("prompts.json", "requests.jsonl"):
+        (pair / name).touch()
     recorder.write_text(RECORDER)
     recorder.chmod(0o755)
     calls.write_text("")

@@ -123,6 +123,8 @@ def test_a_small_model_drafts_for_the_same_vocabulary_under_its_own_algorithm(
     assert 1 < draft["num_hidden_layers"] < target["num_hidden_layers"]
     assert "STANDALONE" in ARMS["static-3"].arguments(pair, tmp_path)
     assert "ADAPTIVE_EAGLE" in ARMS["goodput"].arguments(pair, tmp_path)
+    with pytest.raises(ValueError, match="adaptive mode does not serve STANDALONE: no builtin"):
+        ARMS["builtin"].arguments(pair, tmp_path)
 
 
 def test_an_interrupt_ends_servers_that_a_thread_waits_for(tmp_path: Path) -> None:

@@ -197,12 +197,16 @@ class EagleDrafter:
         )
 
     def _hidden_size(self) -> int:
-        """Returns the width of the target's hidden states as a draft-extend reads them."""
+        """Returns the width of the target's hidden states as a draft-extend reads them, or 0."""
+        if self.hidden_mode == CaptureHiddenMode.NULL:
+            return 0
         return int(get_draft_input_from_target_hidden_dim(self._draft.draft_runner))
 
     def _made_up_hidden(self, size: int) -> torch.Tensor | None:
-        """Returns hidden states of the draft's own, which a round hands on."""
+        """Returns hidden states of the draft's own, which a round hands on, if there are any."""
         hidden_size, dtype = get_draft_recurrent_hidden_state_spec(self._draft.draft_runner)
+        if hidden_size is None:
+            return None
         random = torch.Generator().manual_seed(INPUT_SEED)
         return torch.randn((size, hidden_size), generator=random).to(self._worker.device, dtype)
 

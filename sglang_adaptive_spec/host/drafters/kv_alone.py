@@ -2,8 +2,8 @@
 
 Between two drafting rounds nobody reads what the draft would propose. What is behind its last
 attention (the output projection, the MLP and the head, nine tenths of the weights of a one-layer
-EAGLE draft of an 8B model) is left out then: an exception leaves the model's forward there, and
-the host gets a result in place of the logits that nobody reads.
+EAGLE draft of an 8B model; less of a whole model) is left out then: an exception leaves the model's
+forward there, and the host gets a result in place of the logits that nobody reads.
 
 Graphs of draft-extends as wide as a catch-up come in pairs: whole, and up to the KV.
 """

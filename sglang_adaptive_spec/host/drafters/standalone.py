@@ -7,15 +7,24 @@ prompt: it never sees the first.
 
 from typing import Any
 
-import torch
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.speculative.standalone_worker_v2 import StandaloneDraftWorker
 
+from sglang_adaptive_spec.host.batch import Batch
 from sglang_adaptive_spec.host.drafters.eagle import AdaptiveDraftWorker, EagleDrafter
 
 
 class AdaptiveStandaloneDraftWorker(AdaptiveDraftWorker, StandaloneDraftWorker):
-    """The same around the stages of a whole model."""
+    """`AdaptiveDraftWorker` over `StandaloneDraftWorker`; no hidden state leaves a draft-extend."""
+
+    def _draft_extend_for_decode(
+        self, batch: Batch, batch_result: Any, *args: object, **kwargs: object
+    ) -> None:
+        super()._draft_extend_for_decode(batch, batch_result, *args, **kwargs)
+        # Graphs return some (eagle_draft_extend_cuda_graph_runner.py captures them whatever the
+        # algorithm), prefill does not: a merge keeps those of some rows, and a round without a
+        # draft-extend would hand them on.
+        batch_result.next_draft_input.hidden_states = None
 
 
 class StandaloneDrafter(EagleDrafter):
@@ -23,9 +32,3 @@ class StandaloneDrafter(EagleDrafter):
 
     draft_class: type[Any] = AdaptiveStandaloneDraftWorker
     hidden_mode = CaptureHiddenMode.NULL
-
-    def _hidden_size(self) -> int:
-        return 0
-
-    def _made_up_hidden(self, size: int) -> torch.Tensor | None:
-        return None

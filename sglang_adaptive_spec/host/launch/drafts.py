@@ -6,15 +6,17 @@ states. Of whole models with MTP layers the host loads these alone: it gives the
 (sglang 0.5.23 configs/model_config.py:_config_draft_model), and so such a model is EAGLE's.
 """
 
+import logging
 import os
 from typing import Any
 
 from sglang.srt.configs.model_config import ModelConfig
-from sglang.srt.utils.hf_transformers_utils import get_config
 
 from sglang_adaptive_spec.config.file import config_error
 from sglang_adaptive_spec.host.server_args import ServerArgs
-from sglang_adaptive_spec.host.sizes import draft_config
+from sglang_adaptive_spec.host.sizes import draft_config, target_config
+
+logger = logging.getLogger(__name__)
 
 DRAFT_FLAG = "--speculative-draft-model-path"
 # Parts of the names of draft classes (EntryClass in sglang 0.5.20 to 0.5.23 models/).
@@ -46,15 +48,22 @@ def base_of_draft(server_args: ServerArgs) -> str:
                 f"name such a draft, or pass --speculative-algorithm {algorithm}",
             )
     if _is_whole_model(server_args, config, architectures[0]):
+        logger.warning(
+            "ADAPTIVE_EAGLE takes the draft for a whole model (%s with %d layers): STANDALONE. If "
+            "it is an EAGLE draft, set the config key base.",
+            architectures[0],
+            _num_layers(config),
+        )
         return "STANDALONE"
     return "EAGLE3" if any("Eagle3" in name for name in architectures) else "EAGLE"
 
 
 def check_whole_model(server_args: ServerArgs) -> None:
-    """Refuses what cannot draft under STANDALONE: the host would, once weights are loaded.
+    """Refuses what cannot draft under STANDALONE, before weights are loaded.
 
     Raises:
-        ConfigError: There is no draft model, or its vocabulary is not the target's.
+        ConfigError: There is no draft model, its vocabulary is not the target's, or a token map
+            would cut it, which the host does for EAGLE alone.
     """
     path = server_args.speculative_draft_model_path
     if path is None:
@@ -64,8 +73,16 @@ def check_whole_model(server_args: ServerArgs) -> None:
             "a whole model, as base STANDALONE says",
             "name the small model",
         )
-    target = get_config(server_args.model_path, trust_remote_code=server_args.trust_remote_code)
-    mine, wanted = map(_vocab_size, (draft_config(server_args), target))
+    token_map = server_args.speculative_token_map
+    if token_map is not None:
+        raise config_error(
+            f"--speculative-token-map {token_map}",
+            "given beside a whole model as the draft",
+            "with an EAGLE draft only",
+            "drop it",
+        )
+    mine = int(draft_config(server_args).vocab_size)
+    wanted = int(target_config(server_args).vocab_size)
     if mine != wanted:
         raise config_error(
             f"{DRAFT_FLAG} {path}",
@@ -100,12 +117,4 @@ def _is_whole_model(server_args: ServerArgs, config: Any, architecture: str) -> 
 
 
 def _num_layers(config: Any) -> int:
-    return int(getattr(_of_text(config), "num_hidden_layers", 1))
-
-
-def _vocab_size(config: Any) -> int:
-    return int(_of_text(config).vocab_size)
-
-
-def _of_text(config: Any) -> Any:
-    return getattr(config, "text_config", config)
+    return int(getattr(getattr(config, "text_config", config), "num_hidden_layers", 1))

@@ -294,10 +294,7 @@ class AdaptiveEagleWorker(EAGLEWorkerV2):
 
 
 class AdaptiveStandaloneWorker(AdaptiveEagleWorker, StandaloneWorkerV2):
-    """The same around the rounds of a draft that is a whole model: the host's differ in its start.
-
-    Python looks in the host's StandaloneWorkerV2 before it looks in EAGLEWorkerV2.
-    """
+    """`AdaptiveEagleWorker` over `StandaloneWorkerV2`, which comes before `EAGLEWorkerV2`."""
 
 
 WORKERS: dict[type[Any], type[Any]] = {

@@ -5,19 +5,20 @@ three steps, so one server serves both arms of the comparison. A request's id al
 it is one (``visit-0-of-6``): requests sent together may join over several rounds, and the visit
 shall find them all. What every round of a request accepted is shown in /server_info as
 ``e2e_rounds``, and as ``e2e_relays`` the draft's hidden state that each round began with: what the
-last draft-extend computed from the draft's KV. A whole model hands none on; of it the newest keys
-of the last layer are shown, which follow from the KV before.
+last draft-extend computed from the draft's KV. A whole model hands none on; of it the newest KV of
+the last layer is shown.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 from e2e_plugins.stand_in import StandIn, rids, take_over
 from sglang_adaptive_spec.loop import catch_up
-from sglang_adaptive_spec.tiers import Plan
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, Plan
 
 ROUND = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.forward_batch_generation"
 STEPS = 3
@@ -76,13 +77,20 @@ def keep_relay(run: Callable[..., Any], worker: Any, batch: Any, *args: Any, **k
 
 
 def state_of(draft: Any, batch: Any) -> Any:
-    """Returns what the last draft-extend left, by request: [bs, ...]."""
+    """Returns what the last draft-extend left, by request: [bs, values].
+
+    Of a whole model: the mean of the keys, and of the values, that its last layer has of the newest
+    positions. Each is one that a catch-up may have written.
+    """
     if batch.spec_info.hidden_states is not None:
         return batch.spec_info.hidden_states
-    newest = batch.seq_lens - 1
-    slots = draft.req_to_token_pool.req_to_token[batch.req_pool_indices, newest]
-    last_layer = draft.model_config.num_hidden_layers - 1
-    return draft.token_to_kv_pool.get_key_buffer(last_layer)[slots].flatten(1).float()
+    newest = batch.seq_lens[:, None] - 1 - torch.arange(CATCH_UP_ROUNDS)
+    rows = batch.req_pool_indices[:, None]
+    slots = draft.req_to_token_pool.req_to_token[rows, newest.clamp(min=0)]
+    last_layer, pool = draft.model_config.num_hidden_layers - 1, draft.token_to_kv_pool
+    buffers = pool.get_key_buffer(last_layer), pool.get_value_buffer(last_layer)
+    means = [buffer[slots].float().mean(1).flatten(1) for buffer in buffers]
+    return torch.cat([mean[:, : NUM_VALUES // 2] for mean in means], dim=1)
 
 
 def shown(visit: VisitZero) -> dict[str, Any]:
