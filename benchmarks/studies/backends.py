@@ -164,6 +164,7 @@ SETTINGS = {
     "rejection-sampling": Setting(
         (), speculative=("--speculative-use-rejection-sampling",), draft="eagle"
     ),
+    "standalone": Setting((), draft="standalone"),  # a whole model
     "lora": Setting((), adapters=(*RANKS, None)),  # csgmv, SGLang's own choice
     "lora-triton": Setting(("--lora-backend", "triton"), adapters=(*RANKS, None)),
     # Two GPUs: prompts are read on one, by a server of the same arm, and go on on the other.
@@ -181,6 +182,8 @@ SETTINGS = {
     "slow-gpu": Setting((), environment={DELAY_ENV: "10"}),
 }
 
+
+BASES = {"eagle": "EAGLE", "standalone": "STANDALONE"}  # by draft, but for EAGLE-3's
 
 # Whether the draft's first step picks for all of its steps, as GLM-5.2's does.
 SPARSE = {"dsa": False, "dsa-shared": True}
@@ -253,7 +256,7 @@ class Case(NamedTuple):
     def arms(self) -> list[Arm]:
         """Returns the arms of the comparison."""
         setting = self.given
-        base = "EAGLE" if self.has_own_layer or setting.draft == "eagle" else "EAGLE3"
+        base = "EAGLE" if self.has_own_layer else BASES.get(setting.draft, "EAGLE3")
         config = TREE_CONFIG if self.has_trees else CHAIN_CONFIG
         arms = [
             Arm("none"),
