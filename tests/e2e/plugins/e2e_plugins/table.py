@@ -32,8 +32,9 @@ class Nothing:
     def begin(self, requests: Sequence[Hashable]) -> None:
         """Needs no rows."""
 
-    def keep(self, hidden_states: torch.Tensor, tokens: torch.Tensor) -> None:
+    def keep(self, hidden_states: torch.Tensor | None, tokens: torch.Tensor) -> None:
         """Keeps nothing."""
+        assert hidden_states is None
 
     def were_level(self, debts: Sequence[int], num_decodes: int) -> list[bool]:
         return [False] * len(debts)
@@ -59,6 +60,13 @@ class TableDrafter:
         self._values: tuple[object, ...] = ()
         self._draft.draft = self.draft
         self._draft._draft_extend_for_decode = self.relay
+
+    @property
+    def hidden_mode(self) -> Any:
+        """It reads none."""
+        from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+
+        return CaptureHiddenMode.NULL
 
     def prepare(self, max_batch_size: int, part_size: int, ranks: Any) -> None:
         self.catch_ups = Nothing()
