@@ -79,6 +79,25 @@ def merge_lists(
     return publish(args, build(check_same_code(records), *lists), show)
 
 
+def merge_command(
+    doc: str | None,
+    build: Callable[[Sequence[Any]], dict[str, Any]],
+    show: Callable[[Any], str],
+) -> int:
+    """Writes and shows what ``build`` makes of the runs of another module, as users name them.
+
+    Args:
+        doc: the module's docstring.
+        build: takes the records of all run files.
+        show: of the result.
+    """
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--result", type=Path, required=True)
+    args = parser.parse_args()
+    return publish(args, build(read_runs(args.files)), show)
+
+
 def run_command(parser: argparse.ArgumentParser, run: Command, merge: Command) -> int:
     """Runs the command that was asked for."""
     args = parser.parse_args()

@@ -11,14 +11,12 @@ other draws, and the GPUs swapped:
         --result benchmarks/results/current/matrix-standalone-h200.json.xz
 """
 
-import argparse
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from benchmarks.inject.acceptance import DEFAULT_NAMES
-from benchmarks.lab.run_files import publish, read_runs
+from benchmarks.lab.run_files import merge_command
 from benchmarks.stats.figures import HEADER, Figure, geometric_mean, lowest
 from benchmarks.stats.tables import table
 from benchmarks.stats.windows import STATIC, fair_best_static
@@ -70,11 +68,7 @@ def check_standalone(result: Raw) -> list[str]:
 
 def main() -> int:
     """Writes the result file from run files of the matrix."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--result", type=Path, required=True)
-    args = parser.parse_args()
-    return publish(args, merged(read_runs(args.files)), figure_table)
+    return merge_command(__doc__, merged, figure_table)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,11 @@ machine. On a machine with four H200s, from the project's root (five servers a G
         --result benchmarks/results/current/matrix-starts-h200-fa3.json.xz
 """
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from benchmarks.lab.run_files import publish, read_runs
+from benchmarks.lab.run_files import merge_command
 from benchmarks.lab.settings import cells_of
 from benchmarks.stats.differences import Gap, gaps, keys
 from benchmarks.stats.figures import HEADER, Figure, Ratio, geometric_mean, worst
@@ -149,11 +147,7 @@ def is_whole(result: Raw, start: str) -> bool:
 
 def main() -> int:
     """Writes the result file from run files of the matrix."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--result", type=Path, required=True)
-    args = parser.parse_args()
-    return publish(args, starts(read_runs(args.files)), figure_table)
+    return merge_command(__doc__, starts, figure_table)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,12 @@ from the project's root, once tree-acceptance.json.xz is there:
         --result benchmarks/results/current/matrix-trees-settled-h200.json.xz
 """
 
-import argparse
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from benchmarks.inject.acceptance import DEFAULT_NAMES
-from benchmarks.lab.run_files import publish, read_runs
+from benchmarks.lab.run_files import merge_command
 from benchmarks.stats.differences import at_least, gaps
 from benchmarks.stats.figures import HEADER, Figure, lowest
 from benchmarks.stats.tables import table
@@ -92,11 +90,7 @@ def check_matrix_trees(result: Raw) -> list[str]:
 
 def main() -> int:
     """Writes the result file from run files of the matrix."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--result", type=Path, required=True)
-    args = parser.parse_args()
-    return publish(args, merged(read_runs(args.files)), figure_table)
+    return merge_command(__doc__, merged, figure_table)
 
 
 if __name__ == "__main__":
