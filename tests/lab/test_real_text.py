@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.lab.load import Round
 from benchmarks.stats.differences import Gap
 from benchmarks.studies.real_text import __main__ as real_text
 from benchmarks.studies.real_text import summary
@@ -22,6 +23,7 @@ from benchmarks.studies.real_text.__main__ import (
     prompts_of,
     requests_of,
 )
+from benchmarks.studies.real_text.pace import paces
 from benchmarks.studies.real_text.summary import DOMAINS, build_result, figure_table, figures
 from tests.lab.records import PROVENANCE
 
@@ -121,6 +123,26 @@ def test_a_pass_takes_what_its_requests_took_over_the_clients() -> None:
         "num_tokens": 60,
         "seconds": 3.0,
         "rounds": {"0": 3, "3": 1},
+        "paces": {"0": {"prefill": [1, 3, 1000.0, 333.333]}},
+    }
+
+
+def test_rounds_stand_by_depth_and_by_what_came_before() -> None:
+    ms = 1_000_000
+    kinds = [(0, None), *[(2, 4)] * 4, *[(2, 1)] * 3, *[(2, 4)] * 2]  # batch size, drafted tokens
+    took = [0, 30, 10, 4, 4, 9, 2, 2, 12, 5]
+    times = [sum(took[: idx + 1]) * ms for idx in range(len(took))]
+    rounds = [
+        Round(time_ns, size, size, drafted, False, True)
+        for time_ns, (size, drafted) in zip(times, kinds, strict=True)
+    ]
+    assert paces(rounds) == {
+        "0": {"move": [2, 2, 11.0, 5.5], "settled": [1, 1, 2.0, 2.0]},
+        "3": {
+            "move": [2, 2, 17.0, 8.5],
+            "prefill": [2, 2, 40.0, 20.0],
+            "settled": [2, 2, 8.0, 4.0],
+        },
     }
 
 

@@ -44,6 +44,7 @@ from benchmarks.lab.run_files import (
 )
 from benchmarks.lab.settings import add_fleet_flags, fleet_plan, numbers, words
 from benchmarks.studies.real_text import summary
+from benchmarks.studies.real_text.pace import paces
 
 NEW_TOKENS = 256
 FEWEST_MEASURED = 8  # requests of a pass: one client alone answers that many
@@ -278,14 +279,16 @@ def as_pass(
     """
     start_ns, end_ns = min(each.sent_ns for each in answers), max(each.done_ns for each in answers)
     steps: Counter[str] = Counter()
-    for each in map(Round._make, rounds):
-        if each.batch_size and start_ns < each.time_ns <= end_ns:
+    within = [each for each in map(Round._make, rounds) if start_ns < each.time_ns <= end_ns]
+    for each in within:
+        if each.batch_size:
             steps[steps_of(each)] += decodes_of(each)
     waited_ns = sum(each.done_ns - each.sent_ns for each in answers)
     return {
         "num_tokens": sum(len(each.text) for each in answers),
         "seconds": round(waited_ns / concurrency / 1e9, 6),
         "rounds": dict(sorted(steps.items())),
+        "paces": paces(within),
     }
 
 

@@ -36,7 +36,7 @@ CONCURRENCY = (1, 8, 32, 128, 256)
 CELLS = {f"{traffic} {number}" for traffic in (*OF_ALL, *DOMAINS) for number in CONCURRENCY}
 ARMS = (*STATIC, "builtin", OURS)
 OVER_BEST_STATIC, OVER_NONE, OVER_SINGLE = 0.97, 0.98, 1.0
-PASS_KEYS = ("repeat", "num_tokens", "seconds", "rounds", "as_none")
+PASS_KEYS = ("repeat", "num_tokens", "seconds", "rounds", "paces", "as_none")
 MIN_REPEATS = 3
 # A choice: depths within 10 % of the best are measured to the end, others in two repeats.
 FAR_BEHIND, REPEATS_TO_TELL = 0.9, 2
