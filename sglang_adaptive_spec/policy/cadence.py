@@ -63,13 +63,10 @@ class Cadence:
             self._num_changes, self._interval = num_changes, 0
         return has_changed
 
-    def decided(self, batch_size: int, is_steady: bool) -> None:
+    def decided(self, is_steady: bool) -> None:
         """Sets the next decision; while they change nothing, each waits twice as long."""
-        settings = self._settings
-        shortest = settings.decision_rounds
-        if batch_size <= settings.small_batch:
-            shortest = settings.small_batch_decision_rounds
+        settings, interval = self._settings, self._settings.decision_rounds
         if is_steady:
-            shortest = min(max(2 * self._interval, shortest), settings.max_decision_rounds)
-        self._due = self._interval = shortest
+            interval = min(max(2 * self._interval, interval), settings.max_decision_rounds)
+        self._due = self._interval = interval
         self._is_fresh = False

@@ -203,7 +203,7 @@ class GoodputPolicy:
         self.prober.step(self.decision, model)
         self._last_of_range[bound] = self.home
         is_best = self.decision.best == self.home
-        self.cadence.decided(batch.size, is_best and self.prober.probe is None)
+        self.cadence.decided(is_best and self.prober.probe is None)
 
     def _weigh(self, batch: DecodeBatch, tiers: tuple[Tier, ...], model: Model) -> Decision:
         """Decides between ``tiers``."""

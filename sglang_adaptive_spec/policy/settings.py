@@ -167,8 +167,6 @@ class CadenceSettings:
     # Rounds from one decision to the next while the batch stays the same. A change of the
     # acceptance needs that long to show anyhow; benchmarks/studies/overhead.py has what it costs.
     decision_rounds: Count = 4
-    small_batch: Count0 = 4  # up to here 8 rounds: a round is cheap, and one of them tells little
-    small_batch_decision_rounds: Count = 8
     # A decision costs up to a tenth of a round: while they change nothing, each waits twice as long
     # as the last, up to this.
     max_decision_rounds: Count = 32

@@ -8,11 +8,11 @@ from sglang_adaptive_spec.policy.settings import DEFAULTS
 SETTINGS = DEFAULTS.cadence
 
 
-def decided(batch_size: int, num_steady: int = 0) -> Cadence:
+def decided(num_steady: int = 0) -> Cadence:
     cadence = Cadence(SETTINGS)
-    cadence.decided(batch_size, is_steady=False)
+    cadence.decided(is_steady=False)
     for _ in range(num_steady):
-        cadence.decided(batch_size, is_steady=True)
+        cadence.decided(is_steady=True)
     return cadence
 
 
@@ -26,17 +26,17 @@ def rounds_until_due(cadence: Cadence) -> int:
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "num_steady", "num_rounds"),
-    [(16, 0, 4), (4, 0, 8), (16, 1, 8), (16, 2, 16), (16, 9, 32), (4, 9, 32)],
+    ("num_steady", "num_rounds"),
+    [(0, 4), (1, 8), (2, 16), (9, 32)],
 )
 def test_decisions_that_change_nothing_come_after_twice_as_many_rounds_each(
-    batch_size: int, num_steady: int, num_rounds: int
+    num_steady: int, num_rounds: int
 ) -> None:
-    assert rounds_until_due(decided(batch_size, num_steady)) == num_rounds
+    assert rounds_until_due(decided(num_steady)) == num_rounds
 
 
 def test_a_result_is_waited_for_unless_it_is_overdue() -> None:
-    cadence = decided(16)
+    cadence = decided()
     cadence.count_rounds(SETTINGS.decision_rounds - 1)  # with the one about to launch it is due
     assert cadence.is_due_at_launch(has_batch_changed=True)
     for _ in range(OVERDUE_ROUNDS):
@@ -52,14 +52,14 @@ def test_a_result_is_waited_for_unless_it_is_overdue() -> None:
 def test_the_more_of_the_batch_is_new_the_sooner_it_is_decided_about(
     size: int, size_before: int, is_other_slot: bool, is_due: bool
 ) -> None:
-    cadence = decided(size, num_steady=3)
+    cadence = decided(num_steady=3)
     cadence.note_batch(size, size_before, is_other_slot)
     assert cadence.is_due_at_launch(has_batch_changed=True) == (is_due and size > 8)
     assert rounds_until_due(cadence) <= SETTINGS.max_decision_rounds
 
 
 def test_a_change_of_acceptance_is_due_until_it_was_decided_about() -> None:
-    cadence = decided(16)
+    cadence = decided()
     assert cadence.is_due_at_result(num_changes=1)
     assert cadence.has_acceptance_changed(num_changes=1)
     assert not cadence.has_acceptance_changed(num_changes=1)
@@ -67,14 +67,14 @@ def test_a_change_of_acceptance_is_due_until_it_was_decided_about() -> None:
 
 
 def test_new_requests_are_waited_for_and_their_results_taken_one_by_one() -> None:
-    cadence = decided(64, num_steady=3)
+    cadence = decided(num_steady=3)
     cadence.start_afresh(64)
     assert (cadence.rounds_at_once, rounds_until_due(cadence)) == (1, 1 + 1)  # one is to launch
     cadence.start_afresh(2)
     assert rounds_until_due(cadence) == SETTINGS.fresh_rounds + 1
     assert cadence.rounds_at_once == 1
-    cadence.decided(2, is_steady=False)
-    assert cadence.rounds_at_once == SETTINGS.small_batch_decision_rounds
+    cadence.decided(is_steady=False)
+    assert cadence.rounds_at_once == SETTINGS.decision_rounds
 
 
 def test_who_is_never_asked_takes_results_in_groups() -> None:
@@ -82,7 +82,7 @@ def test_who_is_never_asked_takes_results_in_groups() -> None:
 
 
 def test_no_more_rounds_are_taken_together_than_are_left_until_a_decision() -> None:
-    cadence = decided(16, num_steady=3)
+    cadence = decided(num_steady=3)
     assert cadence.rounds_at_once == MOST_AT_ONCE < SETTINGS.max_decision_rounds
     cadence.count_rounds(SETTINGS.max_decision_rounds - 3)
     assert cadence.rounds_at_once == 3
