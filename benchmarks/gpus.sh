@@ -10,7 +10,7 @@
 # limit. Deadlines follow from both; what does not fit is left out and said. PAIR is what
 # benchmarks/lab/pack_pair.py unpacked: PAIR/target, PAIR/prompts.json, PAIR/requests.jsonl, and
 # PAIR/head where the draft is not SmolLM2's. BEFORE is COMMIT=FOLDER of an earlier commit
-# (benchmarks/lab/arms.py).
+# (benchmarks/lab/arms.py). EARLIER are the run files of earlier visits of real text.
 # VISIT (1) numbers the visit to every cell of the matrix and the first pass of the transitions, and
 # with it the draws. CONCURRENCY (64,16,2) and REPEATS (3) are those of the transitions (five times
 # as many where two arms are measured alone).
@@ -55,7 +55,7 @@ real_all="$real --arms none,static-1,static-3,static-5,static-7,builtin,goodput 
 real_two="$real --arms none,goodput $loop --repeats $((5 * repeats))"
 text_repeats=9
 text_first=$(((visit - 1) * text_repeats + 1))
-text="real_text run PAIR --repeats $text_repeats"
+text="real_text run PAIR EARLIER --repeats $text_repeats"
 text_a="$text --traffic phases,mixed,chat"
 text_b="$text --traffic code,json,maths,summary,translation"
 text_ramp="ramp run PAIR --seconds 40 --context-length 0"
@@ -188,6 +188,7 @@ run_stream() {
   for word in ${commands[$stream]}; do
     case $word in
       BEFORE) words+=(--before "$BEFORE") ;;
+      EARLIER) [ -z "${EARLIER-}" ] || words+=(--earlier $EARLIER) ;;
       TARGET) words+=(--target "$PAIR/target") ;;
       PAIR | REQUESTS)
         words+=(--target "$PAIR/target")

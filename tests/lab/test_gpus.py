@@ -230,6 +230,13 @@ def test_an_earlier_commit_goes_to_those_that_serve_it(
     assert "BEFORE is '', allowed is COMMIT=FOLDER" in ran.stderr
 
 
+def test_a_later_visit_is_told_who_was_far_behind(tmp_path: Path) -> None:
+    (first,) = run_script(tmp_path, "0=text-a").calls
+    assert first.args.earlier == []
+    (later,) = run_script(tmp_path, "0=text-a", EARLIER="one.json two.json").calls
+    assert later.args.earlier == [Path("one.json"), Path("two.json")]
+
+
 def test_arguments_run_at_the_same_time_on_their_own_gpus(tmp_path: Path) -> None:
     ran = run_script(tmp_path, "0=ramp", "1=overhead:200", "2,3=tensor-parallel", MEET="3")
     assert "ended with status" not in ran.stdout

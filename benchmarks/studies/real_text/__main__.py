@@ -4,7 +4,8 @@ Closed loops of 1 to 256 clients ask the Qwen2.5-Coder pair what it was not trai
 alone, the domains in phases, all mixed. Answers end where the target ends them, at NEW_TOKENS at
 the latest. Every arm answers the same requests, with room for all clients, who are busy from the
 first to the last of those that are measured. A static depth that is far behind in a cell is left
-out of its later repeats. Greedy texts are compared with those of no speculation.
+out of its later repeats, and of those of later visits (--earlier). Greedy texts are compared with
+those of no speculation.
 
 On a machine with a GPU, from the project's root (T: what benchmarks/lab/pack_pair.py unpacked, H:
 the head, unpacked by examples/training/packing.py, P: prompts.json; benchmarks/gpus.sh shares the
@@ -93,6 +94,9 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--concurrency", type=numbers, default=summary.CONCURRENCY)
     run_.add_argument("--temperature", type=float, default=0.0)
     run_.add_argument("--new-tokens", type=int, default=NEW_TOKENS)
+    run_.add_argument(
+        "--earlier", type=Path, nargs="+", default=[], help="run files: who was far behind there"
+    )
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
     run_.set_defaults(repeats=9, context_length=0)
     add_merge(commands)
@@ -107,6 +111,7 @@ def run(args: argparse.Namespace) -> int:
     record["passes"] = passes
     arms = [ARMS[name] for name in args.arms]
     prompts = prompts_of(args)
+    earlier = [each for record in read_runs(args.earlier) for each in record["passes"]]
     with tempfile.TemporaryDirectory(prefix="real-text-bench-") as scratch:
         plan = fleet_plan(args, Path(scratch))
         room = () if args.dry_cpu else ROOM
@@ -117,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
             for engine, concurrency in product(engines, ends):  # compiles and warms caches
                 attempt(engine, Cell("json", concurrency, 0.0), prompts, 0, args)
             for repeat, cell in every_pass(args):
-                behind = summary.left_behind(passes, cell)
+                behind = summary.left_behind([*earlier, *passes], cell)
                 texts = {}
                 for engine in in_turn(engines, repeat):
                     if engine.arm.name in behind:
