@@ -36,7 +36,7 @@ ALLOWED = {
     "up_hysteresis": "a finite number",
     "down_hysteresis": "a finite number",
     "ceiling_coeff": f"a number from 0 (off) to {MAX_CEILING_COEFF:.0f}",
-    "base": '"EAGLE", "EAGLE3" or "STANDALONE"',
+    "base": '"EAGLE", "EAGLE3", "STANDALONE" or "NGRAM"',
     "policy": '"goodput" or "ema"',
     "memory_budget_gb": "a finite number above 0",
     "record": "the path of a file to write, or null for none",
@@ -50,6 +50,7 @@ Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Steps = Annotated[int, Meta(ge=0, le=MAX_STEPS)]
 WritablePath = Annotated[str, Meta(pattern=r"\A[^\x00\ud800-\udfff]+\Z")]  # what open() can take
 PolicyName = Literal["ema", "goodput"]
+Base = Literal["EAGLE", "EAGLE3", "STANDALONE", "NGRAM"]
 Exact = Literal["processors", "all", "none"]
 
 
@@ -74,7 +75,7 @@ class TuningKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class TopLevelKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the top level holds beside the slots."""
 
-    base: Literal["EAGLE", "EAGLE3", "STANDALONE"] | None = None
+    base: Base | None = None
     policy: PolicyName = "ema"  # as SGLang reads such a file
     memory_budget_gb: Annotated[float, Meta(gt=0, le=sys.float_info.max)] | UnsetType = UNSET
     record: WritablePath | None = None

@@ -10,11 +10,12 @@ keys; `goodput` measures what they guess. Reference: docs/config.md.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import UNSET, UnsetType
 
 from sglang_adaptive_spec.config.file import (
+    Base,
     ConfigError,
     Exact,
     PolicyName,
@@ -74,7 +75,7 @@ class AdaptiveConfig:
     """A checked config; picklable, equal by value."""
 
     source: str  # "preset NAME", or the path as given
-    base: Literal["EAGLE", "EAGLE3", "STANDALONE"] | None  # None: found from the draft model
+    base: Base | None  # None: found from the draft model
     policy: PolicyName
     slots: Mapping[int, SlotConfig]  # by lower bound of the batch size, ascending
     memory_budget_gb: float = DEFAULT_MEMORY_BUDGET_GB  # all tiers' graphs and backends; goodput

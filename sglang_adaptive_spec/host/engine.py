@@ -86,7 +86,7 @@ class HostEngine:
     gpu_id: int
     ranks: Ranks
     target: TargetWorker
-    draft_runner: ModelRunner
+    draft_runner: ModelRunner | None  # None: no model drafts
     pool: RuntimePool
     run_alone: Callable[[Tier, Batch, bool], None]  # a round that no controller chose
 
@@ -96,6 +96,7 @@ class HostEngine:
         return self.target.model_runner
 
     @property
-    def runners(self) -> tuple[ModelRunner, ModelRunner]:
-        """The target's and the draft's."""
-        return self.target.model_runner, self.draft_runner
+    def runners(self) -> tuple[ModelRunner, ...]:
+        """The target's, and the draft's if there is one."""
+        draft = () if self.draft_runner is None else (self.draft_runner,)
+        return (self.target.model_runner, *draft)

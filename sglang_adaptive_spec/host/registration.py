@@ -77,7 +77,7 @@ def _create_worker(
     options = options_of(server_args)
     if options is None or options.static_reason is not None:
         return host_class
-    from sglang_adaptive_spec.host.serving.worker import worker_class
+    from sglang_adaptive_spec.host.serving.workers import worker_class
 
     return worker_class(host_class)
 

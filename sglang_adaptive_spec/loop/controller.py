@@ -255,7 +255,8 @@ class AdaptiveController:
         """Returns what to run, and what the draft lacks per row of a zero-step round."""
         schedule, tier = self.draft_schedule, chosen.tier
         if schedule is None:
-            return Plan(tier), ()
+            most = batch.most_decodes if tier == PLAIN_TIER else 1
+            return Plan(tier, self._run_length(batch, most) if most > 1 else 1), ()
         lag = self._lag_of_all(schedule.lag(batch))
         if tier != PLAIN_TIER:
             if not chosen.is_probe:

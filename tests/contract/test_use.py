@@ -20,15 +20,30 @@ CALLED = [
 ]
 
 
+# Behind what our worker shares stands each of the host's; a whole model's classes differ from
+# EAGLE's in their start alone, which a test below says.
+OF_OTHERS = ("BaseSpecWorker", "StandaloneWorkerV2", "StandaloneDraftWorker")
+
+
 def _subclasses() -> Iterator[tuple[str, str, ast.ClassDef]]:
     """Yields (module, host class, our subclass)."""
     for path in HOST_CODE:
         imports = imports_of(parsed(path))
         for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.ClassDef) and node.bases:
-                module, _, base = imports.get(ast.unparse(node.bases[0]), "").rpartition(".")
-                if module.startswith("sglang."):
-                    yield module, base, node
+            if isinstance(node, ast.ClassDef):
+                for each in node.bases:
+                    module, _, base = imports.get(ast.unparse(each), "").rpartition(".")
+                    if module.startswith("sglang.") and base not in OF_OTHERS:
+                        yield module, base, _with_shared(node)
+
+
+def _with_shared(node: ast.ClassDef) -> ast.ClassDef:
+    """Returns a class with the bodies of those of ours that stand before the host's."""
+    names = {ast.unparse(base) for base in node.bases}
+    shared = [member for each in package_classes() if each.name in names for member in each.body]
+    own = {member.name for member in node.body if isinstance(member, ast.FunctionDef)}
+    more = [member for member in shared if getattr(member, "name", None) not in own]
+    return ast.ClassDef(node.name, node.bases, [], [*node.body, *more], [])
 
 
 SUBCLASSED = {f"{module}.{base}": node for module, base, node in _subclasses()}
@@ -58,7 +73,7 @@ def test_listed_overrides_of_subclassed_hosts_are_overridden() -> None:
         for path, symbol in BY_PATH.items()
         if symbol.kind is Kind.OVERRIDE and path.rpartition(".")[0] in SUBCLASSED
     }
-    assert len(listed) > len(SUBCLASSED) == 4
+    assert len(listed) > len(SUBCLASSED) == 5
     assert listed <= ours
 
 

@@ -16,6 +16,7 @@ CONFIGS = Path(__file__).parent / "configs"
 TIERS = CONFIGS / "tiers.json"
 ONE_TREE = CONFIGS / "one_tree.json"
 RUNS = CONFIGS / "runs.json"
+NGRAM = CONFIGS / "ngram.json"  # TIERS of a table of what was written
 TREES = CONFIGS / "trees.json"  # chains and trees in one ladder
 NUM_STEPS = (0, 1, 3, 5)  # what TIERS may choose
 ALGORITHM = ("--speculative-algorithm", "ADAPTIVE_EAGLE")
@@ -62,14 +63,19 @@ def ensure_tiny_models() -> None:
 
 
 def draft(name: str) -> tuple[str, ...]:
-    """Returns the arguments that name the tiny draft ``eagle``, ``eagle3`` or ``standalone``."""
-    return ("--speculative-draft-model-path", str(MODELS / name))
+    """Returns the arguments that name the tiny draft ``eagle``, ``eagle3`` or ``standalone``.
+
+    None for ``ngram``, which has no draft model.
+    """
+    return () if name == "ngram" else ("--speculative-draft-model-path", str(MODELS / name))
 
 
 def adaptive(
     base: str, *args: str, host: str = "0.5.21", overlap: bool = False, config: Path = TIERS
 ) -> Launch:
     """ADAPTIVE_EAGLE with the tiny models, switching by its own policy."""
+    if base == "ngram" and config == TIERS:
+        config = NGRAM
     arguments = (*ALGORITHM, *draft(base), "--speculative-adaptive-config", str(config), *args)
     return Launch(base, TINY, arguments, host=host, overlap=overlap)
 

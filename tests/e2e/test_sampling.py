@@ -153,7 +153,8 @@ def test_all_of_it_was_served_at_every_tier(fleet: Fleet, launch: Launch) -> Non
     assert spec["mode"] == "adaptive"
     assert min(spec["rounds"].values()) >= MIN_ROUNDS, spec["rounds"]
     assert spec["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
-    assert state["e2e_walk"]["wrong"] == 0
+    walk = state["e2e_walk"]
+    assert (walk["wrong"], walk["drafted_behind"]) == (0, 0)
     has_thresholds = launch == SWITCHING[1]
     for name, value in THRESHOLDS.items():
         got = state[f"speculative_accept_threshold_{name}"]

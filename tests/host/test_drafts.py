@@ -78,6 +78,36 @@ def test_a_base_of_whole_models_needs_one(models: dict[str, str], tmp_path: Path
         arguments(models, **alone).resolve_once()
 
 
+def of_a_table(tmp_path: Path, **slot: Any) -> dict[str, Any]:
+    """Arguments of a config whose base is NGRAM."""
+    config = tmp_path / "adaptive_spec.json"
+    config.write_text(json.dumps({"base": "NGRAM", "policy": "goodput", "1": slot}))
+    return {"speculative_adaptive_config": str(config)}
+
+
+def test_a_table_drafts_without_a_model(models: dict[str, str], tmp_path: Path) -> None:
+    asked = of_a_table(tmp_path, candidate_steps=[0, 1, 7])
+    server_args = arguments(models, speculative_draft_model_path=None, **asked)
+    view, options = resolved(server_args)
+    assert (options.base, options.mode) == ("NGRAM", "adaptive")
+    assert (view.speculative_algorithm, view.speculative_num_draft_tokens) == ("NGRAM", 8)
+
+
+@pytest.mark.parametrize(
+    ("draft", "slot", "words"),
+    [
+        ("eagle", {"candidate_steps": [0, 1]}, "given beside base NGRAM; allowed: no draft model"),
+        (None, {"candidate_tiers": [[3, 4, 8]]}, "the table itself says where"),
+    ],
+)
+def test_a_table_takes_no_model_and_no_shape_of_trees(
+    models: dict[str, str], tmp_path: Path, draft: str | None, slot: Any, words: str
+) -> None:
+    path = {"speculative_draft_model_path": None if draft is None else models[draft]}
+    with pytest.raises(ConfigError, match=words):
+        arguments(models, **path, **of_a_table(tmp_path, **slot)).resolve_once()
+
+
 @pytest.mark.parametrize(("draft", "algorithm"), [("dflash", "DFLASH"), ("dspark", "DSPARK")])
 def test_a_draft_of_another_algorithm_is_refused_with_its_name(
     models: dict[str, str], draft: str, algorithm: str

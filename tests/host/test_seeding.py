@@ -97,7 +97,7 @@ def parts_of(free: int, row: int, page_size: int = 1, context_len: int = 10**6) 
         options=SimpleNamespace(startup_tier=DEEP),
         ranks=ranks(),
         target_runner=runner,
-        draft_runner=SimpleNamespace(),
+        runners=[SimpleNamespace()],
         pool=SimpleNamespace(
             states=[SimpleNamespace(tier=tier, graph_batch_sizes=SIZES) for tier in tiers],
             activate=lambda _tier: None,

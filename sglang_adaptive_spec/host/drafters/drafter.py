@@ -50,6 +50,7 @@ class Drafter(Protocol):
     hidden_mode: CaptureHiddenMode  # which of the target's hidden states the draft reads
     relayed: Sequence[str]  # of a draft input: what a round without a draft-extend hands on
     places: Sequence[Place]
+    reads_requests: bool  # whether a round asks more of a batch than its tensors
     catch_ups: CatchUps | None  # made by `prepare`, which is called where zero-step rounds are ours
 
     def prepare(self, max_batch_size: int, part_size: int, ranks: Ranks) -> None:

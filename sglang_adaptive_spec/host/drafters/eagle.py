@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
-from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
 from sglang.srt.runtime_context import get_context
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 from sglang.srt.speculative.eagle_utils import (
@@ -21,7 +20,6 @@ from sglang.srt.speculative.eagle_utils import (
     get_draft_recurrent_hidden_state_spec,
 )
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
-from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from sglang_adaptive_spec.host.attention.fa3 import capture_missing_extends
 from sglang_adaptive_spec.host.batch import Batch, DraftInput
@@ -30,14 +28,13 @@ from sglang_adaptive_spec.host.drafters.drafter import CatchUps
 from sglang_adaptive_spec.host.drafters.kv_alone import pairs_of_graphs
 from sglang_adaptive_spec.host.drafters.layout import draft_layout, own_ranks
 from sglang_adaptive_spec.host.drafters.parts import RELAYED
-from sglang_adaptive_spec.host.engine import ModelRunner
+from sglang_adaptive_spec.host.drafters.target import TARGET_PLACES, PlainDecodeGraphRunner
 from sglang_adaptive_spec.host.host_round import current_round
 from sglang_adaptive_spec.host.ranks import Ranks
 from sglang_adaptive_spec.host.startup.capture import CaptureLists, StartupCapture
 from sglang_adaptive_spec.runtime.pool import Place, read_places
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
-TARGET_PLACES = ("attn_backend", "decode_cuda_graph_runner")
 INPUT_SEED = 1
 TOKEN_STRIDE = 7919  # of tokens made up; prime, and no divisor of a vocabulary
 CHAIN_BUFFERS = ("_topk1_parents_prealloc", "_topk1_score_indices_prealloc")
@@ -100,37 +97,13 @@ class AdaptiveDraftWorker(EagleDraftWorker):
             self.topk = topk
 
 
-class PlainDecodeGraphRunner(DecodeCudaGraphRunner):
-    """The host's decode graphs as no speculation captures them, and hidden states if asked for."""
-
-    def __init__(
-        self,
-        model_runner: ModelRunner,
-        *args: object,
-        hidden_mode: CaptureHiddenMode,
-        **kwargs: object,
-    ) -> None:
-        self._hidden_mode = hidden_mode
-        # What the runner captures follows from the target's algorithm.
-        algorithm = model_runner.spec_algorithm
-        model_runner.spec_algorithm = SpeculativeAlgorithm.NONE
-        try:
-            super().__init__(model_runner, *args, **kwargs)
-        finally:
-            model_runner.spec_algorithm = algorithm
-
-    def capture_prepare(self, *args: object, **kwargs: object) -> Any:
-        """Captures with the hidden states that the draft will read."""
-        self.capture_hidden_mode = self._hidden_mode
-        return super().capture_prepare(*args, **kwargs)
-
-
 class EagleDrafter:
     """Builds tiers of the host's worker, and what its draft lags behind."""
 
     draft_class: type[Any] = AdaptiveDraftWorker
     hidden_mode = CaptureHiddenMode.FULL
     relayed: Sequence[str] = RELAYED
+    reads_requests = False
 
     def __init__(
         self, worker: Any, captures: CaptureLists, startup: StartupCapture, ranks: Ranks

@@ -5,6 +5,7 @@ from typing import Any
 
 from sglang_adaptive_spec.host.drafters.drafter import Drafter
 from sglang_adaptive_spec.host.drafters.eagle import EagleDrafter
+from sglang_adaptive_spec.host.drafters.ngram import NgramDrafter
 from sglang_adaptive_spec.host.drafters.standalone import StandaloneDrafter
 from sglang_adaptive_spec.host.ranks import Ranks
 from sglang_adaptive_spec.host.startup.capture import CaptureLists, StartupCapture
@@ -14,4 +15,5 @@ DRAFTERS: dict[str, Callable[[Any, CaptureLists, StartupCapture, Ranks], Drafter
     "EAGLE": EagleDrafter,
     "EAGLE3": EagleDrafter,
     "STANDALONE": StandaloneDrafter,
+    "NGRAM": NgramDrafter,
 }

@@ -18,7 +18,11 @@ from sglang_adaptive_spec.config.file import config_error
 from sglang_adaptive_spec.config.schema import ConfigError, load_config, named_flags
 from sglang_adaptive_spec.host.launch import unsupported
 from sglang_adaptive_spec.host.launch.attention_dp import most_tokens, within_limit
-from sglang_adaptive_spec.host.launch.drafts import base_of_draft, check_whole_model
+from sglang_adaptive_spec.host.launch.drafts import (
+    base_of_draft,
+    check_no_draft,
+    check_whole_model,
+)
 from sglang_adaptive_spec.host.launch.options import ALGORITHM, ATTRIBUTE, AdaptiveOptions
 from sglang_adaptive_spec.host.server_args import ServerArgs
 from sglang_adaptive_spec.tiers import chain_tier
@@ -28,6 +32,8 @@ logger = logging.getLogger(__name__)
 # In the order of a tier's fields.
 TIER_FIELDS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
 SPECULATIVE_FIELDS = ("speculative_algorithm", *TIER_FIELDS)
+# Of what drafts, before anything is loaded.
+CHECKS = {"STANDALONE": check_whole_model, "NGRAM": check_no_draft}
 TREES_REFUSED = "candidate_tiers lists trees (topk above 1), and {}; or list chains only."
 
 
@@ -109,10 +115,12 @@ def read_options(server_args: ServerArgs) -> AdaptiveOptions:
         )
     config = load_config(server_args.speculative_adaptive_config)
     base = config.base or base_of_draft(server_args)
-    if base == "STANDALONE":
-        check_whole_model(server_args)
+    if (check := CHECKS.get(base)) is not None:
+        check(server_args)
     is_listed = config.has_tier([getattr(server_args, name) for name in TIER_FIELDS])
     has_trees = any(tier.topk > 1 for tier in config.tiers)
+    if has_trees and base == "NGRAM":
+        raise ConfigError(TREES_REFUSED.format("the table itself says where NGRAM's trees branch"))
     reason = unsupported.raw_reason(server_args, is_listed, has_trees)
     return AdaptiveOptions(config, base, server_args.speculative_num_steps, reason)
 

@@ -93,6 +93,22 @@ def check_whole_model(server_args: ServerArgs) -> None:
         )
 
 
+def check_no_draft(server_args: ServerArgs) -> None:
+    """Refuses a draft model beside a table of what was written, which is all that drafts there.
+
+    Raises:
+        ConfigError: One is named.
+    """
+    path = server_args.speculative_draft_model_path
+    if path is not None:
+        raise config_error(
+            f"{DRAFT_FLAG} {path}",
+            "given beside base NGRAM",
+            "no draft model: a table of what was written drafts",
+            "drop the flag, or the config key base",
+        )
+
+
 def _is_whole_model(server_args: ServerArgs, config: Any, architecture: str) -> bool:
     """Says whether a draft has a class of whole models, and as many layers.
 

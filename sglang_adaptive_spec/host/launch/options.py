@@ -20,7 +20,7 @@ class AdaptiveOptions:
     """What was asked for, resolved: adaptive, or static with the reason why."""
 
     config: AdaptiveConfig
-    base: str  # the host's algorithm: EAGLE, EAGLE3 or STANDALONE
+    base: str  # the host's algorithm: EAGLE, EAGLE3, STANDALONE or NGRAM
     initial_steps: int | None  # None: the user gave none, and the server is static
     static_reason: str | None = None
     is_cap_raised: bool = False  # more requests may run than the host lets EAGLE have

@@ -11,7 +11,8 @@ from sglang_adaptive_spec.host.launch.options import options_of
 from sglang_adaptive_spec.host.server_args import Scheduler, ServerArgs
 
 INFO_KEY = "adaptive_spec_worker"
-WORKERS = ("AdaptiveEagleWorker", "AdaptiveStandaloneWorker")  # named here without loading them
+# Named here without loading them.
+WORKERS = ("AdaptiveEagleWorker", "AdaptiveStandaloneWorker", "AdaptiveNgramWorker")
 
 
 def add_worker_name(info: dict[str, Any], scheduler: Scheduler) -> dict[str, Any]:

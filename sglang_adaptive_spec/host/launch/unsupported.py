@@ -24,7 +24,7 @@ DEVICES = ("cuda", "cpu")
 OWN_LORA_GRAPHS = ("triton_v2", "ascend")  # what their graphs read is kept in a way of their own
 # Limits of the host's own switching, by what the host reads where they do not hold.
 OURS = {"speculative_eagle_topk": 1, "enable_dp_attention": False, "attn_dp_size": 1}
-LIKE_EAGLE = {"STANDALONE": "EAGLE"}  # algorithms that switch as EAGLE does
+LIKE_EAGLE = {"STANDALONE": "EAGLE", "NGRAM": "EAGLE"}  # algorithms that switch as EAGLE does
 INDEX_SHARE = "index_share_for_mtp_iteration"
 
 # MLA backends that draft chains only; the host says so when a process makes the first one (sglang

@@ -93,7 +93,8 @@ class BorrowedBatch:
         batch.spec_info = self._drafter.made_up_input(size)
         if (num_replicas := self._engine.ranks.num_replicas) > 1:
             _share_sizes(batch, size, num_replicas)
-        if runner.lora_manager is not None:  # which asks every request for its adapter
+        # Adapters ask every request for its own, and some drafters do.
+        if runner.lora_manager is not None or self._drafter.reads_requests:
             batch.reqs = [Req("", "", [0], SamplingParams()) for _ in range(size)]
         return batch
 

@@ -30,7 +30,7 @@ def cost_key(
     args, view = engine.server_args, resolved_view(engine.server_args)
     settings = {name: str(getattr(view, name)) for name in COST_SETTINGS}
     for name, runner in zip(
-        ("target", "draft"), engine.runners, strict=True
+        ("target", "draft"), engine.runners, strict=False
     ):  # a checkpoint and a GPU decide, too
         config = runner.model_config
         in_force = (config.dtype, config.quantization, runner.kv_cache_dtype)

@@ -266,7 +266,7 @@ class Seeder:
     def _reset(self) -> None:
         """Puts the start-up tier in force; nobody waits for a round that was measured."""
         self._pool.activate(self._engine.options.startup_tier)
-        self._engine.draft_runner.shared_read_done_event = None
+        self._engine.runners[-1].shared_read_done_event = None
 
     def _warm_up(self) -> None:
         """Runs a round of every tier: on a new machine the first ones compile for seconds."""

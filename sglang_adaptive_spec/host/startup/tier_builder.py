@@ -64,12 +64,13 @@ class TierBuilder:
         if "flashinfer" not in backends or use_mla_backend(engine.server_args):
             return
         num_shards = engine.ranks.num_shards
-        target, draft = (plan_heads(runner.model_config, num_shards) for runner in engine.runners)
+        target, *drafts = (plan_heads(runner.model_config, num_shards) for runner in engine.runners)
         needs = [0]
         for tier, size in self._largest_graphs().items():
             decoded = max(self._captures.decode_sizes(tier))
             needs += [plan_bytes(decoded, tier.num_draft_tokens, *target)]
-            needs += [plan_bytes(size, extend_width(tier, CATCH_UP_ROUNDS), *draft)]
+            width = extend_width(tier, CATCH_UP_ROUNDS)
+            needs += [plan_bytes(size, width, *draft) for draft in drafts]
         provide_workspace(max(needs), engine.device)
 
     def extent(self) -> Extent:

@@ -2,7 +2,8 @@
 
 The walk keeps its own account of what then ran, from what it is told; /server_info shows it as
 ``e2e_walk``, and what every round of a request accepted as ``e2e_rounds``. A choice to draft while
-the draft is behind is to run as a zero-step round instead. A ladder of one tier stays at it.
+the draft is behind is to run as a zero-step round instead, where a draft can be behind. A ladder of
+one tier stays at it.
 """
 
 import random
@@ -29,7 +30,11 @@ class WalkAllTiers(StandIn):
         # request id: per round [the tier's name, accepted drafts]
         self.rounds: dict[Any, list[list[Any]]] = defaultdict(list)
         self.account = dict.fromkeys(
-            ("rounds", "changes", "plain_chosen", "catch_ups", "needless_catch_ups", "wrong"), 0
+            (
+                *("rounds", "changes", "plain_chosen", "wrong"),
+                *("catch_ups", "needless_catch_ups", "drafted_behind"),
+            ),
+            0,
         )
 
     def launch(self) -> None:
@@ -62,7 +67,8 @@ class WalkAllTiers(StandIn):
             account["needless_catch_ups"] += not was_behind
             self._behind = set()
         else:
-            account["wrong"] += was_behind or ran != chosen
+            account["wrong"] += ran != chosen
+            account["drafted_behind"] += was_behind
             self._behind = set()
 
 

@@ -1,0 +1,113 @@
+"""NGRAM: a table of what was written before drafts, and the CPU looks it up.
+
+The host's ``NGRAMWorker`` verifies a tree of as many nodes as it is wide, whatever the look-up
+found. Nodes are numbered parents first, best first, so the first few of them are a tree, too: a
+tier is how many are verified. It changes the worker's buffers and the target's backend and graphs;
+there is no draft model, and nothing lags behind.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
+from sglang.srt.runtime_context import get_context, get_spec
+from sglang.srt.speculative.ngram_info import NgramVerifyInput
+
+from sglang_adaptive_spec.host.batch import DraftInput
+from sglang_adaptive_spec.host.drafters.drafter import CatchUps
+from sglang_adaptive_spec.host.drafters.target import TARGET_PLACES, PlainDecodeGraphRunner
+from sglang_adaptive_spec.host.ranks import Ranks
+from sglang_adaptive_spec.host.startup.capture import CaptureLists, StartupCapture
+from sglang_adaptive_spec.runtime.pool import Place, read_places, restored
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
+
+WIDTHS = ("draft_token_num", "speculative_num_draft_tokens")
+# What the host's worker makes for its width (sglang 0.5.20 to 0.5.23
+# ngram_worker.py:_init_preallocated_tensors).
+BUFFERS = (
+    *("draft_tokens", "retrieve_indexes", "retrieve_next_token", "retrieve_next_sibling"),
+    *("positions", "tree_mask", "draft_tokens_batch", "tree_mask_batch", "retrieve_indexes_batch"),
+    *("retrieve_next_token_batch", "retrieve_next_sibling_batch", "positions_batch"),
+)
+
+
+class NgramDrafter:
+    """Builds tiers of the host's worker."""
+
+    hidden_mode = CaptureHiddenMode.NULL
+    relayed: Sequence[str] = ()
+    reads_requests = True
+    catch_ups: CatchUps | None = None
+
+    def __init__(
+        self, worker: Any, captures: CaptureLists, _startup: StartupCapture, _ranks: Ranks
+    ) -> None:
+        self._worker, self._captures = worker, captures
+        self._target_runner = worker.target_worker.model_runner
+        self.places: Sequence[Place] = (
+            *(Place(worker, name) for name in WIDTHS + BUFFERS),
+            *(Place(self._target_runner, name) for name in TARGET_PLACES),
+        )
+
+    def prepare(self, max_batch_size: int, part_size: int, ranks: Ranks) -> None:
+        """Zero-step rounds keep nothing."""
+
+    def build(self, tier: Tier) -> tuple[object, ...]:
+        """Makes the worker's buffers and the target's backend and graphs; values of the places."""
+        width, runner = tier.num_draft_tokens, self._target_runner
+        with self._at_width(width):
+            backend, graphs = runner._get_attention_backend(init_new_workspace=False), None
+            if not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):
+                shape = {"speculative_num_steps": tier.num_steps}
+                shape["speculative_num_draft_tokens"] = width
+                if tier == PLAIN_TIER:
+                    with self._captures.narrowed(self._captures.decode_sizes(tier)):
+                        graphs = PlainDecodeGraphRunner(
+                            runner, hidden_mode=self.hidden_mode, attn_backend=backend, **shape
+                        )
+                else:
+                    graphs = DecodeCudaGraphRunner(runner, attn_backend=backend, **shape)
+            values = read_places(self.places)
+        return (*values[: -len(TARGET_PLACES)], backend, graphs)
+
+    def building(
+        self, host_state: contextlib.AbstractContextManager[None]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Adds nothing to a state of the host's."""
+        return host_state
+
+    def first_drafts(self, _draft_input: DraftInput) -> torch.Tensor | None:
+        """Returns nothing: what the table would propose is known after a look-up alone."""
+        return None
+
+    def made_up_input(self, size: int) -> NgramVerifyInput:
+        """Returns the newest tokens of ``size`` rows that no request owns."""
+        device = self._worker.device
+        width = self._worker.full_width
+        return NgramVerifyInput(
+            draft_token_num=width,
+            new_seq_lens=torch.zeros(size, dtype=torch.int64, device=device),
+            accept_tokens=torch.zeros(size * width, dtype=torch.int64, device=device),
+            accept_lens=torch.ones(size, dtype=torch.int32, device=device),
+        )
+
+    @contextlib.contextmanager
+    def _at_width(self, width: int) -> Iterator[None]:
+        """Makes worker and settings ``width`` wide inside the block."""
+        worker, before = self._worker, get_spec().speculative_num_draft_tokens
+        with restored(self.places[: -len(TARGET_PLACES)]):
+            worker.draft_token_num = worker.speculative_num_draft_tokens = width
+            worker._init_preallocated_tensors()
+            _override(width)
+            try:
+                yield
+            finally:
+                _override(before)
+
+
+def _override(width: int) -> None:
+    get_context().override("adaptive_spec.capture_override", speculative_num_draft_tokens=width)

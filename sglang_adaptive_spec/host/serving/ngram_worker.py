@@ -1,0 +1,175 @@
+"""The host's NGRAMWorker with a width per decode round.
+
+Look-ups, the table and what rounds hand on stay as wide as the widest tier; a round verifies as
+many nodes as its tier says. A zero-step round is a decode without speculation: no look-up, and no
+copy to the CPU that waits for the round before.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from sglang.srt.speculative.ngram_info import NgramVerifyInput
+from sglang.srt.speculative.ngram_worker import NGRAMWorker
+from sglang.srt.speculative.spec_utils import record_stream_for_v2_verify
+
+from sglang_adaptive_spec.host.batch import Batch
+from sglang_adaptive_spec.host.host_round import open_round
+from sglang_adaptive_spec.host.serving.adaptive_worker import AdaptiveWorker
+from sglang_adaptive_spec.host.serving.plain_decodes import PlainDecodes
+from sglang_adaptive_spec.host.serving.plain_round import plain_round_unsupported_reason
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
+
+logger = logging.getLogger(__name__)
+
+
+class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
+    """Chooses, activates and observes around the host's rounds."""
+
+    draft_token_num: int  # nodes that a round verifies, the root among them
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self.full_width = self.engine.options.startup_tier.num_draft_tokens
+        self._decodes: PlainDecodes | None = None
+        self._is_alone = False  # a round that nobody waits for
+
+    # -- until the server is ready --
+
+    def init_cuda_graphs(self, *args: object, **kwargs: object) -> None:
+        """Takes the start-up tier as the target has captured it."""
+        self._prepare_decodes()
+        self._tier_builder.register(None)
+        super().init_cuda_graphs(*args, **kwargs)
+
+    def _prepare_decodes(self) -> None:
+        """Makes zero-step rounds, where the ladder and the model have them."""
+        if 0 not in self.engine.options.config.candidate_steps:
+            return
+        reason = plain_round_unsupported_reason(self.engine.target_runner)
+        if reason is not None:
+            logger.warning("ADAPTIVE_EAGLE keeps the host's round of one node: %s.", reason)
+            return
+        self._has_plain_rounds, self._most_decodes = True, self.full_width
+        self._decodes = PlainDecodes(self.engine, self.drafter.hidden_mode, self._most_decodes)
+
+    def _run_alone(self, tier: Tier, batch: Batch, is_catch_up: bool = False) -> None:
+        open_round(())
+        if self._decodes is not None and tier == PLAIN_TIER:
+            self._decodes.slots.forget()
+            self._decode(self._decodes, batch, 1, None)
+            return
+        self._is_alone = True
+        try:
+            super().forward_batch_generation(batch)
+        finally:
+            self._is_alone = False
+
+    # -- a round --
+
+    def forward_batch_generation(
+        self,
+        batch: Batch,
+        on_publish: Callable[..., Any] | None = None,
+        *args: object,
+        **kwargs: object,
+    ) -> Any:
+        """Puts the batch's tier in force, then runs the host's round, or decodes."""
+        mode, decodes = batch.forward_mode, self._decodes
+        open_round(batch.reqs)
+        if not mode.is_decode():
+            if decodes is not None:
+                decodes.slots.forget()
+            self.controller.before_extend()
+            return super().forward_batch_generation(batch, on_publish, *args, **kwargs)
+        launched = self.controller.before_decode(self._describe(batch))
+        if decodes is not None and launched.tier == PLAIN_TIER:
+            return self._decode(decodes, batch, launched.plan.num_decodes, on_publish)
+        if decodes is not None:
+            decodes.slots.forget()
+        result = super().forward_batch_generation(batch, on_publish, *args, **kwargs)
+        self._hand_on(result.next_draft_input)
+        return result
+
+    def _prepare_draft_tokens(
+        self, batch: Batch, *args: object, **kwargs: object
+    ) -> tuple[Any, Any]:
+        """Looks up the widest tree; returns the first nodes of it and their mask."""
+        width, full, size = self.draft_token_num, self.full_width, len(batch.reqs)
+        if self._is_alone:
+            return made_up_tree(size, width)
+        with self._looking_up():
+            drafts, mask = super()._prepare_draft_tokens(batch, *args, **kwargs)
+        if width == full:
+            return drafts, mask
+        drafts, mask = drafts.reshape(size, full), mask.reshape(size, full, full)
+        return drafts[:, :width].flatten(), mask[:, :width, :width].flatten()
+
+    def _update_ngram_corpus(self, batch: Batch, *args: object, **kwargs: object) -> None:
+        """Puts what was written into the table, unless nobody asked for it."""
+        if self._is_alone:
+            return
+        with self._looking_up():  # what the round before accepted lies at that stride
+            super()._update_ngram_corpus(batch, *args, **kwargs)
+
+    @contextlib.contextmanager
+    def _looking_up(self) -> Iterator[None]:
+        width = self.draft_token_num
+        self.draft_token_num = self.full_width
+        try:
+            yield
+        finally:
+            self.draft_token_num = width
+
+    def _hand_on(self, next_input: NgramVerifyInput) -> None:
+        """Gives what a round hands on the widest tier's stride."""
+        missing = self.full_width - self.draft_token_num
+        if missing:
+            tokens = next_input.accept_tokens.view(-1, self.draft_token_num)
+            next_input.accept_tokens = torch.nn.functional.pad(tokens, (0, missing)).flatten()
+            next_input.draft_token_num = next_input.num_tokens_per_req = self.full_width
+            next_input.num_tokens_for_logprob_per_req = self.full_width
+
+    def _decode(
+        self,
+        decodes: PlainDecodes,
+        batch: Batch,
+        num_decodes: int,
+        on_publish: Callable[..., Any] | None,
+    ) -> Any:
+        """Runs a zero-step round."""
+        stream = torch.get_device_module(self.device).current_stream()
+        record_stream_for_v2_verify(batch, None, stream)
+        before = batch.spec_info
+        tokens = newest_tokens(before.accept_tokens, before.accept_lens)
+        decoded = decodes.run(batch, tokens, num_decodes, on_publish)
+        decoded.keep_alive.append(before)
+        accepted = torch.stack(decoded.columns, dim=1).to(before.accept_tokens.dtype)
+        rest = self.full_width - num_decodes
+        next_input = NgramVerifyInput(
+            draft_token_num=self.full_width,
+            new_seq_lens=decoded.lens_after,
+            accept_tokens=torch.nn.functional.pad(accepted, (0, rest)).flatten(),
+            accept_lens=torch.full_like(before.accept_lens, num_decodes),
+        )
+        return decodes.result(decoded, next_input)
+
+
+def newest_tokens(accept_tokens: torch.Tensor, accept_lens: torch.Tensor) -> torch.Tensor:
+    """Returns the last token that each request accepted: [bs].
+
+    Args:
+        accept_tokens: [bs * width], those of a request in a row.
+        accept_lens: [bs] how many of them are.
+    """
+    rows = accept_tokens.view(len(accept_lens), -1)
+    return torch.gather(rows, 1, accept_lens[:, None].to(torch.int64) - 1)[:, 0]
+
+
+def made_up_tree(size: int, width: int) -> tuple[Any, Any]:
+    """Returns drafts and masks of chains of ``width``: [size * width], [size * width * width]."""
+    chain = np.tril(np.ones((width, width), dtype=bool))
+    return np.zeros(size * width, dtype=np.int64), np.tile(chain.flatten(), size)
