@@ -16,8 +16,9 @@ CONFIGS = Path(__file__).parent / "configs"
 TIERS = CONFIGS / "tiers.json"
 ONE_TREE = CONFIGS / "one_tree.json"
 RUNS = CONFIGS / "runs.json"
-NGRAM = CONFIGS / "ngram.json"  # TIERS of a table of what was written
 TREES = CONFIGS / "trees.json"  # chains and trees in one ladder
+# The same where a table of what was written drafts.
+OF_A_TABLE = {TIERS: CONFIGS / "ngram.json", RUNS: CONFIGS / "ngram_runs.json"}
 NUM_STEPS = (0, 1, 3, 5)  # what TIERS may choose
 ALGORITHM = ("--speculative-algorithm", "ADAPTIVE_EAGLE")
 SERVED = ("--max-running-requests", "8", "--constrained-json-disable-any-whitespace")
@@ -74,8 +75,8 @@ def adaptive(
     base: str, *args: str, host: str = "0.5.21", overlap: bool = False, config: Path = TIERS
 ) -> Launch:
     """ADAPTIVE_EAGLE with the tiny models, switching by its own policy."""
-    if base == "ngram" and config == TIERS:
-        config = NGRAM
+    if base == "ngram":
+        config = OF_A_TABLE[config]
     arguments = (*ALGORITHM, *draft(base), "--speculative-adaptive-config", str(config), *args)
     return Launch(base, TINY, arguments, host=host, overlap=overlap)
 
@@ -112,6 +113,12 @@ def forced_parallel(base: str, host: str, overlap: bool) -> Launch:
     launch = forced(base, host=host, overlap=overlap, config=TREES)
     name, args = f"{launch.name}-tp2", (*launch.args, "--tp-size", "2")
     return replace(launch, name=name, args=args)
+
+
+def forced_on_two_ranks(base: str, host: str) -> Launch:
+    """The same over chains, served by two tensor-parallel ranks."""
+    launch = forced(base, host=host, overlap=True)
+    return replace(launch, name=f"{launch.name}-tp2", args=(*launch.args, "--tp-size", "2"))
 
 
 def forced_mtp(host: str, overlap: bool) -> Launch:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.fleet import Fleet
-from tests.e2e.launches import NUM_STEPS, forced
+from tests.e2e.launches import NUM_STEPS, forced, forced_on_two_ranks
 from tests.e2e.server import Launch, Server
 from tests.e2e.traffic import (
     NUM_TOKENS,
@@ -46,6 +46,7 @@ CASES = [
         forced("ngram", host=host, overlap=host != "0.5.22")
         for host in ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
     ),
+    forced_on_two_ranks("ngram", host="0.5.23"),
 ]
 MIN_ROUNDS = 20  # at every tier
 BATCH = tuple(f"batch {number}" for number in range(len(PROMPTS)))

@@ -53,7 +53,8 @@ def small_pool(base: str, name: str, *args: str, plugins: tuple[str, ...] = ()) 
 
 PAGED = small_pool("eagle", "page-16", "--page-size", "16", plugins=("paged_on_cpu",))
 NO_RADIX = small_pool("eagle", "no-radix", "--disable-radix-cache")
-CASES = [small_pool("eagle3", "page-1"), PAGED, NO_RADIX, small_pool("standalone", "standalone")]
+OTHER_DRAFTS = [small_pool(base, base) for base in ("standalone", "ngram")]
+CASES = [small_pool("eagle3", "page-1"), PAGED, NO_RADIX, *OTHER_DRAFTS]
 
 pytestmark = [
     pytest.mark.e2e,

@@ -16,6 +16,8 @@ CASES = [
     forced("eagle", "stale_chain_buffers", overlap=True),
     forced("standalone", "shifted_kv_slot", overlap=True),
     forced("standalone", "stale_width", overlap=True),
+    forced("ngram", "stale_width", overlap=True),
+    forced("ngram", "first_token_again", overlap=True),
 ]
 
 pytestmark = [

@@ -51,6 +51,7 @@ CASES = [
     runs("eagle", "0.5.23", overlap=False),
     runs("eagle", "0.5.20", overlap=True),
     runs("eagle3", "0.5.23", overlap=True),
+    runs("ngram", "0.5.21", overlap=True),
 ]
 
 pytestmark = [

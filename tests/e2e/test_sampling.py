@@ -35,7 +35,12 @@ RELAXED_VERIFY = [
     for name, value in THRESHOLDS.items()
     for argument in (f"--speculative-accept-threshold-{name}", str(value))
 ]
-SWITCHING = [pinned("eagle"), pinned("eagle3", *RELAXED_VERIFY), pinned("standalone")]
+SWITCHING = [
+    pinned("eagle"),
+    pinned("eagle3", *RELAXED_VERIFY),
+    pinned("standalone"),
+    pinned("ngram"),
+]
 STATIC = static("eagle", chain_tier(3))
 PENALTIES = [case for case in RELAXED if case.endswith("penalty")]
 MIN_ROUNDS = 50  # at every tier
@@ -154,7 +159,8 @@ def test_all_of_it_was_served_at_every_tier(fleet: Fleet, launch: Launch) -> Non
     assert min(spec["rounds"].values()) >= MIN_ROUNDS, spec["rounds"]
     assert spec["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
     walk = state["e2e_walk"]
-    assert (walk["wrong"], walk["drafted_behind"]) == (0, 0)
+    assert walk["wrong"] == 0
+    assert (walk["drafted_behind"] > 0) == (spec["base"] == "NGRAM")
     has_thresholds = launch == SWITCHING[1]
     for name, value in THRESHOLDS.items():
         got = state[f"speculative_accept_threshold_{name}"]

@@ -42,6 +42,7 @@ CASES = [
     forced("eagle3", host="0.5.23", overlap=True),
     forced("eagle", overlap=True),
     forced("standalone", host="0.5.22", overlap=True),
+    forced("ngram", host="0.5.20", overlap=True),
 ]
 
 pytestmark = [

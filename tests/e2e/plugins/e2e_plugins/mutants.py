@@ -7,6 +7,7 @@ compares what rounds accept (tests/e2e/test_zero_steps.py).
 What does not serve as a mutant on this host, tried: chain buffers that stay the start-up tier's
 (each row begins with the shorter chain, and the stand-in reads row by row), a stale draft backend
 (drafts get worse and are refused) and a stale target backend (without graphs it holds no width).
+Under NGRAM the host moves what was accepted from the shifted slots to the right ones.
 """
 
 from collections.abc import Callable
@@ -58,6 +59,14 @@ def delay_width() -> None:
     of another row come out, and nothing else shows it.
     """
     _delay_slots("", "speculative_num_draft_tokens")
+
+
+def decode_first_token() -> None:
+    """Lets a zero-step round go on from the first token of the round before, not the last."""
+    from sglang_adaptive_spec.host.serving import ngram_worker
+
+    newest = ngram_worker.newest_tokens
+    ngram_worker.newest_tokens = lambda tokens, lens: newest(tokens, lens.clamp(max=1))
 
 
 def skip_backlog_row() -> None:
