@@ -8,12 +8,13 @@ from collections.abc import Mapping
 
 EAGLE3 = "0.5.21-eagle3-forced-overlap"
 WITHOUT_OVERLAP = "0.5.23-eagle-forced"
+OF_A_TABLE = "0.5.21-ngram-forced-overlap"  # a worker of its own
 TWO_RANKS = "0.5.21-eagle3-forced-trees-tp2-overlap"
 MTP = "0.5.21-mtp-forced-trees-overlap"
 PINNED = "0.5.21-eagle-pinned-overlap"
 
 SMOKE: Mapping[str, tuple[str, ...]] = {
-    "test_identity": (EAGLE3, WITHOUT_OVERLAP),
+    "test_identity": (EAGLE3, WITHOUT_OVERLAP, OF_A_TABLE),
     "test_trees": (TWO_RANKS, MTP),
     "test_kv_accounting": ("0.5.21-page-16-overlap",),
     "test_sampling": (PINNED,),
