@@ -91,7 +91,7 @@ class NgramDrafter:
         return NgramVerifyInput(
             draft_token_num=width,
             new_seq_lens=torch.zeros(size, dtype=torch.int64, device=device),
-            accept_tokens=torch.zeros(size * width, dtype=torch.int64, device=device),
+            accept_tokens=torch.zeros(size * width, dtype=torch.int32, device=device),
             accept_lens=torch.ones(size, dtype=torch.int32, device=device),
         )
 

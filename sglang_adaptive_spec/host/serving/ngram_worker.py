@@ -25,6 +25,10 @@ from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
 logger = logging.getLogger(__name__)
 
+# Decodes at zero steps from one time that the table learns what they wrote to the next. A choice:
+# fewer than a look-up matches by default (18), which drafting rounds put again anyway.
+LEARN_EVERY = 16
+
 
 class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
     """Chooses, activates and observes around the host's rounds."""
@@ -36,6 +40,7 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
         self.full_width = self.engine.options.startup_tier.num_draft_tokens
         self._decodes: PlainDecodes | None = None
         self._is_alone = False  # a round that nobody waits for
+        self._num_unlearned = 0  # decodes since the table was told what is written
 
     # -- until the server is ready --
 
@@ -87,7 +92,9 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
             return super().forward_batch_generation(batch, on_publish, *args, **kwargs)
         launched = self.controller.before_decode(self._describe(batch))
         if decodes is not None and launched.tier == PLAIN_TIER:
-            return self._decode(decodes, batch, launched.plan.num_decodes, on_publish)
+            result = self._decode(decodes, batch, launched.plan.num_decodes, on_publish)
+            self._learn_now_and_then(batch, launched.plan.num_decodes)
+            return result
         if decodes is not None:
             decodes.slots.forget()
         result = super().forward_batch_generation(batch, on_publish, *args, **kwargs)
@@ -114,6 +121,15 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
             return
         with self._looking_up():  # what the round before accepted lies at that stride
             super()._update_ngram_corpus(batch, *args, **kwargs)
+
+    def _learn_now_and_then(self, batch: Batch, num_decodes: int) -> None:
+        """Puts into the table what zero-step rounds wrote, as far as the CPU knows it."""
+        self._num_unlearned += num_decodes
+        if self._num_unlearned >= LEARN_EVERY:
+            self.ngram_corpus.batch_put(
+                [tail_of(req, self.max_trie_depth + self._num_unlearned) for req in batch.reqs]
+            )
+            self._num_unlearned = 0
 
     @contextlib.contextmanager
     def _looking_up(self) -> Iterator[None]:
@@ -156,6 +172,13 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
             accept_lens=torch.full_like(before.accept_lens, num_decodes),
         )
         return decodes.result(decoded, next_input)
+
+
+def tail_of(req: Any, num_tokens: int) -> list[int]:
+    """Returns the last tokens of a request, prompt and answer, ``num_tokens`` at most."""
+    answer = list(req.output_ids[-num_tokens:])
+    missing = num_tokens - len(answer)
+    return [*req.origin_input_ids[-missing:], *answer] if missing else answer
 
 
 def newest_tokens(accept_tokens: torch.Tensor, accept_lens: torch.Tensor) -> torch.Tensor:
