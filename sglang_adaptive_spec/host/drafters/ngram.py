@@ -1,7 +1,7 @@
 """NGRAM: a table of what was written before drafts, and the CPU looks it up.
 
 The host's ``NGRAMWorker`` verifies a tree of as many nodes as it is wide, whatever the look-up
-found. Nodes are numbered parents first, best first, so the first few of them are a tree, too: a
+found. Nodes are numbered parents first, so the first few of them are a tree, too: a
 tier is how many are verified. It changes the worker's buffers and the target's backend and graphs;
 there is no draft model, and nothing lags behind.
 """
@@ -64,7 +64,7 @@ class NgramDrafter:
             if not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):
                 shape = {"speculative_num_steps": tier.num_steps}
                 shape["speculative_num_draft_tokens"] = width
-                if tier == PLAIN_TIER:
+                if tier == PLAIN_TIER and self._worker.has_plain_rounds:
                     with self._captures.narrowed(self._captures.decode_sizes(tier)):
                         graphs = PlainDecodeGraphRunner(
                             runner, hidden_mode=self.hidden_mode, attn_backend=backend, **shape

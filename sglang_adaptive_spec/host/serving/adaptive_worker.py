@@ -79,7 +79,7 @@ class AdaptiveWorker(BaseSpecWorker):
         )
         self._tier_builder = TierBuilder(self.engine, captures, self._startup, self.drafter, lora)
         self._most_decodes = 1  # of a zero-step round; more where these are ours
-        self._has_plain_rounds = False
+        self.has_plain_rounds = False
 
     # -- until the server is ready, in this order --
 
@@ -106,7 +106,7 @@ class AdaptiveWorker(BaseSpecWorker):
         assembled = assemble(self.engine, self._tier_builder, self.drafter)
         self.controller, self.control, self.telemetry = assembled
         exact, ladder = self.engine.options.config.exact, self.controller.policy.ladder
-        self.exact_requests = ExactRequests(exact, ladder, self._has_plain_rounds)
+        self.exact_requests = ExactRequests(exact, ladder, self.has_plain_rounds)
         self.exact_requests.install()
         self.decode_batches = DecodeBatches(
             self._target_worker.model_runner.model_config.context_len,

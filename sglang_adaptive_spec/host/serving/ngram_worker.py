@@ -58,7 +58,7 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
         if reason is not None:
             logger.warning("ADAPTIVE_EAGLE keeps the host's round of one node: %s.", reason)
             return
-        self._has_plain_rounds, self._most_decodes = True, self.full_width
+        self.has_plain_rounds, self._most_decodes = True, self.full_width
         self._decodes = PlainDecodes(self.engine, self.drafter.hidden_mode, self._most_decodes)
 
     def _run_alone(self, tier: Tier, batch: Batch, is_catch_up: bool = False) -> None:

@@ -64,7 +64,7 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
             )
             envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND.set(False)
         self._tier_builder.prepare_catch_ups()
-        self._has_plain_rounds = True
+        self.has_plain_rounds = True
         self._most_decodes = options.startup_tier.num_draft_tokens
         self._plain_rounds = PlainRounds(self.engine, self.drafter, self._most_decodes)
 
