@@ -25,7 +25,9 @@ def test_leaving_the_draft_behind_for_good_is_switched_off_with_a_warning(
     module: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any, steps: tuple[int, ...]
 ) -> None:
     """With it the host never calls the draft-extend that a catch-up is."""
-    monkeypatch.setattr(module, "plain_round_unsupported_reason", lambda _runner: None)
+    from sglang_adaptive_spec.host.serving import plain_round
+
+    monkeypatch.setattr(plain_round, "plain_round_unsupported_reason", lambda _runner: None)
     monkeypatch.setattr(module, "PlainRounds", lambda *_: "zero-step rounds")
     monkeypatch.setenv(SKIP, "1")
     prepared: list[bool] = []

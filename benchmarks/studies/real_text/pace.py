@@ -10,8 +10,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.lab.load import Round, decodes_of, steps_of
+from sglang_adaptive_spec.policy.costs.corrections import SETTLING_ROUNDS
 
-SETTLING_ROUNDS = 2  # after a change; as sglang_adaptive_spec.policy.costs.corrections has it
 MS_DIGITS = 3
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.runtime_context import get_context
 from sglang.srt.speculative.eagle_info import EagleDraftInput
@@ -28,7 +27,7 @@ from sglang_adaptive_spec.host.drafters.drafter import CatchUps
 from sglang_adaptive_spec.host.drafters.kv_alone import pairs_of_graphs
 from sglang_adaptive_spec.host.drafters.layout import draft_layout, own_ranks
 from sglang_adaptive_spec.host.drafters.parts import RELAYED
-from sglang_adaptive_spec.host.drafters.target import TARGET_PLACES, PlainDecodeGraphRunner
+from sglang_adaptive_spec.host.drafters.target import TARGET_PLACES, plain_graphs
 from sglang_adaptive_spec.host.host_round import current_round
 from sglang_adaptive_spec.host.ranks import Ranks
 from sglang_adaptive_spec.host.startup.capture import CaptureLists, StartupCapture
@@ -225,16 +224,7 @@ class EagleDrafter:
                 draft._capture_cuda_graphs()
             draft.builds_catch_ups = False
             backend = runner._get_attention_backend(init_new_workspace=False)
-            graphs = None
-            if not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):
-                with self._captures.narrowed(self._captures.decode_sizes(PLAIN_TIER)):
-                    graphs = PlainDecodeGraphRunner(
-                        runner,
-                        hidden_mode=self.hidden_mode,
-                        attn_backend=backend,
-                        speculative_num_steps=0,
-                        speculative_num_draft_tokens=1,
-                    )
+            graphs = plain_graphs(runner, backend, self.hidden_mode, self._captures)
         return (*self._values[: -len(TARGET_PLACES)], backend, graphs)
 
     def _put_topk(self, topk: int) -> None:

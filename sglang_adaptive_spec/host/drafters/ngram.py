@@ -1,9 +1,9 @@
 """NGRAM: a table of what was written before drafts, and the CPU looks it up.
 
 The host's ``NGRAMWorker`` verifies a tree of as many nodes as it is wide, whatever the look-up
-found. Nodes are numbered parents first, so the first few of them are a tree, too: a
-tier is how many are verified. It changes the worker's buffers and the target's backend and graphs;
-there is no draft model, and nothing lags behind.
+found. Nodes are numbered parents first, so the first few of them are a tree, too: a tier is how
+many are verified. It changes the worker's buffers and the target's backend and graphs; there is no
+draft model, and nothing lags behind.
 """
 
 import contextlib
@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
 from sglang.srt.runtime_context import get_context, get_spec
@@ -19,7 +18,11 @@ from sglang.srt.speculative.ngram_info import NgramVerifyInput
 
 from sglang_adaptive_spec.host.batch import DraftInput
 from sglang_adaptive_spec.host.drafters.drafter import CatchUps
-from sglang_adaptive_spec.host.drafters.target import TARGET_PLACES, PlainDecodeGraphRunner
+from sglang_adaptive_spec.host.drafters.target import (
+    TARGET_PLACES,
+    has_decode_graphs,
+    plain_graphs,
+)
 from sglang_adaptive_spec.host.ranks import Ranks
 from sglang_adaptive_spec.host.startup.capture import CaptureLists, StartupCapture
 from sglang_adaptive_spec.runtime.pool import Place, read_places, restored
@@ -61,16 +64,15 @@ class NgramDrafter:
         width, runner = tier.num_draft_tokens, self._target_runner
         with self._at_width(width):
             backend, graphs = runner._get_attention_backend(init_new_workspace=False), None
-            if not check_cuda_graph_backend(Phase.DECODE, Backend.DISABLED):
-                shape = {"speculative_num_steps": tier.num_steps}
-                shape["speculative_num_draft_tokens"] = width
-                if tier == PLAIN_TIER and self._worker.has_plain_rounds:
-                    with self._captures.narrowed(self._captures.decode_sizes(tier)):
-                        graphs = PlainDecodeGraphRunner(
-                            runner, hidden_mode=self.hidden_mode, attn_backend=backend, **shape
-                        )
-                else:
-                    graphs = DecodeCudaGraphRunner(runner, attn_backend=backend, **shape)
+            if tier == PLAIN_TIER and self._worker.has_plain_rounds:
+                graphs = plain_graphs(runner, backend, self.hidden_mode, self._captures)
+            elif has_decode_graphs():
+                graphs = DecodeCudaGraphRunner(
+                    runner,
+                    attn_backend=backend,
+                    speculative_num_steps=tier.num_steps,
+                    speculative_num_draft_tokens=width,
+                )
             values = read_places(self.places)
         return (*values[: -len(TARGET_PLACES)], backend, graphs)
 

@@ -78,8 +78,12 @@ class AdaptiveWorker(BaseSpecWorker):
             self._run_alone,
         )
         self._tier_builder = TierBuilder(self.engine, captures, self._startup, self.drafter, lora)
-        self._most_decodes = 1  # of a zero-step round; more where these are ours
-        self.has_plain_rounds = False
+        self.most_decodes = 1  # of a zero-step round; more where these are ours
+
+    @property
+    def has_plain_rounds(self) -> bool:
+        """Whether zero-step rounds are ours."""
+        return self.most_decodes > 1
 
     # -- until the server is ready, in this order --
 
@@ -112,7 +116,7 @@ class AdaptiveWorker(BaseSpecWorker):
             self._target_worker.model_runner.model_config.context_len,
             get_alloc_reserve_per_decode(),
             self.exact_requests.exact,
-            self._most_decodes,
+            self.most_decodes,
         )
         if isinstance(self.controller, JointController):
             self.agreement = Agreement(self.controller, self._describe)

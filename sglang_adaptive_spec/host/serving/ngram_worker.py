@@ -6,7 +6,6 @@ copy to the CPU that waits for the round before.
 """
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,10 +19,8 @@ from sglang_adaptive_spec.host.batch import Batch
 from sglang_adaptive_spec.host.host_round import open_round
 from sglang_adaptive_spec.host.serving.adaptive_worker import AdaptiveWorker
 from sglang_adaptive_spec.host.serving.plain_decodes import PlainDecodes
-from sglang_adaptive_spec.host.serving.plain_round import plain_round_unsupported_reason
+from sglang_adaptive_spec.host.serving.plain_round import has_plain_rounds
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
-
-logger = logging.getLogger(__name__)
 
 # Decodes at zero steps from one time that the table learns what they wrote to the next. A choice:
 # fewer than a look-up matches by default (18), which drafting rounds put again anyway.
@@ -52,14 +49,9 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
 
     def _prepare_decodes(self) -> None:
         """Makes zero-step rounds, where the ladder and the model have them."""
-        if 0 not in self.engine.options.config.candidate_steps:
-            return
-        reason = plain_round_unsupported_reason(self.engine.target_runner)
-        if reason is not None:
-            logger.warning("ADAPTIVE_EAGLE keeps the host's round of one node: %s.", reason)
-            return
-        self.has_plain_rounds, self._most_decodes = True, self.full_width
-        self._decodes = PlainDecodes(self.engine, self.drafter.hidden_mode, self._most_decodes)
+        if has_plain_rounds(self.engine):
+            self.most_decodes = self.full_width
+            self._decodes = PlainDecodes(self.engine, self.drafter.hidden_mode, self.most_decodes)
 
     def _run_alone(self, tier: Tier, batch: Batch, is_catch_up: bool = False) -> None:
         open_round(())

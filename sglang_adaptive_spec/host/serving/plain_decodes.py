@@ -86,7 +86,7 @@ class PlainDecodes:
             can_run_cuda_graph=output.can_run_cuda_graph,
             speculative_num_draft_tokens=1,
             next_draft_input=next_input,
-            accept_lens=self.accepted(num_decodes, len(columns[0])),
+            accept_lens=self._accepted(num_decodes, len(columns[0])),
             new_seq_lens=decoded.lens_after,
             routed_experts_output=output.routed_experts_output,
             indexer_topk_output=output.indexer_topk_output,
@@ -95,7 +95,7 @@ class PlainDecodes:
             num_non_draft_tokens_per_req=num_decodes,
         )
 
-    def accepted(self, num_decodes: int, size: int) -> torch.Tensor:
+    def _accepted(self, num_decodes: int, size: int) -> torch.Tensor:
         """Returns the tokens that a round gives each request: [size] int32, on the CPU.
 
         The host reads them there; as they are known, nothing has to be copied from the device.

@@ -11,6 +11,7 @@ The host's own round calls the pieces: `trivial_verify_input`, `verify` and `dra
 its steps while a `PlainRound` is in progress (host_round.py).
 """
 
+import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ from sglang_adaptive_spec.host.serving.plain_decodes import PlainDecodes
 from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.tiers import CatchUp
 
+logger = logging.getLogger(__name__)
+
 
 def plain_round_unsupported_reason(target_runner: ModelRunner) -> str | None:
     """Returns why zero-step rounds must stay the host's for this model, or None."""
@@ -40,6 +43,16 @@ def plain_round_unsupported_reason(target_runner: ModelRunner) -> str | None:
     if target_runner.ngram_embedding_manager.enabled:
         return "n-gram embeddings prepare decode rounds in the scheduler"
     return None
+
+
+def has_plain_rounds(engine: HostEngine) -> bool:
+    """Returns whether zero-step rounds are ours: the ladder has them, and the model allows them."""
+    if 0 not in engine.options.config.candidate_steps:
+        return False
+    reason = plain_round_unsupported_reason(engine.target_runner)
+    if reason is not None:
+        logger.warning("ADAPTIVE_EAGLE keeps the host's zero-step round: %s.", reason)
+    return reason is None
 
 
 class FirstDrafts:
@@ -59,7 +72,6 @@ class PlainRounds:
 
     def __init__(self, engine: HostEngine, drafter: Drafter, most_decodes: int) -> None:
         self.drafter = drafter
-        self.most_decodes = most_decodes  # of a round, as far as the host reserves slots
         self.decodes = PlainDecodes(engine, drafter.hidden_mode, most_decodes)
         self._newest = -1  # the number of the newest round
         self.verify_input = EagleVerifyInput.create_idle_input(

@@ -22,7 +22,7 @@ from sglang_adaptive_spec.host.host_round import HostRound, current_round, open_
 from sglang_adaptive_spec.host.serving.adaptive_worker import AdaptiveWorker
 from sglang_adaptive_spec.host.serving.plain_round import (
     PlainRounds,
-    plain_round_unsupported_reason,
+    has_plain_rounds,
 )
 from sglang_adaptive_spec.tiers import PLAIN_TIER, CatchUp, Tier
 
@@ -50,12 +50,7 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
 
     def _prepare_plain_rounds(self) -> None:
         """Makes zero-step rounds of our own, where the ladder and the model have them."""
-        options = self.engine.options
-        if 0 not in options.config.candidate_steps:
-            return
-        reason = plain_round_unsupported_reason(self.engine.target_runner)
-        if reason is not None:
-            logger.warning("ADAPTIVE_EAGLE keeps the host's zero-step round: %s.", reason)
+        if not has_plain_rounds(self.engine):
             return
         if envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND.get():
             logger.warning(
@@ -64,9 +59,8 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
             )
             envs.SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND.set(False)
         self._tier_builder.prepare_catch_ups()
-        self.has_plain_rounds = True
-        self._most_decodes = options.startup_tier.num_draft_tokens
-        self._plain_rounds = PlainRounds(self.engine, self.drafter, self._most_decodes)
+        self.most_decodes = self.engine.options.startup_tier.num_draft_tokens
+        self._plain_rounds = PlainRounds(self.engine, self.drafter, self.most_decodes)
 
     @contextlib.contextmanager
     def _override_worker_state(self, *args: object, **kwargs: object) -> Iterator[None]:

@@ -20,7 +20,7 @@ def worker_class(host_class: type[Any]) -> type[Any]:
     """Returns the worker that serves instead of ``host_class``.
 
     Raises:
-        RuntimeError: Another plugin or platform serves EAGLE with a class of its own.
+        RuntimeError: Another plugin or platform serves the algorithm with a class of its own.
     """
     ours = WORKERS.get(host_class)
     if ours is None:
