@@ -142,3 +142,38 @@ def test_the_plugin_hands_any_other_algorithm_on(algorithm: str | None) -> None:
 
     asked = SimpleNamespace(speculative_algorithm=algorithm)
     assert _resolve_once(lambda given: (given, vars(given).copy()), asked) == (asked, vars(asked))
+
+
+@pytest.mark.parametrize("num_nodes", [2, 8, 16, 25])
+def test_a_tables_requests_reserve_no_more_slots_than_sglangs_own(
+    models: dict[str, str], tmp_path: Path, num_nodes: int
+) -> None:
+    from sglang.srt.mem_cache.allocation_sizing import get_alloc_reserve_per_decode
+    from sglang.srt.runtime_context import get_context
+
+    asked = of_a_table(tmp_path, candidate_steps=[0, num_nodes - 1])
+    ours = arguments(models, speculative_draft_model_path=None, **asked)
+    plain = arguments(
+        models,
+        speculative_algorithm="NGRAM",
+        speculative_draft_model_path=None,
+        speculative_num_draft_tokens=num_nodes,
+    )
+    reserved = []
+    for server_args in (ours, plain):
+        server_args.resolve_once()
+        with get_context().override_server_args():
+            get_context().set_server_args(server_args)
+            reserved.append(get_alloc_reserve_per_decode())
+    assert reserved[0] == reserved[1] == 2 * max(num_nodes, 10)  # a table's breadth is 10
+
+
+def test_a_table_that_cannot_switch_keeps_the_users_nodes(
+    models: dict[str, str], tmp_path: Path
+) -> None:
+    asked = of_a_table(tmp_path, candidate_steps=[0, 1, 7])
+    user = {"speculative_num_draft_tokens": 16, "disaggregation_mode": "prefill"}
+    server_args = arguments(models, speculative_draft_model_path=None, **asked, **user)
+    view, options = resolved(server_args)
+    assert options.mode == "static"
+    assert (view.speculative_num_draft_tokens, view.speculative_num_steps) == (16, 16 // 10)

@@ -137,11 +137,23 @@ def _with_initial(options: AdaptiveOptions, user_values: Mapping[str, Any]) -> A
 
 
 def _write_tier(server_args: ServerArgs, options: AdaptiveOptions) -> None:
-    tier = options.startup_tier
+    _write(server_args, options, options.startup_tier)
+
+
+def _write(
+    server_args: ServerArgs, options: AdaptiveOptions, numbers: Sequence[int | None]
+) -> None:
+    """Writes base, numbers and options.
+
+    A table's tier is its nodes. Steps and topk of NGRAM are what the host makes of them and of the
+    table's breadth, and it reserves slots for their product (sglang 0.5.20 to 0.5.23
+    arg_groups/speculative_hook.py:_handle_ngram).
+    """
+    if options.base == "NGRAM":
+        numbers = (None, None, numbers[-1])
     server_args.speculative_algorithm = options.base
-    server_args.speculative_num_steps = tier.num_steps
-    server_args.speculative_eagle_topk = tier.topk
-    server_args.speculative_num_draft_tokens = tier.num_draft_tokens
+    for name, value in zip(TIER_FIELDS, numbers, strict=True):
+        setattr(server_args, name, value)
     setattr(server_args, ATTRIBUTE, options)
 
 
@@ -160,14 +172,11 @@ def _write_static(server_args: ServerArgs, options: AdaptiveOptions) -> None:
             allowed,
             "pass such numbers, or drop these flags for SGLang's own default",
         )
-    server_args.speculative_algorithm = options.base
-    for name, value in zip(TIER_FIELDS, _all_or_none(*given), strict=True):
-        setattr(server_args, name, value)
-    setattr(server_args, ATTRIBUTE, options)
+    _write(server_args, options, _all_or_none(*given))
     logger.warning(
         "ADAPTIVE_EAGLE serves static %s with %s: %s. The text is the same, the depth stays fixed.",
         options.base,
-        _steps_text(server_args),
+        _numbers_text(server_args),
         options.static_reason,
     )
 
@@ -205,6 +214,6 @@ def _all_or_none(
     return (None, None, None) if num_steps is None else chain_tier(num_steps)
 
 
-def _steps_text(server_args: ServerArgs) -> str:
-    steps = server_args.speculative_num_steps
-    return "the host's default step count" if steps is None else f"--speculative-num-steps {steps}"
+def _numbers_text(server_args: ServerArgs) -> str:
+    given = [getattr(server_args, name) for name in TIER_FIELDS]
+    return "the host's default step count" if given == [None] * 3 else named_flags(given)
