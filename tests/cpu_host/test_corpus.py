@@ -1,6 +1,13 @@
-"""NGRAM's corpus in Python: trees of what followed the newest tokens, numbered parents first."""
+"""NGRAM's corpus in Python: the host's own trees of what followed the newest tokens."""
+
+import importlib.util
+import random
+import shutil
+import subprocess
+from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sglang_cpu_host.kernels.corpus import PADDING, NgramCorpus
@@ -8,9 +15,19 @@ from sglang_cpu_host.kernels.corpus import PADDING, NgramCorpus
 NODES, DEPTH, BREADTH = 6, 8, 3
 
 
-def corpus(*sequences: list[int]) -> NgramCorpus:
+def corpus(
+    *sequences: list[int],
+    depth: int = DEPTH,
+    least: int = BREADTH,
+    most: int = BREADTH,
+    nodes: int = NODES,
+) -> NgramCorpus:
     made = NgramCorpus(
-        max_trie_depth=DEPTH, max_bfs_breadth=BREADTH, draft_token_num=NODES, capacity=100
+        max_trie_depth=depth,
+        min_bfs_breadth=least,
+        max_bfs_breadth=most,
+        draft_token_num=nodes,
+        capacity=100,
     )
     made.insert(sequences)
     return made
@@ -34,20 +51,60 @@ def test_a_text_that_repeats_is_drafted_as_a_chain() -> None:
     assert (mask == np.tri(NODES)).all()
 
 
-def test_the_longest_match_comes_first_and_shorter_ones_add_what_they_know() -> None:
+def test_the_longest_match_is_numbered_last_and_shorter_ones_add_what_they_know() -> None:
     made = corpus([5, 1, 2, 7], [9, 2, 8])
     tokens, mask = tree(made, [5, 1, 2])
-    assert tokens[:3] == [2, 7, 8]
+    assert tokens[:3] == [2, 8, 7]
     assert paths(tokens, mask) == {(7,), (8,)}
 
 
-def test_the_newest_continuation_comes_first_and_no_more_than_the_breadth() -> None:
+def test_the_newest_continuation_is_numbered_last_and_no_more_than_the_breadth() -> None:
     made = corpus(*([1, token] for token in range(20, 26)))
     tokens, mask = tree(made, [1])
-    assert tokens[:4] == [1, 25, 24, 23]
+    assert tokens[:4] == [1, 23, 24, 25]
     assert paths(tokens, mask) == {(25,), (24,), (23,)}
     made.insert([[1, 20]])
-    assert tree(made, [1])[0][1] == 20
+    assert tree(made, [1])[0][3] == 20
+
+
+def host_trees(folder: Path, cases: list[list[int]]) -> list[list[int]]:
+    """What the host's C++ answers to each case."""
+    compiler, host = shutil.which("g++"), importlib.util.find_spec("sglang")
+    if compiler is None or host is None or host.origin is None:
+        pytest.skip("no C++ compiler, or no host to compile")
+    source = Path(host.origin).parent / "kernels/jit/csrc/ngram_corpus"
+    files = [
+        Path(__file__).with_name("host_corpus.cpp"),
+        source / "trie.cpp",
+        source / "result.cpp",
+    ]
+    program = folder / "host_corpus"
+    subprocess.run([compiler, "-std=c++20", f"-I{source}", *files, "-o", program], check=True)
+    asked = "\n".join(" ".join(map(str, case)) for case in cases)
+    done = subprocess.run([program], input=asked, capture_output=True, text=True, check=True)
+    return [[int(number) for number in line.split()] for line in done.stdout.splitlines()]
+
+
+def test_trees_are_those_of_the_host(tmp_path: Path) -> None:
+    """With up to 12 tokens, of which no two share a bucket of its hash maps."""
+    rng, cases, ours = random.Random(1), [], []
+    for _ in range(300):
+        depth, nodes, num_tokens = rng.randint(2, 8), rng.randint(2, 10), rng.randint(2, 12)
+        least = rng.randint(1, 3)
+        most = least + rng.randint(0, 5)
+        sequences = [
+            [rng.randrange(num_tokens) for _ in range(rng.randint(1, 20))]
+            for _ in range(rng.randint(2, 5))
+        ]
+        numbers = [depth, least, most, nodes, len(sequences)]
+        for sequence in sequences:
+            numbers += [len(sequence), *sequence]
+        cases.append(numbers)
+        *written, newest = sequences
+        made = corpus(*written, depth=depth, least=least, most=most, nodes=nodes)
+        tokens, mask = made.match_stateful([0], [newest], [len(newest)])
+        ours.append([*tokens.tolist(), *mask.tolist()])
+    assert host_trees(tmp_path, cases) == ours
 
 
 def test_what_nothing_followed_is_padded_with_children_of_the_root() -> None:

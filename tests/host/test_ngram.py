@@ -1,4 +1,4 @@
-"""What a table of what was written drafts: prefixes of its tree, its newest tokens, its tails."""
+"""What a table drafts: the paths it keeps, its newest tokens, what it learns."""
 
 from array import array
 from types import SimpleNamespace
@@ -7,12 +7,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-FULL, WIDTH, NUM_ROWS = 8, 3, 2
-MASKS = np.random.default_rng(1).random((NUM_ROWS, FULL, FULL)) < 0.5  # no two corners alike
+FULL, WIDTH, NUM_ROWS = 8, 4, 2
+# As the host numbers them: level by level, the best of siblings last, padded with token 0.
+TOKENS = [[1, 2, 5, 3, 6, 4, 7, 0], [9, 8, 7, 0, 0, 0, 0, 0]]
+PARENTS = [[-1, 0, 0, 1, 2, 3, 4, 0], [-1, 0, 0, 0, 0, 0, 0, 0]]
 
 
-@pytest.fixture
+def ancestors(parents: list[int]) -> np.ndarray:
+    """[nodes, nodes]: each node's ancestors, itself included."""
+    rows = np.eye(len(parents), dtype=np.int64)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            rows[node] |= rows[parent]
+    return rows
+
+
+MASKS = np.stack([ancestors(parents) for parents in PARENTS])
+
+
+@pytest.fixture(scope="module")
 def module(plugins_loaded: None) -> Any:
     from sglang_adaptive_spec.host.serving import ngram_worker
 
@@ -21,12 +37,12 @@ def module(plugins_loaded: None) -> Any:
 
 @pytest.fixture
 def worker(module: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A worker whose host looks up MASKS, nodes numbered row by row."""
+    """A worker whose host looks up TOKENS and MASKS."""
     seen: list[int] = []
 
     def look_up(self: Any, batch: Any) -> Any:
         seen.append(self.draft_token_num)
-        return np.arange(len(batch.reqs) * FULL), MASKS.flatten()
+        return np.array(TOKENS).flatten(), MASKS.flatten()
 
     monkeypatch.setattr(module.NGRAMWorker, "_prepare_draft_tokens", look_up)
     worker: Any = object.__new__(module.AdaptiveNgramWorker)
@@ -34,16 +50,57 @@ def worker(module: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return worker
 
 
-@pytest.mark.parametrize("width", [WIDTH, FULL])
-def test_a_tier_verifies_the_first_nodes_of_the_widest_tree(worker: Any, width: int) -> None:
+@pytest.mark.parametrize(
+    ("width", "kept"),
+    [
+        (1, [[0], [0]]),
+        (3, [[0, 2, 4], [0, 1, 2]]),
+        (WIDTH, [[0, 2, 4, 6], [0, 1, 2, 3]]),
+        (5, [[0, 1, 2, 4, 6], [0, 1, 2, 3, 4]]),
+        (FULL, [list(range(FULL))] * NUM_ROWS),
+    ],
+)
+def test_a_tier_verifies_the_longest_paths_of_the_widest_tree(
+    worker: Any, width: int, kept: list[list[int]]
+) -> None:
     worker.draft_token_num = width
     drafts, mask = worker._prepare_draft_tokens(SimpleNamespace(reqs=[None] * NUM_ROWS))
     assert worker.seen == [FULL]
     assert worker.draft_token_num == width
-    assert drafts.tolist() == [
-        row * FULL + node for row in range(NUM_ROWS) for node in range(width)
+    assert drafts.reshape(NUM_ROWS, width).tolist() == [
+        [tokens[node] for node in nodes] for tokens, nodes in zip(TOKENS, kept, strict=True)
     ]
-    assert (mask.reshape(NUM_ROWS, width, width) == MASKS[:, :width, :width]).all()
+    for row, nodes in enumerate(kept):
+        found = mask.reshape(NUM_ROWS, width, width)[row]
+        assert (found == MASKS[row][np.ix_(nodes, nodes)]).all()
+
+
+@st.composite
+def numbered_trees(draw: st.DrawFn) -> list[int]:
+    """Parents of a tree's nodes, numbered level by level."""
+    parents = [-1]
+    for _ in range(draw(st.integers(0, 11))):
+        parents.append(draw(st.integers(max(parents[-1], 0), len(parents) - 1)))
+    return parents
+
+
+@given(parents=numbered_trees(), num_padded=st.integers(0, 3), data=st.data())
+def test_what_a_tier_keeps_is_a_tree_with_the_longest_path(
+    module: Any, parents: list[int], num_padded: int, data: st.DataObject
+) -> None:
+    num_real = len(parents)
+    mask = ancestors(parents + [0] * num_padded)
+    drafts = np.array([[*range(1, num_real + 1), *[0] * num_padded]])  # a token names its node
+    width = data.draw(st.integers(1, num_real + num_padded))
+    tokens, kept_mask = module.longest_paths(drafts, mask[None], width)
+    kept_mask = kept_mask.reshape(width, width)
+    kept = [token - 1 for token in tokens if token]
+    assert len(kept) == min(width, num_real)  # no padding in place of a draft
+    assert kept == sorted(kept)
+    assert all(node == 0 or parents[node] in kept for node in kept)
+    assert (kept_mask[: len(kept), : len(kept)] == mask[np.ix_(kept, kept)]).all()
+    depth = mask.sum(1)[:num_real]
+    assert depth[kept].max() == min(width, depth.max())
 
 
 def test_a_round_that_nobody_waits_for_asks_no_table(worker: Any) -> None:

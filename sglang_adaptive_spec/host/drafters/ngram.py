@@ -1,9 +1,9 @@
 """NGRAM: a table of what was written before drafts, and the CPU looks it up.
 
 The host's ``NGRAMWorker`` verifies a tree of as many nodes as it is wide, whatever the look-up
-found. Nodes are numbered parents first, so the first few of them are a tree, too: a tier is how
-many are verified. It changes the worker's buffers and the target's backend and graphs; there is no
-draft model, and nothing lags behind.
+found. A tier is how many of them are verified: those on the longest paths, which are a tree, too.
+It changes the worker's buffers and the target's backend and graphs; there is no draft model, and
+nothing lags behind.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """The host's NGRAMWorker with a width per decode round.
 
 Look-ups, the table and what rounds hand on stay as wide as the widest tier; a round verifies as
-many nodes as its tier says. A zero-step round is a decode without speculation: no look-up, and no
-copy to the CPU that waits for the round before.
+many nodes as its tier says, those on the longest paths. A zero-step round is a decode without
+speculation: no look-up, and no copy to the CPU that waits for the round before.
 """
 
 import contextlib
@@ -25,6 +25,7 @@ from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 # Decodes at zero steps from one time that the table learns what they wrote to the next. A choice:
 # fewer than a look-up matches by default (18), which drafting rounds put again anyway.
 LEARN_EVERY = 16
+PADDING = 0  # the token of nodes that a look-up has no use for: children of the root
 
 
 class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
@@ -96,7 +97,7 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
     def _prepare_draft_tokens(
         self, batch: Batch, *args: object, **kwargs: object
     ) -> tuple[Any, Any]:
-        """Looks up the widest tree; returns the first nodes of it and their mask."""
+        """Looks up the widest tree; returns as many nodes as the tier has, and their mask."""
         width, full, size = self.draft_token_num, self.full_width, len(batch.reqs)
         if self._is_alone:
             return made_up_tree(size, width)
@@ -104,8 +105,7 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
             drafts, mask = super()._prepare_draft_tokens(batch, *args, **kwargs)
         if width == full:
             return drafts, mask
-        drafts, mask = drafts.reshape(size, full), mask.reshape(size, full, full)
-        return drafts[:, :width].flatten(), mask[:, :width, :width].flatten()
+        return longest_paths(drafts.reshape(size, full), mask.reshape(size, full, full), width)
 
     def _update_ngram_corpus(self, batch: Batch, *args: object, **kwargs: object) -> None:
         """Puts what was written into the table, unless nobody asked for it."""
@@ -182,6 +182,30 @@ def newest_tokens(accept_tokens: torch.Tensor, accept_lens: torch.Tensor) -> tor
     """
     rows = accept_tokens.view(len(accept_lens), -1)
     return torch.gather(rows, 1, accept_lens[:, None].to(torch.int64) - 1)[:, 0]
+
+
+def longest_paths(drafts: Any, mask: Any, width: int) -> tuple[Any, Any]:
+    """Returns the nodes of each tree that lie on its longest paths, and their mask.
+
+    The host numbers nodes level by level, and the best of siblings last (sglang 0.5.20 to 0.5.23
+    kernels/jit/csrc/ngram_corpus/result.cpp:fillResult). So the path to the last node is the
+    longest one, and the better one of two that are equally long.
+
+    Args:
+        drafts: [bs, nodes] tokens.
+        mask: [bs, nodes, nodes] each node's ancestors, itself included.
+        width: Nodes that are returned of each tree, in their order: [bs * width] tokens and
+            [bs * width * width] ancestors.
+    """
+    num_nodes = drafts.shape[1]
+    last_below = num_nodes - 1 - mask[:, ::-1].argmax(axis=1)
+    is_leaf_of_root = (last_below == np.arange(num_nodes)) & (mask.sum(axis=2) == 2)
+    last_below[is_leaf_of_root & (drafts == PADDING)] = 0
+    first = np.argsort(-last_below, axis=1, kind="stable")[:, :width]
+    kept = np.sort(first, axis=1)  # parents before their children
+    rows = np.take_along_axis(mask, kept[:, :, None], axis=1)
+    kept_mask = np.take_along_axis(rows, kept[:, None, :], axis=2)
+    return np.take_along_axis(drafts, kept, axis=1).flatten(), kept_mask.flatten()
 
 
 def made_up_tree(size: int, width: int) -> tuple[Any, Any]:
