@@ -51,7 +51,6 @@ PLACED_BY_HAND = {
     "a counter's of prometheus_client": "inc",
     "a folder": "cache",
     "a module's of torch": "register_forward_hook",
-    "an event's or a device's of torch, where a class of the host has such a one": "synchronize",
 }
 BY_HAND = frozenset(name for names in PLACED_BY_HAND.values() for name in names.split())
 

@@ -1,16 +1,18 @@
 """What a table drafts: the paths it keeps, its newest tokens, what it learns."""
 
 from array import array
+from itertools import chain, pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 FULL, WIDTH, NUM_ROWS = 8, 4, 2
+DEPTH = 18  # tokens that a look-up matches, SGLang's default
 # As the host numbers them: level by level, the best of siblings last, padded with token 0.
 TOKENS = [[1, 2, 5, 3, 6, 4, 7, 0], [9, 8, 7, 0, 0, 0, 0, 0]]
 PARENTS = [[-1, 0, 0, 1, 2, 3, 4, 0], [-1, 0, 0, 0, 0, 0, 0, 0]]
@@ -47,6 +49,7 @@ def worker(module: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module.NGRAMWorker, "_prepare_draft_tokens", look_up)
     worker: Any = object.__new__(module.AdaptiveNgramWorker)
     worker.full_width, worker._is_alone, worker.seen = FULL, False, seen
+    worker.draft_token_num, worker.max_trie_depth = WIDTH, DEPTH
     return worker
 
 
@@ -128,20 +131,57 @@ def test_a_zero_step_round_goes_on_from_the_last_token(module: Any) -> None:
     assert module.newest_tokens(tokens, torch.tensor([3, 1])).tolist() == [7, 8]
 
 
-@pytest.mark.parametrize(
-    ("num_tokens", "tail"), [(2, [4, 5]), (3, [3, 4, 5]), (4, [2, 3, 4, 5]), (9, [1, 2, 3, 4, 5])]
-)
-def test_a_tail_reaches_back_into_the_prompt(module: Any, num_tokens: int, tail: list[int]) -> None:
-    request = SimpleNamespace(origin_input_ids=array("q", [1, 2]), output_ids=array("q", [3, 4, 5]))
-    assert module.tail_of(request, num_tokens) == tail
+class Text:
+    """A request under the overlap schedule: the CPU knows what all but two rounds wrote."""
+
+    def __init__(self, worker: Any) -> None:
+        self.worker, self.puts = worker, list[list[int]]()
+        self.prompt, self.rounds = [1, 2], list[list[int]]()
+        worker.enable_overlap, worker._num_unlearned = True, 0
+        worker.ngram_corpus = SimpleNamespace(batch_put=lambda rows: self.puts.extend(rows))
+
+    def run(self, num_tokens: int, is_zero: bool) -> None:
+        """Launches a round that writes so many tokens."""
+        prompt, known = array("q", self.prompt), array("q", chain.from_iterable(self.rounds[:-1]))
+        request = SimpleNamespace(
+            origin_input_ids=prompt, origin_input_ids_unpadded=prompt, output_ids=known
+        )
+        batch = SimpleNamespace(reqs=[request], grammar_needs_sync=lambda: False)
+        newest = self.rounds[-1] if self.rounds else []
+        begin = 10 + sum(map(len, self.rounds))
+        self.rounds.append(list(range(begin, begin + num_tokens)))
+        if is_zero:
+            self.worker._learn_now_and_then(batch, num_tokens)
+        else:  # its own look-up has waited for the round before
+            self.worker.prev_token_ids = newest + [0] * (FULL - len(newest))
+            self.worker.prev_accept_lens = [len(newest)]
+            self.worker._update_ngram_corpus(batch)
+
+    def unlearned(self) -> list[tuple[int, int]]:
+        """Neighbours that no put held."""
+        put = {pair for tokens in self.puts for pair in pairwise(tokens)}
+        written = [*self.prompt, *chain.from_iterable(self.rounds[:-1])]
+        return [pair for pair in pairwise(written) if pair not in put]
 
 
-def test_the_table_learns_what_zero_steps_write_now_and_then(module: Any, worker: Any) -> None:
-    put: list[Any] = []
-    worker.ngram_corpus = SimpleNamespace(batch_put=put.append)
-    worker.max_trie_depth, worker._num_unlearned = 4, 0
-    request = SimpleNamespace(origin_input_ids=array("q"), output_ids=array("q", range(100)))
-    batch = SimpleNamespace(reqs=[request])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(1, FULL), st.booleans()), max_size=60))
+def test_the_table_learns_all_that_zero_steps_and_drafting_rounds_write(
+    worker: Any, rounds: list[tuple[int, bool]]
+) -> None:
+    text = Text(worker)
+    for num_tokens, is_zero in [*rounds, (1, False)]:
+        text.run(num_tokens, is_zero)
+    assert text.unlearned() == []
+    assert (worker.draft_token_num, worker.max_trie_depth) == (WIDTH, DEPTH)
+
+
+def test_the_table_learns_at_zero_steps_now_and_then(module: Any, worker: Any) -> None:
+    text = Text(worker)
     for _ in range(2 * module.LEARN_EVERY):
-        worker._learn_now_and_then(batch, 1)
-    assert [len(tail) for (tail,) in put] == [4 + module.LEARN_EVERY] * 2
+        text.run(1, is_zero=True)
+    assert len(text.puts) == 2
+    assert text.puts[0] == [
+        *text.prompt,
+        *chain.from_iterable(text.rounds[: module.LEARN_EVERY - 2]),
+    ]

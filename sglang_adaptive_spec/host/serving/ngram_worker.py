@@ -22,8 +22,7 @@ from sglang_adaptive_spec.host.serving.plain_decodes import PlainDecodes
 from sglang_adaptive_spec.host.serving.plain_round import has_plain_rounds
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
-# Decodes at zero steps from one time that the table learns what they wrote to the next. A choice:
-# fewer than a look-up matches by default (18), which drafting rounds put again anyway.
+# Decodes at zero steps from one time that the table learns what they wrote to the next. A choice.
 LEARN_EVERY = 16
 PADDING = 0  # the token of nodes that a look-up has no use for: children of the root
 
@@ -32,13 +31,16 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
     """Chooses, activates and observes around the host's rounds."""
 
     draft_token_num: int  # nodes that a round verifies, the root among them
+    max_trie_depth: int  # tokens of a request that are put, and that a look-up matches
+    prev_token_ids: list[int]  # what the round before accepted, once a look-up has fetched it
+    prev_accept_lens: list[int]
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.full_width = self.engine.options.startup_tier.num_draft_tokens
         self._decodes: PlainDecodes | None = None
         self._is_alone = False  # a round that nobody waits for
-        self._num_unlearned = 0  # decodes since the table was told what is written
+        self._num_unlearned = 0  # zero-step decodes since the table was told what is written
 
     # -- until the server is ready --
 
@@ -111,26 +113,36 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
         """Puts what was written into the table, unless nobody asked for it."""
         if self._is_alone:
             return
-        with self._looking_up():  # what the round before accepted lies at that stride
+        num_more = self._num_unlearned
+        if num_more:  # the last put lacked what the two rounds in flight wrote
+            num_more += 2 * self.full_width
+        with self._looking_up(num_more):
             super()._update_ngram_corpus(batch, *args, **kwargs)
+        self._num_unlearned = 0
 
     def _learn_now_and_then(self, batch: Batch, num_decodes: int) -> None:
         """Puts into the table what zero-step rounds wrote, as far as the CPU knows it."""
         self._num_unlearned += num_decodes
         if self._num_unlearned >= LEARN_EVERY:
-            self.ngram_corpus.batch_put(
-                [tail_of(req, self.max_trie_depth + self._num_unlearned) for req in batch.reqs]
-            )
-            self._num_unlearned = 0
+            self.prev_token_ids, self.prev_accept_lens = [], [0] * len(batch.reqs)
+            self._update_ngram_corpus(batch)
 
     @contextlib.contextmanager
-    def _looking_up(self) -> Iterator[None]:
-        width = self.draft_token_num
+    def _looking_up(self, num_more: int = 0) -> Iterator[None]:
+        """Has the host use the table as wide as the widest tier is.
+
+        What the round before accepted lies at that stride.
+
+        Args:
+            num_more: Tokens of a request that are put beyond those that a look-up matches.
+        """
+        before = self.draft_token_num, self.max_trie_depth
         self.draft_token_num = self.full_width
+        self.max_trie_depth += num_more
         try:
             yield
         finally:
-            self.draft_token_num = width
+            self.draft_token_num, self.max_trie_depth = before
 
     def _hand_on(self, next_input: NgramVerifyInput) -> None:
         """Gives what a round hands on the widest tier's stride."""
@@ -164,13 +176,6 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
             accept_lens=torch.full_like(before.accept_lens, num_decodes),
         )
         return decodes.result(decoded, next_input)
-
-
-def tail_of(req: Any, num_tokens: int) -> list[int]:
-    """Returns the last tokens of a request, prompt and answer, ``num_tokens`` at most."""
-    answer = list(req.output_ids[-num_tokens:])
-    missing = num_tokens - len(answer)
-    return [*req.origin_input_ids[-missing:], *answer] if missing else answer
 
 
 def newest_tokens(accept_tokens: torch.Tensor, accept_lens: torch.Tensor) -> torch.Tensor:
