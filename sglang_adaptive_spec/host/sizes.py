@@ -1,6 +1,6 @@
-"""What launch and start-up both reckon with: backends, heads, and the memory that plans take."""
+"""What launch and start-up both reckon with: stages, backends, heads, the memory of plans."""
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from sglang.srt.arg_groups.model_override_base import model_config_of
@@ -8,6 +8,7 @@ from sglang.srt.environ import envs
 from sglang.srt.utils.hf_transformers_utils import get_config
 
 from sglang_adaptive_spec.host.server_args import ServerArgs
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 
 ATTENTION_FLAGS = (
     "attention_backend",
@@ -22,6 +23,30 @@ DECODE_ROWS = 16  # of a decode's tile, where no more query heads share a KV hea
 # A choice: the catch-ups of 512 requests of Llama 3.1 8B, or of 256 with twice the heads, take
 # 1.6 GB; the host never has more than 0.5 GB where tiers are switched.
 MOST_WORKSPACE_BYTES = 2**31
+
+
+class Stages(NamedTuple):
+    """Which forwards of a tier have graphs, and what they read, by what drafts."""
+
+    has_draft: bool  # a model: a forward a step, and a draft-extend
+    has_trees: bool  # whatever the topk of the tiers
+
+    def num_forwards(self, tier: Tier) -> int:
+        """Returns the forwards that are captured for ``tier`` at each batch size."""
+        return tier.num_steps + 2 if self.has_draft else 1
+
+    def num_draft_rows(self, tier: Tier) -> int:
+        """Returns the indices of a request that draft steps have of their own."""
+        return tier.num_steps * tier.topk if self.has_draft else 0
+
+    def extend_width(self, tier: Tier) -> int:
+        """Returns the tokens of a request in the widest forward of ``tier``."""
+        is_catch_up = self.has_draft and tier == PLAIN_TIER
+        return CATCH_UP_ROUNDS if is_catch_up else tier.num_draft_tokens
+
+
+OF_A_DRAFT, OF_A_TABLE = Stages(True, has_trees=False), Stages(False, has_trees=True)
+STAGES = {"EAGLE": OF_A_DRAFT, "EAGLE3": OF_A_DRAFT, "STANDALONE": OF_A_DRAFT, "NGRAM": OF_A_TABLE}
 
 
 class ModelConfig(Protocol):

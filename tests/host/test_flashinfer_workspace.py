@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from sglang_adaptive_spec.host.sizes import OF_A_DRAFT
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
@@ -127,7 +128,7 @@ def builder(
         server_args=SimpleNamespace(
             attention_backend=backend, **{f"{flag}_attention_backend": None for flag in flags}
         ),
-        options=SimpleNamespace(startup_tier=chain_tier(3)),
+        options=SimpleNamespace(startup_tier=chain_tier(3), stages=OF_A_DRAFT),
         ranks=SimpleNamespace(num_shards=1),
         runners=(runner, runner),
     )

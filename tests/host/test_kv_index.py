@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from sglang_adaptive_spec.contract.table import HOOK_TARGETS
 from sglang_adaptive_spec.host.attention.kv_index_size import Extent, IndexShape, triton_row_bytes
+from sglang_adaptive_spec.host.sizes import OF_A_DRAFT
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier, chain_tier
 
 MODULE = "sglang_adaptive_spec.host.attention.kv_index"
@@ -209,7 +210,7 @@ def build(kind: str, tier: Tier, size: int, **attributes: Any) -> Stages:
 
 def build_all(index: Any, kind: str, largest: Mapping[Tier, int], **attributes: Any) -> Extent:
     """Builds tiers as at start-up; returns the extent."""
-    extent = Extent.of(largest, CATCH_UP_ROUNDS)
+    extent = Extent.of(largest, OF_A_DRAFT)
     index.extent = extent
     for tier, size in largest.items():
         build(kind, tier, size, **attributes)

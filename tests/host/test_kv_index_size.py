@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from sglang_adaptive_spec.host.attention.kv_index_size import Extent, IndexShape, triton_row_bytes
+from sglang_adaptive_spec.host.sizes import OF_A_DRAFT, OF_A_TABLE
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 
 CONTEXT, PAGES = 1000, 100
@@ -33,7 +34,12 @@ def shape(*backends: str, num_pools: int = 1) -> IndexShape:
 def test_the_most_that_a_graph_of_any_tier_holds(
     largest: dict[Tier, int], extent: tuple[int, int, int]
 ) -> None:
-    assert Extent.of(largest, catch_up_width=15) == extent
+    assert Extent.of(largest, OF_A_DRAFT) == extent
+
+
+def test_a_tables_graphs_verify_and_nothing_else() -> None:
+    largest = {PLAIN_TIER: 128, chain_tier(7): 32}
+    assert Extent.of(largest, OF_A_TABLE) == (128, 32 * 8, 0)
 
 
 @pytest.mark.parametrize(

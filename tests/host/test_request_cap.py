@@ -14,6 +14,7 @@ import pytest
 from sglang_adaptive_spec.config.schema import parse_config
 from sglang_adaptive_spec.host.attention.kv_index_size import IndexShape
 from sglang_adaptive_spec.host.launch.options import options_of
+from sglang_adaptive_spec.host.sizes import OF_A_DRAFT, OF_A_TABLE
 from tests.host.conftest import write_model
 
 H200_MB = 143771.0
@@ -297,7 +298,7 @@ def test_an_index_is_as_large_as_the_largest_batch_of_each_tier_needs_it(
     index = IndexShape(["flashinfer"], 1000, page_size=1, num_pools=1, row_bytes=0)
     slots = {"1": {"candidate_steps": [0, 1]}, "9": {"candidate_steps": [0]}}
     config = parse_config("test", json.dumps({"policy": "goodput", **slots}).encode())
-    assert index_gb(config, index, size) == num_bytes / 2**30
+    assert index_gb(config, OF_A_DRAFT, index, size) == num_bytes / 2**30
 
 
 def test_trees_have_tables_and_a_mask_where_they_are_in_reach() -> None:
@@ -306,9 +307,21 @@ def test_trees_have_tables_and_a_mask_where_they_are_in_reach() -> None:
     index = IndexShape(["fa3"], 1000, page_size=10, num_pools=1, row_bytes=0)
     slots = {"1": {"candidate_steps": [1]}, "9": {"candidate_tiers": [[2, 4, 7]]}}
     config = parse_config("test", json.dumps({"policy": "goodput", **slots}).encode())
-    assert index_gb(config, index, 8) == 4 * 8 * 100 / 2**30
+    assert index_gb(config, OF_A_DRAFT, index, 8) == 4 * 8 * 100 / 2**30
     of_trees = 1000 * (4 * 16 + 16 * 7)
-    assert index_gb(config, index, 16) == (4 * 16 * 100 + of_trees) / 2**30
+    assert index_gb(config, OF_A_DRAFT, index, 16) == (4 * 16 * 100 + of_trees) / 2**30
+
+
+def test_a_table_has_trees_at_every_tier_and_no_indices_of_draft_steps() -> None:
+    from sglang_adaptive_spec.host.launch.request_cap import index_gb
+
+    slots = {"1": {"candidate_steps": [0, 7]}}
+    config = parse_config("test", json.dumps({"policy": "goodput", **slots}).encode())
+    index = IndexShape(["fa3"], 1000, page_size=10, num_pools=1, row_bytes=0)
+    of_trees = 1000 * (4 * 8 + 8 * 8)
+    assert index_gb(config, OF_A_TABLE, index, 8) == (4 * 8 * 100 + of_trees) / 2**30
+    index = IndexShape(["triton"], 1000, page_size=1, num_pools=1, row_bytes=0)
+    assert index_gb(config, OF_A_TABLE, index, 8) == 1000 * (8 * 8 + 8 * 8) / 2**30
 
 
 def test_a_deep_tier_counts_at_every_batch_size(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sglang_adaptive_spec.host.sizes import OF_A_DRAFT, OF_A_TABLE, Stages
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, chain_tier
@@ -19,9 +20,15 @@ class Engine:
 
     catch_ups = object()
 
-    def __init__(self, cap: int, is_raised: bool = True, most_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        cap: int,
+        is_raised: bool = True,
+        most_tokens: int | None = None,
+        stages: Stages = OF_A_DRAFT,
+    ) -> None:
         self.options = SimpleNamespace(
-            is_cap_raised=is_raised, startup_tier=THREE, most_tokens=most_tokens
+            is_cap_raised=is_raised, startup_tier=THREE, most_tokens=most_tokens, stages=stages
         )
         self.target_runner = SimpleNamespace(max_running_requests=cap)
         self.ranks = SimpleNamespace(num_shards=1)
@@ -55,7 +62,7 @@ def builder(engine: Any, captures: Any) -> Any:
     from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 
     took = SimpleNamespace(running=contextlib.nullcontext, gb=0.5, seconds=0.25)
-    startup = SimpleNamespace(catch_ups=took, shared_gb=lambda: 1.5)
+    startup = SimpleNamespace(catch_ups=took, backends=took, graphs=took, shared_gb=lambda: 1.5)
     return TierBuilder(engine, captures, startup, drafter=engine, lora=())
 
 
@@ -100,6 +107,24 @@ def test_more_are_decoded_at_zero_steps_than_are_caught_up(plugins_loaded: None)
     assert max(tiers.graph_batch_sizes(PLAIN_TIER)) == 512
     assert tiers.max_catch_up_size() == tiers.max_listed_size() == 256
     assert tiers.extent() == (512, 256 * CATCH_UP_ROUNDS, 32 * 3)
+
+
+def test_a_table_catches_nothing_up_and_its_tiers_are_priced_by_one_forward(
+    plugins_loaded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sglang_adaptive_spec.host.startup import tier_builder
+
+    engine = Engine(2048, stages=OF_A_TABLE)
+    tiers = builder(engine, Captures(engine))
+    assert tiers.extent() == (512, 256, 0)
+    planned: list[Any] = []
+    monkeypatch.setattr(tier_builder, "build_tiers", lambda *given: planned.append(given))
+    state = SimpleNamespace(graph_batch_sizes=(1, 2))
+    engine.pool = SimpleNamespace(states=[state])
+    engine.options.config = SimpleNamespace(policy="goodput", memory_budget_gb=4.0)
+    tiers.build_others()
+    ((_, _, memory, _),) = planned
+    assert memory.unit_gb == pytest.approx(0.5 / 2)
 
 
 @pytest.mark.parametrize(("cap", "size"), [(2048, 256), (64, 64)])

@@ -11,6 +11,11 @@ CAPTURED = [1, 2, 4, 8, 16, 32, 64, 128]
 VOCAB = 128_256
 
 
+def of_a_draft(tier: Tier) -> int:
+    """The forwards of a tier that a model drafts for: verify, draft steps and draft-extend."""
+    return tier.num_steps + 2
+
+
 class FakeHost:
     """A device with so much memory, on which a tier costs what ``cost_gb`` says."""
 

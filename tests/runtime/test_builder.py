@@ -11,7 +11,7 @@ from sglang_adaptive_spec.runtime.builder import MIN_RESERVED_GB, build_tiers, r
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import Place, RuntimePool, TierState
 from sglang_adaptive_spec.tiers import Tier, chain_tier
-from tests.runtime.fake_host import CAPTURED, VOCAB, FakeHost
+from tests.runtime.fake_host import CAPTURED, VOCAB, FakeHost, of_a_draft
 
 SEVEN = chain_tier(7)
 TREE = Tier(3, 4, 24)
@@ -26,7 +26,7 @@ def run(host: FakeHost) -> RuntimePool:
     pool = RuntimePool([Place(host, "slot")], SEVEN)
     sizes = host.graph_batch_sizes(SEVEN)
     pool.add(TierState(SEVEN, (7,), sizes, 1.0, 1.0))
-    memory = MemoryModel(fixed_gb=0.2)
+    memory = MemoryModel(0.2, of_a_draft)
     memory.learn(SEVEN, sizes, 1.0)
     build_tiers(pool, host, memory)
     return pool
@@ -37,7 +37,7 @@ def run_from_no_tier(host: FakeHost, budget_gb: float = math.inf) -> RuntimePool
     startup = Tier(7, 4, 24)
     pool = RuntimePool([Place(host, "slot")], startup)
     pool.add(TierState(startup, (7,), (), 1.0, 0.0))
-    build_tiers(pool, host, MemoryModel(fixed_gb=0.0), budget_gb)
+    build_tiers(pool, host, MemoryModel(0.0, of_a_draft), budget_gb)
     return pool
 
 
@@ -71,7 +71,7 @@ def test_a_tier_whose_build_raises_stops_the_start_with_the_error() -> None:
     host = BreaksAtThree(free_gb=40, cost_gb=1)
     pool = RuntimePool([Place(host, "slot")], SEVEN)
     pool.add(TierState(SEVEN, (7,), (1, 2, 4, 8), 1.0, 1.0))
-    memory = MemoryModel(fixed_gb=0.2)
+    memory = MemoryModel(0.2, of_a_draft)
     memory.learn(SEVEN, (1, 2, 4, 8), 1.0)
     with pytest.raises(MemoryError, match="num_steps=3"):
         build_tiers(pool, host, memory)

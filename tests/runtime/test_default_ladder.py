@@ -8,11 +8,12 @@ import pytest
 
 from sglang_adaptive_spec.config.schema import load_config, parse_config
 from sglang_adaptive_spec.host.attention.kv_index_size import Extent, IndexShape
+from sglang_adaptive_spec.host.sizes import OF_A_DRAFT
 from sglang_adaptive_spec.runtime.builder import build_tiers, reserved_gb
 from sglang_adaptive_spec.runtime.graphs import graph_batch_sizes, thinned
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import Place, RuntimePool, TierState
-from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 from tests.runtime.fake_host import VOCAB, FakeHost
 
 TEN = chain_tier(10)
@@ -43,7 +44,7 @@ def index_gb(host: DefaultLadder, context_length: int) -> float:
     """What FlashInfer keeps for all tiers; it is there before the first tier is planned."""
     largest = {tier: max(host.graph_batch_sizes(tier), default=0) for tier in CONFIG.tiers}
     shape = IndexShape(["flashinfer"], context_length, page_size=1, num_pools=1, row_bytes=0)
-    return shape.gb(Extent.of(largest, CATCH_UP_ROUNDS))
+    return shape.gb(Extent.of(largest, OF_A_DRAFT))
 
 
 def build(host: DefaultLadder, budget_gb: float = math.inf) -> set[Tier]:
@@ -51,7 +52,7 @@ def build(host: DefaultLadder, budget_gb: float = math.inf) -> set[Tier]:
     pool, sizes = RuntimePool([Place(host, "slot")], TEN), host.graph_batch_sizes(TEN)
     assert sizes == (1, 2, 3, 4, 6, 8)
     pool.add(TierState(TEN, (10,), sizes, 1.0, 0.25))
-    memory = MemoryModel(0.1)
+    memory = MemoryModel(0.1, OF_A_DRAFT.num_forwards)
     memory.learn(TEN, sizes, 0.25)
     build_tiers(pool, host, memory, budget_gb)
     return {state.tier for state in pool.states}
@@ -117,7 +118,7 @@ def test_a_tier_of_large_batches_alone_goes_with_them() -> None:
     host = FakeHost(free_gb, 0.1, 1e9, config.ladder, [64, 128, 256], 2048, True, vocab_size)
     pool = RuntimePool([Place(host, "slot")], TEN)
     pool.add(TierState(TEN, (10,), (256,), 1.0, 0.25))  # what the server started at is no tier
-    build_tiers(pool, host, MemoryModel(1.5, unit_gb=0.01))
+    build_tiers(pool, host, MemoryModel(1.5, OF_A_DRAFT.num_forwards, unit_gb=0.01))
     assert host.built == [PLAIN_TIER]
     assert host.max_batch_size == 256
 

@@ -4,12 +4,13 @@ import pytest
 
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.tiers import chain_tier
+from tests.runtime.fake_host import of_a_draft
 
 SEVEN = chain_tier(7)
 
 
 def test_the_model_learns_upwards_only_and_scales_with_depth_and_graphs() -> None:
-    memory = MemoryModel(fixed_gb=1.0)
+    memory = MemoryModel(1.0, of_a_draft)
     ten, twenty = range(1, 11), range(1, 21)
     memory.learn(SEVEN, ten, 10.0)
     assert memory.estimate_gb(SEVEN, ten) == pytest.approx(10.0)
@@ -20,13 +21,13 @@ def test_the_model_learns_upwards_only_and_scales_with_depth_and_graphs() -> Non
 
 
 def test_without_graphs_only_the_backends_count() -> None:
-    memory = MemoryModel(fixed_gb=0.5)
+    memory = MemoryModel(0.5, of_a_draft)
     memory.learn(SEVEN, (), 3.0)
     assert memory.estimate_gb(SEVEN, ()) == 0.5
 
 
 def test_a_tier_that_took_less_than_backends_do_teaches_nothing() -> None:
-    memory = MemoryModel(fixed_gb=0.5)
+    memory = MemoryModel(0.5, of_a_draft)
     memory.learn(SEVEN, (1, 2, 4, 8), 0.4)
     assert not memory.has_learned
     assert memory.estimate_gb(SEVEN, (8,)) == 0.5
@@ -34,8 +35,15 @@ def test_a_tier_that_took_less_than_backends_do_teaches_nothing() -> None:
 
 def test_the_largest_batch_of_a_tier_costs_what_any_batch_does() -> None:
     """What finds the KV slots is shared: a start-up tier of small batches tells all there is."""
-    memory = MemoryModel(fixed_gb=0.1)
+    memory = MemoryModel(0.1, of_a_draft)
     memory.learn(SEVEN, (1, 2, 4, 8), 0.1 + 0.36)
     assert memory.unit_gb == pytest.approx(0.36 / (4 * 9))
     assert memory.estimate_gb(SEVEN, (1, 2, 4, 256)) == pytest.approx(0.46)
     assert memory.estimate_gb(SEVEN, (1, 2, 4, 8, 256)) == pytest.approx(0.1 + 0.45)
+
+
+def test_a_tier_without_a_draft_costs_a_forward_whatever_its_width() -> None:
+    memory = MemoryModel(0.1, num_forwards=lambda _tier: 1)
+    memory.learn(SEVEN, (1, 2, 4, 8), 0.5)
+    assert memory.estimate_gb(chain_tier(1), (1, 2, 4, 8)) == pytest.approx(0.5)
+    assert memory.estimate_gb(chain_tier(1), (8,)) == pytest.approx(0.2)

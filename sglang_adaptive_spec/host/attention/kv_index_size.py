@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from sglang_adaptive_spec.host.server_args import ServerArgs
-from sglang_adaptive_spec.host.sizes import ModelConfig
-from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
+from sglang_adaptive_spec.host.sizes import ModelConfig, Stages
+from sglang_adaptive_spec.tiers import Tier
 
 # Their buffers are shared. Other backends keep tables of their own, of which nothing is known here.
 KNOWN = ("flashinfer", "triton", "fa3")
@@ -25,22 +25,18 @@ class Extent(NamedTuple):
     draft_rows: int  # requests x topk x draft steps: each has an index of its own
 
     @classmethod
-    def of(cls, largest: Mapping[Tier, int], catch_up_width: int) -> "Extent":
+    def of(cls, largest: Mapping[Tier, int], stages: Stages) -> "Extent":
         """Returns the extent of graphs.
 
         Args:
             largest: The largest captured batch of each tier.
-            catch_up_width: Tokens of a request in the draft-extend at zero steps.
+            stages: That have graphs.
         """
+        sizes = largest.items()
         return cls(
             requests=max(largest.values(), default=0),
-            tokens=max(
-                (size * extend_width(tier, catch_up_width) for tier, size in largest.items()),
-                default=0,
-            ),
-            draft_rows=max(
-                (size * tier.topk * tier.num_steps for tier, size in largest.items()), default=0
-            ),
+            tokens=max((size * stages.extend_width(tier) for tier, size in sizes), default=0),
+            draft_rows=max((size * stages.num_draft_rows(tier) for tier, size in sizes), default=0),
         )
 
 
@@ -91,11 +87,6 @@ class IndexShape(NamedTuple):
             of_trees = context * (4 * extent.requests + extent.tokens) if is_tree else 0
             return 4 * self.num_pools * extent.requests * num_pages + of_trees
         return 0
-
-
-def extend_width(tier: Tier, catch_up_width: int) -> int:
-    """Returns the tokens of a request in the tier's draft-extend."""
-    return catch_up_width if tier == PLAIN_TIER else tier.num_draft_tokens
 
 
 def triton_row_bytes(num_heads: int, head_dim: int, num_kv_splits: int) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sglang_adaptive_spec.config.schema import AdaptiveConfig
 from sglang_adaptive_spec.host.server_args import ServerArgs
+from sglang_adaptive_spec.host.sizes import STAGES, Stages
 from sglang_adaptive_spec.tiers import Tier
 
 ALGORITHM = "ADAPTIVE_EAGLE"
@@ -37,6 +38,11 @@ class AdaptiveOptions:
         """Where a policy starts, on an adaptive server."""
         assert self.initial_steps is not None, "resolution set it"
         return self.initial_steps
+
+    @property
+    def stages(self) -> Stages:
+        """Which forwards a tier has beside the verify."""
+        return STAGES[self.base]
 
     @property
     def startup_tier(self) -> Tier:

@@ -24,17 +24,18 @@ from sglang.srt.model_executor.cuda_graph_config import Backend
 
 from sglang_adaptive_spec.config.schema import AdaptiveConfig
 from sglang_adaptive_spec.host.attention.kv_index_size import KNOWN, Extent, IndexShape
-from sglang_adaptive_spec.host.launch.options import ATTRIBUTE, options_of
+from sglang_adaptive_spec.host.launch.options import ATTRIBUTE, AdaptiveOptions, options_of
 from sglang_adaptive_spec.host.launch.unsupported import resolved_reason
 from sglang_adaptive_spec.host.server_args import ServerArgs, num_replicas
 from sglang_adaptive_spec.host.sizes import (
     GRAPH_REQUESTS,
+    Stages,
     attention_backends,
     heads,
     largest_workspace_bytes,
     plan_bytes,
 )
-from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER
+from sglang_adaptive_spec.tiers import PLAIN_TIER
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ def raise_request_cap(server_args: ServerArgs, handle_speculative: Callable[[Any
     why = _why_kept(server_args)
     raised: int | None = cap
     if not why and _has_graphs(server_args):
-        room = _Room.of(server_args, options.config)
+        room = _Room.of(server_args, options)
         options = replace(options, larger_sizes=_larger_sizes(server_args, room))
         setattr(server_args, ATTRIBUTE, options)
         raised = _raised(server_args, room, cap)
@@ -135,23 +136,24 @@ class _Room:
     """What limits graphs beside the host's list; read from the arguments once."""
 
     config: AdaptiveConfig
+    stages: Stages
     index: IndexShape
     planned: Sequence[tuple[int, int, int]]  # heads whose plans FlashInfer keeps in its workspace
 
     @classmethod
-    def of(cls, server_args: ServerArgs, config: AdaptiveConfig) -> "_Room":
+    def of(cls, server_args: ServerArgs, options: AdaptiveOptions) -> "_Room":
         view, model = resolving_view(server_args), model_config_of(server_args)
         backends = attention_backends(view)
         shapes = heads(server_args, view.tp_size // num_replicas(view))
         index = IndexShape.of(view, backends, model, shapes)
         # Its plans for MLA are small.
         is_planned = "flashinfer" in backends and not use_mla_backend(server_args)
-        return cls(config, index, shapes if is_planned else ())
+        return cls(options.config, options.stages, index, shapes if is_planned else ())
 
     def holds_index(self, batch_size: int, num_decoded: int = 0) -> bool:
         """Returns whether the index fits; arguments as of `index_gb`."""
         budget_gb = INDEX_SHARE * self.config.memory_budget_gb
-        return index_gb(self.config, self.index, batch_size, num_decoded) <= budget_gb
+        return index_gb(self.config, self.stages, self.index, batch_size, num_decoded) <= budget_gb
 
     def holds_plans(self, batch_size: int, width: int) -> bool:
         """Returns whether plans of ``width`` tokens a request fit into FlashInfer's workspace."""
@@ -178,23 +180,28 @@ def _fitting(server_args: ServerArgs, room: _Room) -> list[int]:
     """Returns the captured batch sizes whose index and plans find room."""
     sizes = sorted(resolving_view(server_args).cuda_graph_config.decode.bs)
     # Any tier may be captured above its own slot, because batches pad up.
-    width = max(room.config.largest_tier.num_draft_tokens, CATCH_UP_ROUNDS)
+    width = max(map(room.stages.extend_width, (room.config.largest_tier, PLAIN_TIER)))
     return [size for size in sizes if room.holds_index(size) and room.holds_plans(size, width)]
 
 
 def index_gb(
-    config: AdaptiveConfig, index: IndexShape, batch_size: int, num_decoded: int = 0
+    config: AdaptiveConfig,
+    stages: Stages,
+    index: IndexShape,
+    batch_size: int,
+    num_decoded: int = 0,
 ) -> float:
     """Returns the GB of the index that all tiers share.
 
     Args:
         config: Which batches may choose which tiers.
+        stages: That have graphs.
         index: What a request takes.
         batch_size: The largest with graphs.
         num_decoded: The largest with a graph at zero steps, which catches up in smaller parts.
     """
     largest = config.ladder.largest_batches(batch_size)
-    is_tree = any(tier.topk > 1 for tier in largest)
-    extent = Extent.of(largest, CATCH_UP_ROUNDS)
+    is_tree = stages.has_trees or any(tier.topk > 1 for tier in largest)
+    extent = Extent.of(largest, stages)
     extent = extent._replace(requests=max(extent.requests, num_decoded))
     return index.gb(extent, is_tree)

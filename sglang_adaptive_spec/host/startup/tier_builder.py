@@ -14,7 +14,7 @@ from sglang.srt.arg_groups.model_override_base import use_mla_backend
 from sglang.srt.arg_groups.overrides import resolved_view
 
 from sglang_adaptive_spec.host.attention.flashinfer.workspace import provide_workspace
-from sglang_adaptive_spec.host.attention.kv_index_size import Extent, extend_width
+from sglang_adaptive_spec.host.attention.kv_index_size import Extent
 from sglang_adaptive_spec.host.drafters.drafter import Drafter
 from sglang_adaptive_spec.host.engine import HostEngine
 from sglang_adaptive_spec.host.sizes import (
@@ -69,13 +69,13 @@ class TierBuilder:
         for tier, size in self._largest_graphs().items():
             decoded = max(self._captures.decode_sizes(tier))
             needs += [plan_bytes(decoded, tier.num_draft_tokens, *target)]
-            width = extend_width(tier, CATCH_UP_ROUNDS)
+            width = engine.options.stages.extend_width(tier)
             needs += [plan_bytes(size, width, *draft) for draft in drafts]
         provide_workspace(max(needs), engine.device)
 
     def extent(self) -> Extent:
         """Returns the most that a graph of any tier will hold."""
-        extent = Extent.of(self._largest_graphs(), CATCH_UP_ROUNDS)
+        extent = Extent.of(self._largest_graphs(), self._engine.options.stages)
         decoded = max(self._captures.decode_sizes(PLAIN_TIER), default=0)
         return extent._replace(requests=max(extent.requests, decoded))
 
@@ -115,9 +115,10 @@ class TierBuilder:
     def build_others(self) -> None:
         """Builds every tier that some batch may choose, but for the start-up tier."""
         pool, config = self._engine.pool, self._engine.options.config
-        memory = MemoryModel(BACKENDS_PER_TIER * self._startup.backends.gb)
+        fixed_gb = BACKENDS_PER_TIER * self._startup.backends.gb
+        memory = MemoryModel(fixed_gb, num_forwards=self._engine.options.stages.num_forwards)
         sizes, graphs_gb = pool.states[0].graph_batch_sizes, self._startup.graphs.gb
-        memory.learn(self._startup_tier, sizes, memory.fixed_gb + graphs_gb)
+        memory.learn(self._startup_tier, sizes, fixed_gb + graphs_gb)
         budget_gb = config.memory_budget_gb if config.policy == "goodput" else math.inf
         build_tiers(pool, self, memory, budget_gb)
 
