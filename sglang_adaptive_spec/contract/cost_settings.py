@@ -40,4 +40,11 @@ _KERNELS = """
 _ADAPTERS = """
     enable_lora lora_backend max_loras_per_batch max_lora_rank max_lora_chunk_size
 """
-COST_SETTINGS = tuple((_MODELS + _ATTENTION + _PARALLEL + _EXPERTS + _KERNELS + _ADAPTERS).split())
+_DRAFTER = """
+    speculative_algorithm speculative_ngram_min_bfs_breadth speculative_ngram_max_bfs_breadth
+    speculative_ngram_match_type speculative_ngram_max_trie_depth
+    speculative_ngram_external_sam_budget
+"""
+COST_SETTINGS = tuple(
+    (_MODELS + _ATTENTION + _PARALLEL + _EXPERTS + _KERNELS + _ADAPTERS + _DRAFTER).split()
+)

@@ -58,6 +58,12 @@ def test_equal_starts_have_one_key(key_of: Any) -> None:
         "disable_overlap_schedule",
         "revision",
         "speculative_draft_model_revision",
+        "speculative_algorithm",
+        "speculative_ngram_min_bfs_breadth",
+        "speculative_ngram_max_bfs_breadth",
+        "speculative_ngram_match_type",
+        "speculative_ngram_max_trie_depth",
+        "speculative_ngram_external_sam_budget",
     ],
 )
 def test_another_setting_is_another_key(key_of: Any, name: str) -> None:
