@@ -1,16 +1,18 @@
 """Hidden states that a request asks for: one a token, those of no speculation, at every tier.
 
-A batch with such a request runs single decodes at zero steps, and any drafting tier.
+A batch with such a request runs single decodes at zero steps, and any drafting tier. Of a table's
+drafts SGLang gives the states of the tree's first nodes, so there zero steps alone are compared.
 """
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from tests.e2e.fleet import Fleet
-from tests.e2e.launches import WITH_SETTINGS
+from tests.e2e.launches import MANY_SETTINGS, WITH_SETTINGS, pinned
 from tests.e2e.server import Launch, Server
 from tests.e2e.traffic import PROMPTS, Answers, check_identical, check_idle_and_whole, greedy
 
@@ -22,10 +24,10 @@ HOST_WITHOUT_LAST = "0.5.23"  # its endpoint takes true and false alone
 # standard deviation of 1; the state of another position is off by about 1.
 MAX_DIFFERENCE = 1e-3
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.parametrize("launch", WITH_SETTINGS, ids=str, scope="module"),
-]
+OF_A_TABLE = replace(pinned("ngram"), name="ngram-states", target=MANY_SETTINGS)
+
+pytestmark = pytest.mark.e2e
+EVERY = pytest.mark.parametrize("launch", WITH_SETTINGS, ids=str, scope="module")
 
 
 def states_of(server: Server) -> dict[str, Any]:
@@ -68,6 +70,7 @@ def rows(states: list[list[float]]) -> torch.Tensor:
     return torch.tensor([last, *others])
 
 
+@EVERY
 def test_one_state_a_token_as_without_speculation(fleet: Fleet, launch: Launch) -> None:
     got, reference = fleet.compare(launch, states_of)
     check_identical(ids_of(got), ids_of(reference))
@@ -99,6 +102,7 @@ def check_close(ours: torch.Tensor, theirs: torch.Tensor, name: str) -> None:
     assert float((ours - theirs).abs().max()) < MAX_DIFFERENCE, name
 
 
+@EVERY
 def test_every_tier_gave_states(fleet: Fleet, launch: Launch) -> None:
     server = fleet.use(launch)
     check_idle_and_whole(server)
@@ -116,3 +120,26 @@ def test_every_tier_gave_states(fleet: Fleet, launch: Launch) -> None:
     assert decodes.pop("1") > 0
     assert set(decodes.values()) <= {0}, "a run has the states of its last decode alone"
     assert after["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
+
+
+def at_zero_steps(server: Server) -> dict[str, Any]:
+    """Asks for all hidden states of requests that stay at zero steps."""
+    check_idle_and_whole(server)
+    body = {
+        "text": list(PROMPTS),
+        "rid": [f"at-0-{number}" for number in range(len(PROMPTS))],
+        "sampling_params": greedy(33),
+        "return_hidden_states": True,
+    }
+    return {
+        str(number): {"ids": reply["output_ids"], "states": reply["meta_info"]["hidden_states"]}
+        for number, reply in enumerate(server.post("/generate", body))
+    }
+
+
+@pytest.mark.parametrize("launch", [OF_A_TABLE], ids=str)
+def test_zero_steps_beside_a_table_give_states(fleet: Fleet, launch: Launch) -> None:
+    got, reference = fleet.compare(launch, at_zero_steps)
+    check_identical(ids_of(got), ids_of(reference))
+    for name, ours in got.items():
+        check_close(rows(ours["states"]), rows(reference[name]["states"]), name)

@@ -185,3 +185,21 @@ def test_the_table_learns_at_zero_steps_now_and_then(module: Any, worker: Any) -
         *text.prompt,
         *chain.from_iterable(text.rounds[: module.LEARN_EVERY - 2]),
     ]
+
+
+@pytest.mark.parametrize("asked", ["NULL", "FULL"])
+def test_graphs_of_zero_steps_keep_the_hidden_states_that_requests_may_ask_for(
+    plugins_loaded: None, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+
+    from sglang_adaptive_spec.host.drafters import target
+    from sglang_adaptive_spec.host.drafters.ngram import NgramDrafter
+
+    monkeypatch.setattr(
+        target.DecodeCudaGraphRunner, "capture_prepare", lambda runner: runner.capture_hidden_mode
+    )
+    graphs: Any = object.__new__(target.PlainDecodeGraphRunner)
+    graphs._hidden_mode = NgramDrafter.hidden_mode
+    graphs.capture_hidden_mode = CaptureHiddenMode[asked]  # as the host's constructor sets it
+    assert graphs.capture_prepare() is CaptureHiddenMode[asked]

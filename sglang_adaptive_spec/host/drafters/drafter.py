@@ -47,7 +47,8 @@ class CatchUps(Protocol):
 class Drafter(Protocol):
     """Drafts for a server's target, and knows what of the host's objects belongs to a tier."""
 
-    hidden_mode: CaptureHiddenMode  # which of the target's hidden states the draft reads
+    # Which of the target's hidden states a decode keeps; None: those that requests may ask for.
+    hidden_mode: CaptureHiddenMode | None
     relayed: Sequence[str]  # of a draft input: what a round without a draft-extend hands on
     places: Sequence[Place]
     reads_requests: bool  # whether a round asks more of a batch than its tensors

@@ -100,7 +100,7 @@ class EagleDrafter:
     """Builds tiers of the host's worker, and what its draft lags behind."""
 
     draft_class: type[Any] = AdaptiveDraftWorker
-    hidden_mode = CaptureHiddenMode.FULL
+    hidden_mode: CaptureHiddenMode | None = CaptureHiddenMode.FULL
     relayed: Sequence[str] = RELAYED
     reads_requests = False
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
 from sglang.srt.runtime_context import get_context, get_spec
 from sglang.srt.speculative.ngram_info import NgramVerifyInput
@@ -41,7 +40,7 @@ BUFFERS = (
 class NgramDrafter:
     """Builds tiers of the host's worker."""
 
-    hidden_mode = CaptureHiddenMode.NULL
+    hidden_mode = None
     relayed: Sequence[str] = ()
     reads_requests = True
     catch_ups: CatchUps | None = None

@@ -31,4 +31,4 @@ class StandaloneDrafter(EagleDrafter):
     """Builds tiers, and keeps tokens for a draft that lags behind."""
 
     draft_class: type[Any] = AdaptiveStandaloneDraftWorker
-    hidden_mode = CaptureHiddenMode.NULL
+    hidden_mode = CaptureHiddenMode.NULL  # SGLang gives requests none, either

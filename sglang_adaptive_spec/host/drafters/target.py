@@ -21,7 +21,7 @@ class PlainDecodeGraphRunner(DecodeCudaGraphRunner):
         self,
         model_runner: ModelRunner,
         *args: object,
-        hidden_mode: CaptureHiddenMode,
+        hidden_mode: CaptureHiddenMode | None,
         **kwargs: object,
     ) -> None:
         self._hidden_mode = hidden_mode
@@ -34,8 +34,9 @@ class PlainDecodeGraphRunner(DecodeCudaGraphRunner):
             model_runner.spec_algorithm = algorithm
 
     def capture_prepare(self, *args: object, **kwargs: object) -> Any:
-        """Captures with the hidden states that the draft will read."""
-        self.capture_hidden_mode = self._hidden_mode
+        """Captures with the hidden states that will be read."""
+        if self._hidden_mode is not None:
+            self.capture_hidden_mode = self._hidden_mode
         return super().capture_prepare(*args, **kwargs)
 
 
@@ -45,7 +46,10 @@ def has_decode_graphs() -> bool:
 
 
 def plain_graphs(
-    runner: ModelRunner, backend: object, hidden_mode: CaptureHiddenMode, captures: CaptureLists
+    runner: ModelRunner,
+    backend: object,
+    hidden_mode: CaptureHiddenMode | None,
+    captures: CaptureLists,
 ) -> PlainDecodeGraphRunner | None:
     """Returns the graphs of zero-step rounds on an attention ``backend``; None without graphs."""
     if not has_decode_graphs():

@@ -35,9 +35,9 @@ class PlainDecodes:
     """Runs them for a server, and holds what they share."""
 
     def __init__(
-        self, engine: HostEngine, hidden_mode: CaptureHiddenMode, most_decodes: int
+        self, engine: HostEngine, hidden_mode: CaptureHiddenMode | None, most_decodes: int
     ) -> None:
-        """Takes which hidden states are kept, and the decodes of a round that slots allow."""
+        """Takes what is kept, as `Drafter` says, and the decodes of a round that slots allow."""
         self._target, self._ranks = engine.target, engine.ranks
         self._hidden_mode = hidden_mode
         req_to_token = engine.target_runner.req_to_token_pool.req_to_token
