@@ -1,6 +1,9 @@
 """What the worker makes ready and tells the controller, and the stream that the host plans on."""
 
+import importlib
 import os
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +12,7 @@ import torch
 
 from sglang_adaptive_spec.host.host_round import current_round, open_round
 from sglang_adaptive_spec.tiers import chain_tier
+from tests.hosts import REPO
 
 SKIP = "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND"
 
@@ -116,3 +120,48 @@ def test_an_idle_forward_reaches_the_controller_and_runs(
         SimpleNamespace(forward_mode=mode, is_extend_in_batch=False, reqs=[])
     )
     assert counted == ["idle", "forward"]
+
+
+# Kernels of its own come with each worker; sgl_kernel's are missing where nobody serves NGRAM.
+ONE_ALONE = """
+import sys
+from sglang.srt.plugins import load_plugins
+load_plugins()
+from {host_module} import {host_class}
+from sglang_adaptive_spec.host.serving.workers import worker_class
+assert worker_class({host_class}).__bases__[-1] is {host_class}
+print(sorted(name for name in sys.modules if name.endswith("ngram_worker")))
+"""
+
+
+@pytest.mark.full  # imports the host anew
+def test_a_server_imports_the_worker_that_serves_and_no_other() -> None:
+    code = ONE_ALONE.format(
+        host_module="sglang.srt.speculative.eagle_worker_v2", host_class="EAGLEWorkerV2"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("host_module", "host_class"),
+    [
+        ("eagle_worker_v2", "EAGLEWorkerV2"),
+        ("standalone_worker_v2", "StandaloneWorkerV2"),
+        ("ngram_worker", "NGRAMWorker"),
+    ],
+)
+def test_each_worker_of_the_host_has_one_of_ours(
+    plugins_loaded: None, host_module: str, host_class: str
+) -> None:
+    from sglang_adaptive_spec.host.launch.ready import WORKERS
+    from sglang_adaptive_spec.host.serving.workers import worker_class
+
+    host = getattr(importlib.import_module(f"sglang.srt.speculative.{host_module}"), host_class)
+    ours = worker_class(host)
+    assert issubclass(ours, host)
+    assert ours.__name__ in WORKERS
+    with pytest.raises(RuntimeError, match="NGRAMWorker and got Another"):
+        worker_class(type("Another", (host,), {}))
+    with pytest.raises(RuntimeError, match=f"and got {host_class}"):  # another of that name
+        worker_class(type(host_class, (host,), {}))

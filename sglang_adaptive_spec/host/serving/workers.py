@@ -1,18 +1,15 @@
 """Which worker of ours serves instead of one of the host's."""
 
+from importlib import import_module
 from typing import Any
 
-from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
-from sglang.srt.speculative.ngram_worker import NGRAMWorker
-from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
-
-from sglang_adaptive_spec.host.serving.ngram_worker import AdaptiveNgramWorker
-from sglang_adaptive_spec.host.serving.worker import AdaptiveEagleWorker, AdaptiveStandaloneWorker
-
-WORKERS: dict[type[Any], type[Any]] = {
-    EAGLEWorkerV2: AdaptiveEagleWorker,
-    StandaloneWorkerV2: AdaptiveStandaloneWorker,
-    NGRAMWorker: AdaptiveNgramWorker,
+# By the name of the host's class. Ours derives from it, so a module is imported only where its
+# class serves: each needs kernels of its own.
+SERVING = "sglang_adaptive_spec.host.serving"
+WORKERS = {
+    "EAGLEWorkerV2": (f"{SERVING}.worker", "AdaptiveEagleWorker"),
+    "StandaloneWorkerV2": (f"{SERVING}.worker", "AdaptiveStandaloneWorker"),
+    "NGRAMWorker": (f"{SERVING}.ngram_worker", "AdaptiveNgramWorker"),
 }
 
 
@@ -22,11 +19,13 @@ def worker_class(host_class: type[Any]) -> type[Any]:
     Raises:
         RuntimeError: Another plugin or platform serves the algorithm with a class of its own.
     """
-    ours = WORKERS.get(host_class)
-    if ours is None:
-        needed = " or ".join(each.__name__ for each in WORKERS)
-        raise RuntimeError(
-            f"ADAPTIVE_EAGLE needs the host's {needed} and got {host_class.__name__}: "
-            "remove the plugin that replaces it, or serve with SGLang's own algorithm."
-        )
-    return ours
+    if host_class.__name__ in WORKERS:
+        module, name = WORKERS[host_class.__name__]
+        ours: type[Any] = vars(import_module(module))[name]
+        if host_class in ours.__bases__:
+            return ours
+    needed = " or ".join(WORKERS)
+    raise RuntimeError(
+        f"ADAPTIVE_EAGLE needs the host's {needed} and got {host_class.__name__}: "
+        "remove the plugin that replaces it, or serve with SGLang's own algorithm."
+    )
