@@ -45,11 +45,10 @@ class CatchUps(Protocol):
 
 
 class Drafter(Protocol):
-    """Drafts for a server's target, and knows what of the host's objects belongs to a tier."""
+    """What any drafter says: what of the host's objects belongs to a tier, and how it is built."""
 
     # Which of the target's hidden states a decode keeps; None: those that requests may ask for.
     hidden_mode: CaptureHiddenMode | None
-    relayed: Sequence[str]  # of a draft input: what a round without a draft-extend hands on
     places: Sequence[Place]
     reads_requests: bool  # whether a round asks more of a batch than its tensors
     catch_ups: CatchUps | None  # made by `prepare`, which is called where zero-step rounds are ours
@@ -60,11 +59,17 @@ class Drafter(Protocol):
     def build(self, tier: Tier) -> tuple[object, ...]:
         """Lets the host build ``tier``; returns the values of the places."""
 
+    def made_up_input(self, size: int) -> Any:
+        """Returns a draft input of ``size`` rows that no request owns, to measure rounds with."""
+
+
+class EagleRoundDrafter(Drafter, Protocol):
+    """What one says beside that whose rounds are those of the host's EAGLE worker."""
+
+    relayed: Sequence[str]  # of a draft input: what a round without a draft-extend hands on
+
     def building(self, host_state: AbstractContextManager[None]) -> AbstractContextManager[None]:
         """Surrounds the state that the host puts in place while it builds a tier."""
 
     def first_drafts(self, draft_input: DraftInput) -> torch.Tensor | None:
         """Returns what the draft would propose next, as the target's tokens: [bs]; or None."""
-
-    def made_up_input(self, size: int) -> Any:
-        """Returns a draft input of ``size`` rows that no request owns, to measure rounds with."""

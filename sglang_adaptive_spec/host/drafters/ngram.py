@@ -15,7 +15,6 @@ from sglang.srt.model_executor.runner.decode_cuda_graph_runner import DecodeCuda
 from sglang.srt.runtime_context import get_context, get_spec
 from sglang.srt.speculative.ngram_info import NgramVerifyInput
 
-from sglang_adaptive_spec.host.batch import DraftInput
 from sglang_adaptive_spec.host.drafters.drafter import CatchUps
 from sglang_adaptive_spec.host.drafters.target import (
     TARGET_PLACES,
@@ -41,7 +40,6 @@ class NgramDrafter:
     """Builds tiers of the host's worker."""
 
     hidden_mode = None
-    relayed: Sequence[str] = ()
     reads_requests = True
     catch_ups: CatchUps | None = None
 
@@ -74,16 +72,6 @@ class NgramDrafter:
                 )
             values = read_places(self.places)
         return (*values[: -len(TARGET_PLACES)], backend, graphs)
-
-    def building(
-        self, host_state: contextlib.AbstractContextManager[None]
-    ) -> contextlib.AbstractContextManager[None]:
-        """Adds nothing to a state of the host's."""
-        return host_state
-
-    def first_drafts(self, _draft_input: DraftInput) -> torch.Tensor | None:
-        """Returns nothing: what the table would propose is known after a look-up alone."""
-        return None
 
     def made_up_input(self, size: int) -> NgramVerifyInput:
         """Returns the newest tokens of ``size`` rows that no request owns."""

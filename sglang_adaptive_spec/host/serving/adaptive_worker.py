@@ -9,6 +9,7 @@ from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
 from sglang_adaptive_spec.host.attention.kv_index import SharedIndex
 from sglang_adaptive_spec.host.attention.lengths import LateLengths
 from sglang_adaptive_spec.host.batch import Batch
+from sglang_adaptive_spec.host.drafters.drafter import Drafter
 from sglang_adaptive_spec.host.drafters.registry import DRAFTERS
 from sglang_adaptive_spec.host.engine import HostEngine
 from sglang_adaptive_spec.host.launch.options import AdaptiveOptions, options_of
@@ -64,7 +65,7 @@ class AdaptiveWorker(BaseSpecWorker):
         if self.device != "cpu":
             install_gpu_hooks(self.server_args, self._index)
         ranks = Ranks.of_server()
-        self.drafter = DRAFTERS[options.base](self, captures, self._startup, ranks)
+        self.drafter: Drafter = DRAFTERS[options.base](self, captures, self._startup, ranks)
         lora = lora_places(runner)
         self.engine = HostEngine(
             self.server_args,

@@ -21,7 +21,7 @@ from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.speculative.eagle_info import EagleDraftInput, EagleVerifyInput
 
 from sglang_adaptive_spec.host.batch import Batch, DraftInput
-from sglang_adaptive_spec.host.drafters.drafter import CatchUps, Drafter
+from sglang_adaptive_spec.host.drafters.drafter import CatchUps, EagleRoundDrafter
 from sglang_adaptive_spec.host.engine import HostEngine, ModelRunner
 from sglang_adaptive_spec.host.host_round import current_round
 from sglang_adaptive_spec.host.serving.next_slots import NextSlots
@@ -70,7 +70,7 @@ class FirstDrafts:
 class PlainRounds:
     """Makes the zero-step rounds of a server, and holds what they share."""
 
-    def __init__(self, engine: HostEngine, drafter: Drafter, most_decodes: int) -> None:
+    def __init__(self, engine: HostEngine, drafter: EagleRoundDrafter, most_decodes: int) -> None:
         self.drafter = drafter
         self.decodes = PlainDecodes(engine, drafter.hidden_mode, most_decodes)
         self._newest = -1  # the number of the newest round

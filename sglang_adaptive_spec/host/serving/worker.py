@@ -18,6 +18,7 @@ from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 from sglang_adaptive_spec.host.attention.lengths import may_be_late
 from sglang_adaptive_spec.host.batch import Batch, row_keys
 from sglang_adaptive_spec.host.drafters.catch_up import decoding_rows
+from sglang_adaptive_spec.host.drafters.drafter import EagleRoundDrafter
 from sglang_adaptive_spec.host.host_round import HostRound, current_round, open_round
 from sglang_adaptive_spec.host.serving.adaptive_worker import AdaptiveWorker
 from sglang_adaptive_spec.host.serving.plain_round import (
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
     """Chooses, activates and observes around the host's rounds."""
+
+    drafter: EagleRoundDrafter
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
