@@ -1,8 +1,9 @@
 """One forward of the host's worker, from its head until the next one: what its parts share.
 
 A process runs one forward at a time, and the host calls back in places that know no worker. They
-ask `current_round`. The worker (serving/worker.py) alone opens one and sets its fields, but for
-``relayed``, which `PlainRound` sets. In order:
+ask `current_round`. The worker alone opens one and sets its fields, but for ``relayed``, which
+`PlainRound` sets. NGRAM's worker (serving/ngram_worker.py) sets none; what EAGLE's
+(serving/worker.py) does, in order:
 
 1. ``forward_batch_generation``: `open_round`, for any batch. From here on attention may be planned
    for ``reqs``. A start-up measurement (``_run_alone``) opens one without requests.

@@ -161,7 +161,7 @@ def _write_static(server_args: ServerArgs, options: AdaptiveOptions) -> None:
     """Writes the user's numbers, or none: then the host picks its own default.
 
     Raises:
-        ConfigError: EAGLE cannot be served with the user's numbers.
+        ConfigError: It cannot be served with the user's numbers.
     """
     given = [getattr(server_args, name) for name in TIER_FIELDS]
     allowed = _static_limit(*given)

@@ -1,9 +1,9 @@
 """How much of the context a request must leave free.
 
-The host lets EAGLE have prompt and answer only if the drafts of a round fit behind them, whatever
-the round drafts (sglang 0.5.23 managers/utils.py:compute_num_reserved_tokens). Here batches near
-the end of the context run their shallowest tier (loop/controller.py), so no more than that one's
-width must stay free: nothing where a batch may run zero steps.
+Under speculation the host takes prompt and answer only if the drafts of a round fit behind them,
+whatever the round drafts (sglang 0.5.23 managers/utils.py:compute_num_reserved_tokens). Here
+batches near the end of the context run their shallowest tier (loop/controller.py), so no more than
+that one's width must stay free: nothing where a batch may run zero steps.
 """
 
 from sglang_adaptive_spec.ladder import Ladder

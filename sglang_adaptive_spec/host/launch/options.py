@@ -24,7 +24,7 @@ class AdaptiveOptions:
     base: str  # the host's algorithm: EAGLE, EAGLE3, STANDALONE or NGRAM
     initial_steps: int | None  # None: the user gave none, and the server is static
     static_reason: str | None = None
-    is_cap_raised: bool = False  # more requests may run than the host lets EAGLE have
+    is_cap_raised: bool = False  # more requests may run than the host lets speculation have
     most_tokens: int | None = None  # of a rank in a round, as far as experts limit them
     larger_sizes: tuple[int, ...] = ()  # decoded with graphs at zero steps, beyond the host's list
 

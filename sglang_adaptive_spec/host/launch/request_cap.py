@@ -1,8 +1,8 @@
 """How many requests run at once where nobody names a number.
 
-SGLang stops at 48 for EAGLE, where it stops at memory alone without speculation. A server that may
-run zero steps would queue requests that no speculation serves at once. So where the config lets
-batches above the decode graphs run zero steps alone, the cap is the one that SGLang has without
+SGLang stops at 48 where it speculates, and at memory alone where it does not. A server that may run
+zero steps would queue requests that no speculation serves at once. So where the config lets batches
+above the decode graphs run zero steps alone, the cap is the one that SGLang has without
 speculation. Elsewhere it is the largest batch with decode graphs, up to `GRAPH_REQUESTS`.
 
 Without a graph a decode waits for the CPU to launch it, so zero steps alone have some for batches
@@ -50,7 +50,7 @@ AS_WITHOUT_SPECULATION = None
 
 
 def raise_request_cap(server_args: ServerArgs, handle_speculative: Callable[[Any], None]) -> None:
-    """Wraps the host's step that caps running requests for EAGLE: raises the cap that it sets.
+    """Wraps the host's step that caps running requests with speculation: raises its cap.
 
     What the user, or the model, has set before stays.
     """
@@ -75,8 +75,8 @@ def raise_request_cap(server_args: ServerArgs, handle_speculative: Callable[[Any
         declare_resolution(server_args, __name__, max_running_requests=raised)
         setattr(server_args, ATTRIBUTE, replace(options, is_cap_raised=True))
         logger.warning(
-            "ADAPTIVE_EAGLE serves %s instead of SGLang's %d for EAGLE. --max-running-requests "
-            "sets another number.",
+            "ADAPTIVE_EAGLE serves %s instead of SGLang's %d with speculation. "
+            "--max-running-requests sets another number.",
             "as many running requests as SGLang does without speculation"
             if raised is AS_WITHOUT_SPECULATION
             else f"up to {raised} running requests",
@@ -84,9 +84,9 @@ def raise_request_cap(server_args: ServerArgs, handle_speculative: Callable[[Any
         )
         return
     logger.warning(
-        "ADAPTIVE_EAGLE serves up to %d running requests, SGLang's cap for EAGLE where none is set "
-        "(%s); without speculation it would not stop there. --max-running-requests sets another "
-        "number.",
+        "ADAPTIVE_EAGLE serves up to %d running requests, SGLang's cap with speculation where none "
+        "is set (%s); it has none without. --max-running-requests sets "
+        "another number.",
         cap,
         why
         or "larger batches have no decode graphs, or their plans and indices take too much memory: "

@@ -81,7 +81,7 @@ def tree_refusal(server_args: ServerArgs) -> str | None:
 class _WithoutOurs:
     """The resolved arguments without what rules out the host's own switching and not ours.
 
-    That is trees, attention DP, and a whole model that drafts.
+    That is trees, attention DP, and what drafts as EAGLE does or instead of a draft model.
 
     Has no private names, so that the host's own views of it find no declarations above these.
     """

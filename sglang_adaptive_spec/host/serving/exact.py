@@ -108,7 +108,7 @@ class ExactRequests:
         return (
             f"The request asks for {NAMES[reason]}, which rounds that verify drafts do not apply "
             f"to every token; allowed: requests without, because {self._lacks}; fix: {self._fix}"
-            'set "exact": "none" in the config to serve such requests as SGLang\'s EAGLE does.'
+            'set "exact": "none" in the config to serve such requests as SGLang\'s verify does.'
         )
 
     def refuse_inexact(
