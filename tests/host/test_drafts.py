@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from sglang_adaptive_spec.config.schema import ConfigError
 from sglang_adaptive_spec.host.launch.options import options_of
@@ -106,6 +107,25 @@ def test_a_table_takes_no_model_and_no_shape_of_trees(
     path = {"speculative_draft_model_path": None if draft is None else models[draft]}
     with pytest.raises(ConfigError, match=words):
         arguments(models, **path, **of_a_table(tmp_path, **slot)).resolve_once()
+
+
+def test_a_table_is_refused_on_a_pd_decode_node(models: dict[str, str], tmp_path: Path) -> None:
+    asked = of_a_table(tmp_path, candidate_steps=[0, 1])
+    node = {"speculative_draft_model_path": None, "disaggregation_mode": "decode"}
+    with pytest.raises(ConfigError, match="--disaggregation-mode decode: given beside base NGRAM"):
+        arguments(models, **node, **asked).resolve_once()
+
+
+def test_sglangs_own_relay_takes_no_request_of_another_node_under_ngram() -> None:
+    """What the refusal is for; gone with it, if this passes."""
+    from sglang.srt.managers.overlap_utils import FutureMap, RelayPayload
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    relay: Any = object.__new__(FutureMap)
+    relay.spec_algo, relay.accept_tokens_buf = SpeculativeAlgorithm.NGRAM, None
+    relay.req_pool_size, relay.device = 4, "cpu"
+    with pytest.raises(AttributeError, match="shape"):
+        relay.stash(torch.tensor([1]), RelayPayload(bonus_tokens=torch.tensor([7])))
 
 
 @pytest.mark.parametrize(("draft", "algorithm"), [("dflash", "DFLASH"), ("dspark", "DSPARK")])

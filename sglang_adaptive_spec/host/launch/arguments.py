@@ -20,7 +20,7 @@ from sglang_adaptive_spec.host.launch import unsupported
 from sglang_adaptive_spec.host.launch.attention_dp import most_tokens, within_limit
 from sglang_adaptive_spec.host.launch.drafts import (
     base_of_draft,
-    check_no_draft,
+    check_table,
     check_whole_model,
 )
 from sglang_adaptive_spec.host.launch.options import ALGORITHM, ATTRIBUTE, AdaptiveOptions
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 TIER_FIELDS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
 SPECULATIVE_FIELDS = ("speculative_algorithm", *TIER_FIELDS)
 # Of what drafts, before anything is loaded.
-CHECKS = {"STANDALONE": check_whole_model, "NGRAM": check_no_draft}
+CHECKS = {"STANDALONE": check_whole_model, "NGRAM": check_table}
 TREES_REFUSED = "candidate_tiers lists trees (topk above 1), and {}; or list chains only."
 
 

@@ -93,12 +93,21 @@ def check_whole_model(server_args: ServerArgs) -> None:
         )
 
 
-def check_no_draft(server_args: ServerArgs) -> None:
-    """Refuses a draft model beside a table of what was written, which is all that drafts there.
+def check_table(server_args: ServerArgs) -> None:
+    """Refuses what a table of what was written cannot be served with.
 
     Raises:
-        ConfigError: One is named.
+        ConfigError: A draft model is named, or the node decodes what another has read: the host
+            then relays a token alone, and its relay for NGRAM takes what a round accepted (sglang
+            0.5.20 to 0.5.23 managers/overlap_utils.py:FutureMap.stash).
     """
+    if server_args.disaggregation_mode == "decode":
+        raise config_error(
+            "--disaggregation-mode decode",
+            "given beside base NGRAM, under which SGLang ends at the first request that arrives",
+            "null",
+            "serve this node with an EAGLE draft, or without --speculative-algorithm",
+        )
     path = server_args.speculative_draft_model_path
     if path is not None:
         raise config_error(
