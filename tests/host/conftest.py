@@ -67,6 +67,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "dspark": write_model(root / "dspark", architectures=["Qwen3DSparkModel"]),
         "eagle": write_model(root / "eagle", architectures=eagle, num_hidden_layers=1),
         "eagle3": write_model(root / "eagle3", architectures=eagle3, num_hidden_layers=1),
+        # Its own MTP layer would, if one drafted with it.
+        "index_share_target": write_model(
+            root / "index_share_target", index_share_for_mtp_iteration=True, **QSA
+        ),
         "index_share": write_model(
             root / "index_share",
             architectures=eagle,

@@ -94,6 +94,15 @@ def test_a_table_drafts_without_a_model(models: dict[str, str], tmp_path: Path) 
     assert (view.speculative_algorithm, view.speculative_num_draft_tokens) == ("NGRAM", 8)
 
 
+def test_a_table_switches_beside_a_target_whose_own_draft_could_not(
+    models: dict[str, str], tmp_path: Path
+) -> None:
+    asked = of_a_table(tmp_path, candidate_steps=[0, 1])
+    table = {"speculative_draft_model_path": None, "model_path": models["index_share_target"]}
+    _, options = resolved(arguments(models, **table, **asked))
+    assert options.static_reason is None
+
+
 @pytest.mark.parametrize(
     ("draft", "slot", "words"),
     [

@@ -60,7 +60,9 @@ def resolved_reason(server_args: ServerArgs) -> str | None:
     """Returns why the resolved arguments rule out switching, or None."""
     view, options = resolved_view(server_args), options_of(server_args)
     reason = adaptive_unsupported_reason(_WithoutOurs(view))
-    reason = reason or _reason(lambda name: getattr(view, name)) or _index_share_reason(server_args)
+    reason = reason or _reason(lambda name: getattr(view, name))
+    if options is None or options.stages.has_draft:
+        reason = reason or _index_share_reason(server_args)
     if reason is None and options is not None and num_replicas(view) > 1:
         return joint_reason(view, options.config)
     return reason
