@@ -57,13 +57,14 @@ def worker(module: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     ("width", "kept"),
     [
         (1, [[0], [0]]),
-        (3, [[0, 2, 4], [0, 1, 2]]),
-        (WIDTH, [[0, 2, 4, 6], [0, 1, 2, 3]]),
-        (5, [[0, 1, 2, 4, 6], [0, 1, 2, 3, 4]]),
+        (2, [[0, 2], [0, 2]]),
+        (3, [[0, 1, 2], [0, 1, 2]]),
+        (WIDTH, [[0, 1, 2, 4], [0, 1, 2, 3]]),
+        (6, [[0, 1, 2, 3, 4, 6], [0, 1, 2, 3, 4, 5]]),
         (FULL, [list(range(FULL))] * NUM_ROWS),
     ],
 )
-def test_a_tier_verifies_the_longest_paths_of_the_widest_tree(
+def test_a_tier_verifies_the_likeliest_nodes_of_the_widest_tree(
     worker: Any, width: int, kept: list[list[int]]
 ) -> None:
     worker.draft_token_num = width
@@ -88,22 +89,29 @@ def numbered_trees(draw: st.DrawFn) -> list[int]:
 
 
 @given(parents=numbered_trees(), num_padded=st.integers(0, 3), data=st.data())
-def test_what_a_tier_keeps_is_a_tree_with_the_longest_path(
+def test_what_a_tier_keeps_is_a_tree_without_padding_and_no_worse_than_what_it_leaves(
     module: Any, parents: list[int], num_padded: int, data: st.DataObject
 ) -> None:
     num_real = len(parents)
     mask = ancestors(parents + [0] * num_padded)
     drafts = np.array([[*range(1, num_real + 1), *[0] * num_padded]])  # a token names its node
     width = data.draw(st.integers(1, num_real + num_padded))
-    tokens, kept_mask = module.longest_paths(drafts, mask[None], width)
+    tokens, kept_mask = module.likeliest(drafts, mask[None], width)
     kept_mask = kept_mask.reshape(width, width)
     kept = [token - 1 for token in tokens if token]
     assert len(kept) == min(width, num_real)  # no padding in place of a draft
     assert kept == sorted(kept)
     assert all(node == 0 or parents[node] in kept for node in kept)
     assert (kept_mask[: len(kept), : len(kept)] == mask[np.ix_(kept, kept)]).all()
-    depth = mask.sum(1)[:num_real]
-    assert depth[kept].max() == min(width, depth.max())
+    for node in set(range(num_real)) - set(kept):  # what is left is behind a better sibling
+        younger = [other for other in kept if parents[other] == parents[node]]
+        assert all(other > node for other in younger)
+
+
+def test_a_chain_is_kept_as_far_as_it_goes(module: Any) -> None:
+    mask = ancestors([*range(-1, 5), 0, 0])  # and padding
+    tokens, _ = module.likeliest(np.array([[1, 2, 3, 4, 5, 6, 0, 0]]), mask[None], 4)
+    assert tokens.tolist() == [1, 2, 3, 4]
 
 
 def test_a_round_that_nobody_waits_for_asks_no_table(worker: Any) -> None:

@@ -1,9 +1,9 @@
 """NGRAM: a table of what was written before drafts, and the CPU looks it up.
 
 The host's ``NGRAMWorker`` verifies a tree of as many nodes as it is wide, whatever the look-up
-found. A tier is how many of them are verified: those on the longest paths, which are a tree, too.
-It changes the worker's buffers and the target's backend and graphs; there is no draft model, and
-nothing lags behind.
+found. A tier is how many of them are verified: the likeliest, which are a tree, too. It changes the
+worker's buffers and the target's backend and graphs; there is no draft model, and nothing lags
+behind.
 """
 
 import contextlib

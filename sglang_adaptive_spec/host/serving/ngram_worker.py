@@ -1,8 +1,8 @@
 """The host's NGRAMWorker with a width per decode round.
 
 Look-ups, the table and what rounds hand on stay as wide as the widest tier; a round verifies as
-many nodes as its tier says, those on the longest paths. A zero-step round is a decode without
-speculation: no look-up, and no copy to the CPU that waits for the round before.
+many nodes as its tier says, the likeliest. A zero-step round is a decode without speculation: no
+look-up, and no copy to the CPU that waits for the round before.
 """
 
 import contextlib
@@ -107,7 +107,7 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
             drafts, mask = super()._prepare_draft_tokens(batch, *args, **kwargs)
         if width == full:
             return drafts, mask
-        return longest_paths(drafts.reshape(size, full), mask.reshape(size, full, full), width)
+        return likeliest(drafts.reshape(size, full), mask.reshape(size, full, full), width)
 
     def _update_ngram_corpus(self, batch: Batch, *args: object, **kwargs: object) -> None:
         """Puts what was written into the table, unless nobody asked for it."""
@@ -189,25 +189,30 @@ def newest_tokens(accept_tokens: torch.Tensor, accept_lens: torch.Tensor) -> tor
     return torch.gather(rows, 1, accept_lens[:, None].to(torch.int64) - 1)[:, 0]
 
 
-def longest_paths(drafts: Any, mask: Any, width: int) -> tuple[Any, Any]:
-    """Returns the nodes of each tree that lie on its longest paths, and their mask.
+def likeliest(drafts: Any, mask: Any, width: int) -> tuple[Any, Any]:
+    """Returns the likeliest nodes of each tree, in their order, and their mask.
 
-    The host numbers nodes level by level, and the best of siblings last (sglang 0.5.20 to 0.5.23
-    kernels/jit/csrc/ngram_corpus/result.cpp:fillResult). So the path to the last node is the
-    longest one, and the better one of two that are equally long.
+    A node is the less likely the deeper it is and the more better siblings its path has passed by.
+    The host numbers nodes level by level and the best of siblings last, then padding (sglang 0.5.20
+    to 0.5.23 kernels/jit/csrc/ngram_corpus/result.cpp:fillResult). A node costs more than its
+    parent, so the cheapest ones are a tree.
 
     Args:
         drafts: [bs, nodes] tokens.
         mask: [bs, nodes, nodes] each node's ancestors, itself included.
-        width: Nodes that are returned of each tree, in their order: [bs * width] tokens and
-            [bs * width * width] ancestors.
+        width: Nodes that are returned of each tree: [bs * width] tokens and [bs * width * width]
+            ancestors.
     """
     num_nodes = drafts.shape[1]
-    last_below = num_nodes - 1 - mask[:, ::-1].argmax(axis=1)
-    is_leaf_of_root = (last_below == np.arange(num_nodes)) & (mask.sum(axis=2) == 2)
-    last_below[is_leaf_of_root & (drafts == PADDING)] = 0
-    first = np.argsort(-last_below, axis=1, kind="stable")[:, :width]
-    kept = np.sort(first, axis=1)  # parents before their children
+    is_leaf_of_root = (mask.sum(axis=2) == 2) & (mask.sum(axis=1) == 1)
+    is_padding = is_leaf_of_root & (drafts == PADDING)
+    # Of the root this says the last node, which has no children.
+    parents = num_nodes - 1 - np.tril(mask, -1)[:, :, ::-1].argmax(axis=2)
+    are_siblings = (parents[:, :, None] == parents[:, None, :]) & ~is_padding[:, None, :]
+    num_better = np.triu(are_siblings, 1).sum(axis=2)
+    own_cost = np.where(is_padding, num_nodes**2, 1 + num_better)
+    costs = (mask * own_cost[:, None, :]).sum(axis=2)
+    kept = np.sort(np.argsort(costs, axis=1, kind="stable")[:, :width], axis=1)
     rows = np.take_along_axis(mask, kept[:, :, None], axis=1)
     kept_mask = np.take_along_axis(rows, kept[:, None, :], axis=2)
     return np.take_along_axis(drafts, kept, axis=1).flatten(), kept_mask.flatten()
