@@ -123,6 +123,10 @@ class CostSettings:
     firm_rounds: Count = 5
     most_rise: Least0 = 0.025  # a log
     num_smaller: Count0 = 4  # a choice: a spell of five stalls outweighs no sixth round
+    # Choices: how many tiers at sizes tell of the host's floor, and how much larger or smaller a
+    # size may be to tell of another's.
+    floor_places: Count = 3
+    floor_reach: Factor = 2.0
     # The largest log of a correction: a factor of 2.5. Zero steps of a model as small as
     # SmolLM2-135M, seeded at 1.0 ms, take 2.3 ms.
     max_correction_log: Positive = 0.92

@@ -37,6 +37,22 @@ class ExpertCosts:
         return self._costs.plain_extra_ms(batch_size, context_tokens)
 
 
+class HostBound:
+    """A slow CPU: no drafting round takes less than ``host_ms``."""
+
+    def __init__(self, costs: RoundCosts, host_ms: float) -> None:
+        self._costs, self._host_ms = costs, host_ms
+
+    def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
+        """Returns what takes longer, the GPU's part or the host's."""
+        ms = self._costs.round_ms(tier, batch_size, context_tokens)
+        return max(ms, self._host_ms) if tier.num_steps else ms
+
+    def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
+        """Returns what catching up adds, as on a fast CPU."""
+        return self._costs.plain_extra_ms(batch_size, context_tokens)
+
+
 class OtherMachine:
     """Costs that are wrong tier by tier, with and without context, by a factor of 2 at most."""
 

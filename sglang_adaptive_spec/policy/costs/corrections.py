@@ -16,6 +16,7 @@ import numpy as np
 from sglang_adaptive_spec.policy.costs.belief import Belief, believe
 from sglang_adaptive_spec.policy.costs.curves import Floats, corrected
 from sglang_adaptive_spec.policy.costs.drift import Drift
+from sglang_adaptive_spec.policy.costs.floor import floor_log
 from sglang_adaptive_spec.policy.costs.seeds import Seeds
 from sglang_adaptive_spec.policy.costs.state import (
     CostState,
@@ -131,7 +132,17 @@ class Corrections:
         rounds = np.array(self._state.num_corrected)
         self._shown_log = np.array(self._state.correction_log)
         error = np.maximum(self._settings.round_spread / np.maximum(rounds, 1), self._disagreement)
-        self.belief = believe(rounds, self._shown_log, error, self.seeds.covariance, self._settings)
+        floor = floor_log(
+            self.seeds.base,
+            rounds,
+            self._shown_log,
+            self.seeds.plain_idx,
+            self.seeds.buckets,
+            self._settings,
+        )
+        beyond = np.where(rounds > 0, self._shown_log - floor, 0.0)
+        belief = believe(rounds, beyond, error, self.seeds.covariance, self._settings)
+        self.belief = belief._replace(mean=belief.mean + floor)
         self.base = corrected(self.seeds.curves, rounds, np.exp(self.belief.mean), self._settings)
 
     def _weigh_drift(self, idx: int, bucket: int, moved: float) -> float:

@@ -66,6 +66,7 @@ class Seeds:
         self.curves = [
             own.get(tier) or extrapolate(tier, own, settings.step_share) for tier in tiers
         ]
+        self.base: Floats = np.maximum([curve.base for curve in self.curves], MIN_MS)  # [T, K]
         self.slope: Floats = np.array([curve.slope for curve in self.curves]).T.copy()  # [K, T]
         self.rise = np.array([curve.rise for curve in self.curves])
         # A catch-up that was not seeded is counted in zero-step rounds.

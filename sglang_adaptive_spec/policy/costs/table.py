@@ -8,7 +8,8 @@ and at zero steps a share of the catch-ups, which have a scale of their own. bas
 from start-up (`Seeds`), correction and drift from served rounds. A correction
 holds whatever the seed did not, such as host work that the GPU does not hide (`Corrections`). drift
 is one factor for all tiers, as far as a neighbour explains it (`Drift`). What some tiers were seen
-to do at a bucket says something about the rest (`Belief`). ms; no clock.
+to do at a bucket says something about the rest (`Belief`), and what the CPU takes about all that
+draft (`floor_log`). ms; no clock.
 """
 
 import math

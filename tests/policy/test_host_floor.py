@@ -1,0 +1,74 @@
+"""A CPU that bounds drafting rounds: what it takes for some, it takes for all the others, too."""
+
+import pytest
+
+from sglang_adaptive_spec.policy.costs.table import CostTable
+from sglang_adaptive_spec.policy.settings import DEFAULTS
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Plan, RoundTime, Tier, chain_tier
+from tests.policy.cost_server import CONTEXT, FIVE, SEVEN, THREE, graph_ms, seeded
+
+HOST_MS = 15.0  # 1.3 times the longest round of the GPU at 8 requests
+ONE = chain_tier(1)
+
+
+def serve(table: CostTable, size: int, *tiers: Tier, ms: float = HOST_MS) -> None:
+    """Tells of just enough rounds to count."""
+    for tier in tiers:
+        for _ in range(DEFAULTS.costs.firm_rounds):
+            table.observe(RoundTime(Plan(tier), size, CONTEXT * size, ms))
+
+
+def believed(table: CostTable, tier: Tier, size: int) -> float:
+    return table.round_ms(tier, size, CONTEXT * size)
+
+
+def test_tiers_and_sizes_that_never_ran_take_what_the_host_takes() -> None:
+    table = seeded()
+    serve(table, 8, THREE, FIVE, SEVEN)
+    for tier in (ONE, THREE, SEVEN):
+        for size in (4, 7, 9, 16, 30):
+            assert believed(table, tier, size) == pytest.approx(HOST_MS, rel=0.05), (tier, size)
+
+
+def test_what_takes_longer_on_the_gpu_stays_as_it_was() -> None:
+    table, before = seeded(), seeded()
+    serve(table, 8, THREE, FIVE, SEVEN)
+    assert believed(table, SEVEN, 128) == pytest.approx(believed(before, SEVEN, 128), rel=0.01)
+
+
+def test_zero_steps_have_no_part_in_it() -> None:
+    table, before = seeded(), seeded()
+    serve(table, 8, THREE, FIVE, SEVEN)
+    for size in (1, 8, 32):
+        assert believed(table, PLAIN_TIER, size) == believed(before, PLAIN_TIER, size)
+
+
+def test_much_smaller_batches_may_be_less_work() -> None:
+    table, before = seeded(), seeded()
+    serve(table, 64, THREE, FIVE, SEVEN, ms=30.0)
+    assert believed(table, ONE, 8) == believed(before, ONE, 8)
+    assert believed(table, ONE, 32) > 1.5 * believed(before, ONE, 32)
+
+
+def test_two_places_say_nothing_of_others() -> None:
+    table, before = seeded(), seeded()
+    serve(table, 8, THREE, FIVE)
+    assert believed(table, ONE, 16) < 1.1 * believed(before, ONE, 16)
+
+
+def test_a_larger_batch_has_a_floor_of_its_own_and_the_deep_keep_their_time() -> None:
+    """A tier that the host makes dear there lends nothing to one that the GPU bounds."""
+    table = seeded()
+    serve(table, 8, THREE, FIVE, SEVEN)
+    deep_ms = graph_ms(SEVEN, 128, 128 * CONTEXT)
+    serve(table, 128, ONE, ms=deep_ms)
+    assert believed(table, THREE, 128) == pytest.approx(deep_ms, rel=0.05)
+    assert believed(table, SEVEN, 128) == pytest.approx(deep_ms, rel=0.05)
+
+
+def test_a_floor_that_falls_is_followed() -> None:
+    table = seeded()
+    serve(table, 8, THREE, FIVE, SEVEN)
+    for _ in range(20):
+        serve(table, 8, THREE, FIVE, SEVEN, ms=12.5)
+    assert believed(table, ONE, 8) == pytest.approx(12.5, rel=0.05)
