@@ -122,7 +122,7 @@ def test_a_file_in_the_hosts_format_without_a_policy_means_ema(load):
     assert (config.policy, config.record) == ("ema", None)
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name != "goodput"])
+@pytest.mark.parametrize("name", [name for name in PRESETS if name not in ("goodput", "ngram")])
 def test_a_preset_of_the_host_means_ema(name: str):
     assert load_config(name).policy == "ema"
 
@@ -284,7 +284,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_presets(path: str, tmp_pat
     message = str(error.value)
     assert message.startswith(f"{path or chr(34) * 2}: --speculative-adaptive-config names a file")
     assert (
-        "allowed: a readable JSON file or a preset: goodput, conservative, aggressive, h" in message
+        "allowed: a readable JSON file or a preset: goodput, ngram, conservative, aggressive, h" in message
     )
     assert ("did you mean aggressive?" in message) == (path == "agressive")
 

@@ -28,6 +28,7 @@ class Arm:
     policy: str = "own"  # or: alternate
     extra: tuple[str, ...] = ()  # arguments that come last, so that they win over shared ones
     environment: Mapping[str, str] | None = None  # beside that of all servers
+    has_draft: bool = True  # else a table of what was written drafts
     is_prefill: bool = False  # reads prompts for another server, and decodes nothing
 
     @property
@@ -44,7 +45,8 @@ class Arm:
                 f"SGLang's adaptive mode does not serve {pair.algorithm}: no {self.name}."
             )
         words = [word.format(algorithm=pair.algorithm) for word in self.speculative]
-        arguments = [*words, "--speculative-draft-model-path", str(pair.draft)]
+        draft = ["--speculative-draft-model-path", str(pair.draft)] if self.has_draft else []
+        arguments = [*words, *draft]
         if self.config is not None:
             path = folder / f"{self.name}.json"
             path.write_text(json.dumps(self.config))
@@ -88,6 +90,13 @@ WITH_TREES = {
 }
 
 
+def static_table(num_nodes: int) -> Arm:
+    """Returns the host's NGRAM that verifies so many nodes beyond the root."""
+    tokens = ("--speculative-num-draft-tokens", str(num_nodes + 1))
+    words = ("--speculative-algorithm", "NGRAM", *tokens)
+    return Arm(f"static-ngram-{num_nodes}", words, has_draft=False)
+
+
 BUILTIN = ("--speculative-algorithm", OF_DRAFT, "--speculative-adaptive")
 OURS = ("--speculative-algorithm", "ADAPTIVE_EAGLE")
 
@@ -102,6 +111,8 @@ ARMS = {
         Arm("ema-alternate", OURS, ALL_TIERS, policy="alternate"),
         Arm("goodput-trees", OURS, WITH_TREES),
         *(static(Tier(*shape)) for shape in TREES),
+        *map(static_table, (1, 3, 7, 15)),
+        Arm("goodput-ngram", (*OURS, "--speculative-adaptive-config", "ngram"), has_draft=False),
     )
 }
 

@@ -40,7 +40,7 @@ __all__ = [
     "preset_path",
 ]
 
-PRESETS = ("goodput", "conservative", "aggressive", "host-default")
+PRESETS = ("goodput", "ngram", "conservative", "aggressive", "host-default")
 DEFAULT_PRESET = "goodput"
 DEFAULT_MEMORY_BUDGET_GB = 4.0  # a choice: 5 % of an 80 GB card
 # The server arguments that name a tier, in the order of its fields.
