@@ -123,8 +123,9 @@ class CostSettings:
     firm_rounds: Count = 5
     most_rise: Least0 = 0.025  # a log
     num_smaller: Count0 = 4  # a choice: a spell of five stalls outweighs no sixth round
-    # Choices: how many tiers at sizes tell of the host's floor, and how much larger or smaller a
-    # size may be to tell of another's.
+    # Choices. The host's floor: a round is far beyond its seed by so much, a log (1.15 times), so
+    # many tiers at sizes must be, and a size within this factor of another is near it.
+    floor_beyond: Positive = 0.14
     floor_places: Count = 3
     floor_reach: Factor = 2.0
     # The largest log of a correction: a factor of 2.5. Zero steps of a model as small as

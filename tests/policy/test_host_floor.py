@@ -11,10 +11,16 @@ HOST_MS = 15.0  # 1.3 times the longest round of the GPU at 8 requests
 ONE = chain_tier(1)
 
 
-def serve(table: CostTable, size: int, *tiers: Tier, ms: float = HOST_MS) -> None:
-    """Tells of just enough rounds to count."""
+def serve(
+    table: CostTable,
+    size: int,
+    *tiers: Tier,
+    ms: float = HOST_MS,
+    num_rounds: int = DEFAULTS.costs.firm_rounds,
+) -> None:
+    """Tells of rounds, by default just enough to count."""
     for tier in tiers:
-        for _ in range(DEFAULTS.costs.firm_rounds):
+        for _ in range(num_rounds):
             table.observe(RoundTime(Plan(tier), size, CONTEXT * size, ms))
 
 
@@ -45,9 +51,40 @@ def test_zero_steps_have_no_part_in_it() -> None:
 
 def test_much_smaller_batches_may_be_less_work() -> None:
     table, before = seeded(), seeded()
-    serve(table, 64, THREE, FIVE, SEVEN, ms=30.0)
+    serve(table, 64, THREE, FIVE, SEVEN, ms=20.0)
     assert believed(table, ONE, 8) == believed(before, ONE, 8)
     assert believed(table, ONE, 32) > 1.5 * believed(before, ONE, 32)
+
+
+@pytest.mark.parametrize("factor", [1.2, 1.25, 1.5, 2.0])
+@pytest.mark.parametrize("num_rounds", [DEFAULTS.costs.firm_rounds, 10])
+def test_a_slower_gpu_is_no_floor(factor: float, num_rounds: int) -> None:
+    """It takes so many times longer for every tier, which says little of other sizes."""
+    table, before = seeded(), seeded()
+    for tier in (THREE, FIVE, SEVEN):
+        ms = factor * graph_ms(tier, 8, 8 * CONTEXT)
+        serve(table, 8, tier, ms=ms, num_rounds=num_rounds)
+    for size in (4, 12, 16, 32):
+        assert believed(table, ONE, size) <= 1.1 * believed(before, ONE, size)
+
+
+@pytest.mark.parametrize("factor", [1.2, 1.3])
+def test_a_tier_that_takes_its_seed_rules_a_floor_out(factor: float) -> None:
+    table, before = seeded(), seeded()
+    for tier in (THREE, FIVE, SEVEN):
+        serve(table, 8, tier, ms=factor * graph_ms(tier, 8, 8 * CONTEXT))
+    serve(table, 8, ONE, ms=graph_ms(ONE, 8, 8 * CONTEXT), num_rounds=30)
+    for size in (4, 8, 16):
+        assert believed(table, ONE, size) <= 1.05 * believed(before, ONE, size)
+
+
+def test_a_deep_tier_that_is_slow_alone_says_nothing_of_shallower_ones() -> None:
+    table = seeded()
+    serve(table, 8, THREE, FIVE, SEVEN)
+    slow_ms = 1.2 * graph_ms(SEVEN, 128, 128 * CONTEXT)
+    serve(table, 128, SEVEN, ms=slow_ms)
+    assert believed(table, THREE, 128) < 1.2 * graph_ms(THREE, 128, 128 * CONTEXT)
+    assert believed(table, FIVE, 128) < 1.05 * graph_ms(FIVE, 128, 128 * CONTEXT)
 
 
 def test_two_places_say_nothing_of_others() -> None:

@@ -3,7 +3,7 @@
 Costs here stand where `true_costs.py` has those of an example.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -50,6 +50,22 @@ class HostBound:
 
     def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
         """Returns what catching up adds, as on a fast CPU."""
+        return self._costs.plain_extra_ms(batch_size, context_tokens)
+
+
+class Slower:
+    """A GPU that takes so many times longer, by steps."""
+
+    def __init__(self, costs: RoundCosts, factor: Callable[[int], float]) -> None:
+        self._costs, self._factor = costs, factor
+
+    def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
+        """Returns the slower period."""
+        ms = self._costs.round_ms(tier, batch_size, context_tokens)
+        return self._factor(tier.num_steps) * ms
+
+    def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
+        """Returns what catching up adds, as on the faster one."""
         return self._costs.plain_extra_ms(batch_size, context_tokens)
 
 
