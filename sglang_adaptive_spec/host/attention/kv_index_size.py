@@ -30,7 +30,7 @@ class Extent(NamedTuple):
 
         Args:
             largest: The largest captured batch of each tier.
-            stages: That have graphs.
+            stages: Those that have graphs.
         """
         sizes = largest.items()
         return cls(

@@ -85,8 +85,8 @@ def raise_request_cap(server_args: ServerArgs, handle_speculative: Callable[[Any
         return
     logger.warning(
         "ADAPTIVE_EAGLE serves up to %d running requests, SGLang's cap with speculation where none "
-        "is set (%s); it has none without. --max-running-requests sets "
-        "another number.",
+        "is set (%s); without speculation SGLang has no cap. --max-running-requests sets another "
+        "number.",
         cap,
         why
         or "larger batches have no decode graphs, or their plans and indices take too much memory: "
@@ -195,7 +195,7 @@ def index_gb(
 
     Args:
         config: Which batches may choose which tiers.
-        stages: That have graphs.
+        stages: Those that have graphs.
         index: What a request takes.
         batch_size: The largest with graphs.
         num_decoded: The largest with a graph at zero steps, which catches up in smaller parts.

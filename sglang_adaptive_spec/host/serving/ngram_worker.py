@@ -22,9 +22,9 @@ from sglang_adaptive_spec.host.serving.plain_decodes import PlainDecodes
 from sglang_adaptive_spec.host.serving.plain_round import has_plain_rounds
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
-# Decodes at zero steps from one time that the table learns what they wrote to the next. A choice.
+# Zero-step decodes between two times that the table learns what they wrote. A choice.
 LEARN_EVERY = 16
-PADDING = 0  # the token of nodes that a look-up has no use for: children of the root
+PADDING = 0  # the token of unused nodes, which are children of the root
 
 
 class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
@@ -194,8 +194,9 @@ def likeliest(drafts: Any, mask: Any, width: int) -> tuple[Any, Any]:
 
     A node is the less likely the deeper it is and the more better siblings its path has passed by.
     The host numbers nodes level by level and the best of siblings last, then padding (sglang 0.5.20
-    to 0.5.23 kernels/jit/csrc/ngram_corpus/result.cpp:fillResult). A node costs more than its
-    parent, so the cheapest ones are a tree.
+    to 0.5.23 kernels/jit/csrc/ngram_corpus/result.cpp:fillResult). Of more than 13 siblings, and of
+    those that an external corpus brings, the order is another: still a tree, but not the likeliest.
+    A node costs more than its parent, so the cheapest ones are a tree.
 
     Args:
         drafts: [bs, nodes] tokens.
