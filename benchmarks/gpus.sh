@@ -58,6 +58,8 @@ text_first=$(((visit - 1) * text_repeats + 1))
 text="real_text run PAIR EARLIER --repeats $text_repeats"
 text_a="$text --traffic phases,mixed,chat"
 text_b="$text --traffic code,json,maths,summary,translation"
+table_arms=none,static-ngram-1,static-ngram-3,static-ngram-7,static-ngram-15,goodput-ngram
+table="$text --arms $table_arms --concurrency 1,8,64"
 text_ramp="ramp run PAIR --seconds 40 --context-length 0"
 trees="--at-once --batches 1,4,8 --max-total-tokens 32768"
 
@@ -112,6 +114,8 @@ text-c                 16200 $text_a --first-repeat $((text_first + text_repeats
 text-d                 16500 $text_b --first-repeat $((text_first + text_repeats)) --tag b$((visit + 1))
 text-sampled           16800 $text --first-repeat $text_first --tag y$visit \
   --traffic phases,mixed --temperature 0.7
+table-a                9600  $table --first-repeat $text_first --tag n$visit --traffic edits,chat
+table-b                9900  $table --first-repeat $text_first --tag m$visit --traffic quotes
 text-ramp-1            17100 $text_ramp --arms none,builtin,goodput --first-repeat 1 --tag t1
 text-ramp-2            17400 $text_ramp --arms builtin,goodput,none --first-repeat 2 --tag t2
 text-ramp-3            18500 $text_ramp --arms goodput,none,builtin --first-repeat 3 --tag t3

@@ -284,7 +284,8 @@ def test_a_file_that_cannot_be_read_is_named_with_the_presets(path: str, tmp_pat
     message = str(error.value)
     assert message.startswith(f"{path or chr(34) * 2}: --speculative-adaptive-config names a file")
     assert (
-        "allowed: a readable JSON file or a preset: goodput, ngram, conservative, aggressive, h" in message
+        "allowed: a readable JSON file or a preset: goodput, ngram, conservative, aggressive, h"
+        in message
     )
     assert ("did you mean aggressive?" in message) == (path == "agressive")
 

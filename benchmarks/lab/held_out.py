@@ -26,6 +26,13 @@ OPEN_ENDED = (
 )
 NUM_HIGH = 8
 HIGH_SEED = 2026  # not the one of the head's training
+# Answers that repeat their prompts, for a table of what was written as the draft.
+EDIT = (
+    "Here is a Python function:\n\n{code}\nGive it again with the docstring in one line and with "
+    "type hints. Change nothing else, and write no explanation."
+)
+QUOTE = "List the three main points of this text, and quote the sentence for each.\n\n{text}"
+QUOTED_CHARS = range(300, 1200)
 
 Phases = Mapping[str, list[tuple[str, bool]]]
 
@@ -52,6 +59,18 @@ def templated_json() -> Iterator[str]:
 
     for number in range(NUM_HIGH):
         yield json_prompt(random.Random(HIGH_SEED + number), as_continuation=True).text
+
+
+def repeating_phases(cache: Path) -> Phases:
+    """Returns prompts whose answers repeat them: HumanEval edited, MT-bench's answers quoted."""
+    from examples.public_prompts import human_eval, mt_bench_answers
+
+    codes = [row["prompt"] + row["canonical_solution"] for row in human_eval(cache)]
+    texts = [text for text in mt_bench_answers(cache) if len(text) in QUOTED_CHARS]
+    return {
+        "edits": [(EDIT.format(code=code), True) for code in codes],
+        "quotes": [(QUOTE.format(text=text), True) for text in dict.fromkeys(texts)],
+    }
 
 
 def qwen_coder_phases(cache: Path) -> Phases:

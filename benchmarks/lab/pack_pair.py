@@ -61,7 +61,7 @@ def write_prompts(pair: str, cache: Path) -> None:
     phases = held_out.PHASES[pair](cache)
     ids = {
         phase: [encode(text, is_chat=is_turn) for text, is_turn in prompts]
-        for phase, prompts in phases.items()
+        for phase, prompts in {**phases, **held_out.repeating_phases(cache)}.items()
     }
     (folder / "prompts.json").write_text(json.dumps(ids))
     turns = [text for prompts in phases.values() for text, is_turn in prompts if is_turn]

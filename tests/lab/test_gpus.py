@@ -57,7 +57,7 @@ STREAMS = (
     *("standalone-a", "standalone-b"),
     *("long-a", "long-b", "grow-a", "grow-b", "grow-c", "grow-d"),
     *("zero-8b", "zero-small", "texts-plans"),
-    *("text-a", "text-b", "text-c", "text-d", "text-sampled", "outside"),
+    *("text-a", "text-b", "text-c", "text-d", "text-sampled", "outside", "table-a", "table-b"),
     *("text-ramp-1", "text-ramp-2", "text-ramp-3"),
 )
 FIRST_EPHEMERAL_PORT = 32768
@@ -213,7 +213,7 @@ def test_the_overlap_has_the_commands_that_it_documents(calls: dict[str, Call]) 
 def test_the_pair_goes_to_those_that_need_it(calls: dict[str, Call]) -> None:
     with_pair = {name for name, call in calls.items() if call.args.target is not None}
     real = {"transition-real", "transition-alternating", "two-mixed", "two-alternating"}
-    real |= {name for name in STREAMS if name.startswith("text-")}
+    real |= {name for name in STREAMS if name.startswith(("text-", "table-"))}
     small = {"overlap-2", "sampling", "sampling-of-host", "backends", *real}
     assert with_pair == {*small, "zero-small", "outside"}
     assert {calls[name].args.prompts.parts[-2:] for name in small} == {("a pair", "prompts.json")}

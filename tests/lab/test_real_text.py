@@ -219,3 +219,22 @@ def test_prompts_that_lack_a_domain_are_refused_before_a_server_starts(tmp_path:
     args = parser().parse_args(["run", "--prompts", str(path), "--out", "out"])
     with pytest.raises(SystemExit, match="lacks chat; allowed is what"):
         prompts_of(args)
+
+
+def test_nodes_of_a_table_are_depths_too() -> None:
+    rates = {"none": 100.0, "static-ngram-3": 90.0, "static-ngram-7": 110.0, "goodput-ngram": 120.0}
+    result = build_result(PROVENANCE, passes(rates, Cell("edits", 8, 0.0), {}))
+    by_claim = {each.claim: each for each in figures(result)}
+    best = by_claim["lowest cell over its best static setting (edits 8, static-ngram-7)"]
+    assert best.ratio.value == pytest.approx(12 / 11)
+    assert by_claim["ours / none, all 1 cells"].ratio.value == pytest.approx(1.2)
+    assert "goodput-ngram" in summary.cell_table(result)
+    found = summary.check_real_text(result, cells=summary.TABLE_CELLS, arms=summary.TABLE_ARMS)
+    assert "edits 8 lacks ['static-ngram-1', 'static-ngram-15']" in found
+
+
+def test_traffic_of_one_kind_needs_its_own_prompts_alone(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.json"
+    path.write_text(json.dumps({"edits": [[1]]}))
+    args = ["run", "--prompts", str(path), "--out", "out", "--traffic", "edits"]
+    assert set(prompts_of(parser().parse_args(args))) == {"edits"}

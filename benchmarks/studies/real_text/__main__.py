@@ -13,6 +13,14 @@ traffic out to four GPUs):
 
     python3 -m benchmarks.studies.real_text run --target T --draft H --prompts P \\
         --git-sha SHA --out $OUT --tag 1 --deadline 1200
+With arms whose draft is a table of what was written, on text that repeats (summary.TABLE_TRAFFIC):
+
+    python3 -m benchmarks.studies.real_text run --target T --prompts P --git-sha SHA --out $OUT \\
+        --arms none,static-ngram-1,static-ngram-3,static-ngram-7,static-ngram-15,goodput-ngram \\
+        --traffic edits,quotes,chat --concurrency 1,8,64 --tag n1 --deadline 1200
+
+Then:
+
     python3 -m benchmarks.studies.real_text merge runs/real-text-*.json \\
         --result benchmarks/results/current/real-text-h200.json.xz
 """
@@ -155,7 +163,10 @@ def prompts_of(args: argparse.Namespace) -> dict[str, list[list[int]]]:
         SystemExit: The file lacks a domain.
     """
     prompts = read_prompts(args.prompts)
-    if missing := set(summary.DOMAINS) - prompts.keys():
+    asked = set(args.traffic) - set(summary.OF_ALL)
+    if len(asked) < len(args.traffic):
+        asked |= set(summary.DOMAINS)
+    if missing := asked - prompts.keys():
         raise SystemExit(
             f"--prompts {args.prompts} lacks {', '.join(sorted(missing))}; allowed is what "
             "`pack_pair prompts qwen-coder` writes."

@@ -3,11 +3,12 @@
 Arms are compared pass by pass: same requests, same machine, minutes apart. The best static setting
 of a cell, no speculation included, is the one that ours is least ahead of, which makes it hardest.
 The best single one is that over all cells. A depth that was left out of a cell's later repeats
-counts with its first ones: what is 10 % behind twice may be 9 % behind.
+counts with its first ones: what is 10 % behind twice may be 9 % behind. Where a table drafts
+(ngram-text-h200.json.xz), a depth is a number of its nodes.
 """
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.stats.differences import GPU, Gap, differences, gaps, keys, measured_on
@@ -30,8 +31,13 @@ Where = tuple[str, int, float]  # traffic, clients, temperature
 
 DOMAINS = ("chat", "code", "json", "maths", "summary", "translation")
 OF_ALL = ("phases", "mixed")  # domains one after the other, and at once
-DEPTHS = STATIC[1:]  # without none
 OURS = "goodput"
+# A table of what was written as the draft, on text that repeats and on text that does not.
+OURS_OF_TABLE = "goodput-ngram"
+WIDTHS = ("static-ngram-1", "static-ngram-3", "static-ngram-7", "static-ngram-15")
+TABLE_ARMS = ("none", *WIDTHS, OURS_OF_TABLE)
+TABLE_TRAFFIC, TABLE_CONCURRENCY = ("edits", "quotes", "chat"), (1, 8, 64)
+TABLE_CELLS = {f"{traffic} {number}" for traffic in TABLE_TRAFFIC for number in TABLE_CONCURRENCY}
 CONCURRENCY = (1, 8, 32, 128, 256)
 CELLS = {f"{traffic} {number}" for traffic in (*OF_ALL, *DOMAINS) for number in CONCURRENCY}
 ARMS = (*STATIC, "builtin", OURS)
@@ -53,6 +59,11 @@ def name_of(where: Where) -> str:
     return f"{traffic} {concurrency}" + (f" t{temperature:g}" if temperature else "")
 
 
+def is_depth(arm: str) -> bool:
+    """Returns whether an arm speculates as far in every round."""
+    return arm.startswith("static-")
+
+
 def place_of(each: Raw) -> tuple[int, int]:
     """Returns what passes of the same requests have in common: the run and the repeat."""
     return each.get("run", 0), each["repeat"]
@@ -67,7 +78,7 @@ def left_behind(passes: Sequence[Raw], cell: Where) -> set[str]:
     """Returns the static depths that need no more passes of a cell: far behind each time."""
     repeats: dict[int, dict[str, float]] = {}
     for each in passes:
-        if where_of(each) == tuple(cell) and each["arm"] in DEPTHS:
+        if where_of(each) == tuple(cell) and is_depth(each["arm"]):
             repeats.setdefault(each["repeat"], {})[each["arm"]] = rate_of(each)
     behind: dict[str, list[bool]] = {}
     for rates in repeats.values():
@@ -119,7 +130,7 @@ def build_cell(where: Where, by_arm: Mapping[str, Sequence[Raw]]) -> dict[str, A
 def over(by_arm: Mapping[str, Sequence[Raw]]) -> dict[str, Ratio]:
     """Returns ours over every other arm of a cell, where both had a pass."""
     rates = {arm: {place_of(each): rate_of(each) for each in mine} for arm, mine in by_arm.items()}
-    mine = rates.pop(OURS, {})
+    mine = next((rates.pop(arm) for arm in (OURS, OURS_OF_TABLE) if arm in rates), {})
     return {
         arm: ratio_at_same_place(mine, other)
         for arm, other in rates.items()
@@ -129,7 +140,7 @@ def over(by_arm: Mapping[str, Sequence[Raw]]) -> dict[str, Ratio]:
 
 def best_static(ratios: Mapping[str, Ratio]) -> str | None:
     """Returns the static setting that ours is least ahead of; none is one."""
-    there = [arm for arm in STATIC if arm in ratios]
+    there = [arm for arm in ratios if arm == "none" or is_depth(arm)]
     return min(there, key=lambda arm: ratios[arm].value, default=None)
 
 
@@ -145,7 +156,7 @@ def figures(result: Raw) -> list[Figure]:
     if not found:
         return []
     single: dict[str, Ratio] = {}
-    for arm in (*STATIC, "builtin"):
+    for arm in dict.fromkeys(arm for _, each in found for arm in each):
         ratios = [each[arm] for _, each in found if arm in each]
         if ratios:
             single[arm] = geometric_mean(ratios)
@@ -177,7 +188,8 @@ def figures(result: Raw) -> list[Figure]:
 def identity_figures(result: Raw) -> list[Figure]:
     """Returns the share of texts as under none, ours over every static depth's, pass by pass."""
     made = []
-    for arm in DEPTHS:
+    arms = dict.fromkeys(arm for cell in result["cells"] for arm in cell["raw"])
+    for arm in filter(is_depth, arms):
         shares = [
             (share_as_none(ours), share_as_none(others))
             for cell in result["cells"]
@@ -198,26 +210,31 @@ def share_as_none(each: Raw) -> float:
 def pairs_of_passes(by_arm: Mapping[str, Sequence[Raw]], arm: str) -> Iterator[tuple[Raw, Raw]]:
     """Yields passes of ours and of an arm with the same requests."""
     others = {place_of(each): each for each in by_arm.get(arm, ())}
-    for mine in by_arm.get(OURS, ()):
+    for mine in by_arm.get(OURS) or by_arm.get(OURS_OF_TABLE, ()):
         if place_of(mine) in others:
             yield mine, others[place_of(mine)]
 
 
-def check_real_text(result: Raw, gpu: str = GPU) -> list[str]:
+def check_real_text(
+    result: Raw,
+    gpu: str = GPU,
+    cells: Collection[str] = frozenset(CELLS),
+    arms: Collection[str] = ARMS,
+) -> list[str]:
     """Returns what is wrong with the shape or the figures of the result."""
     problems = keys("file", result, {"provenance", "cells", "servers"})
     if problems:
         return problems
     problems += measured_on(result["provenance"], gpu)
     there = {name_of(where_of(cell)): cell for cell in result["cells"]}
-    problems += gaps("cells", there, CELLS)
+    problems += gaps("cells", there, set(cells))
     for where, cell in there.items():
-        problems += gaps(where, cell["raw"], set(ARMS))
+        problems += gaps(where, cell["raw"], set(arms))
         problems += differences(cell, build_cell(where_of(cell), cell["raw"]), where)
         problems += [
             Gap(f"{where}: {arm} has {len(mine)} of {MIN_REPEATS} passes")
             for arm, mine in cell["raw"].items()
-            if len(mine) < MIN_REPEATS and arm not in DEPTHS  # those may be left behind
+            if len(mine) < MIN_REPEATS and not is_depth(arm)  # those may be left behind
         ]
     return problems
 
@@ -230,10 +247,12 @@ def figure_table(result: Raw) -> str:
 def cell_table(result: Raw) -> str:
     """Returns tokens/s of every cell and arm, and ours over none and the best static depth."""
     rows = []
+    there = {arm for cell in result["cells"] for arm in cell["raw"]}
+    arms = [arm for arm in dict.fromkeys((*ARMS, *TABLE_ARMS)) if arm in there]
     for cell in result["cells"]:
         ratios = over(cell["raw"])
         best = best_static(ratios)
-        rates = [cell["tokens_per_s"].get(arm, "") for arm in ARMS]
+        rates = [cell["tokens_per_s"].get(arm, "") for arm in arms]
         shown = [f"{ratios[arm].value:.3f}" if arm in ratios else "" for arm in ("none", best)]
         rows.append((name_of(where_of(cell)), *rates, *shown, best or ""))
-    return table(("cell", *ARMS, "over none", "over static", "best static"), rows)
+    return table(("cell", *arms, "over none", "over static", "best static"), rows)
