@@ -77,6 +77,8 @@ class DecodeBatch(NamedTuple):
     exact: str | None = None  # why the round must be a zero-step one, whatever pays
     # Tokens with KV per row, if the host knows them: to be asked before the next batch is made.
     lengths: Callable[[], Sequence[int]] | None = None
+    # Drafts in a row that a table has per row, where it was asked before the round is planned.
+    found: Sequence[int] | None = None
 
 
 class Observation(NamedTuple):
@@ -88,6 +90,7 @@ class Observation(NamedTuple):
     num_correct_drafts: Sequence[int]  # accepted drafts per row, bonus token excluded
     # Zero steps propose nothing; what the draft would have proposed first is known now and then.
     first_draft_correct: Sequence[bool | None] | None = None  # per row
+    found: Sequence[int] | None = None  # drafts in a row that a table had per row
 
     @property
     def tier(self) -> Tier:

@@ -46,6 +46,7 @@ class ScriptedPolicy:
         self.counted: list[int] = []  # rounds that ran a plan
         self.num_learned_from = 0  # times that results were worked through
         self.rounds_at_once = 1
+        self.wants_found = False
         self.length = 1  # of zero-step rounds, where there is room
         self.rooms: list[int] = []  # what there was
 

@@ -32,6 +32,7 @@ class ForcedPolicy:
     """Overrides the choice of a policy: all reachable tiers in turn, or one depth."""
 
     rounds_at_once = 1  # another one's turn, or another command, may come in the next
+    wants_found = False  # nothing follows from it
 
     def __init__(
         self, policy: Any, num_steps: int | None = None, num_decodes: int | None = None

@@ -197,6 +197,11 @@ class AdaptiveController:
         self.counters.num_pins += 1
         logger.info("ADAPTIVE_EAGLE is pinned to %s", "no tier" if tier is None else tier.label)
 
+    @property
+    def wants_found(self) -> bool:
+        """Whether a table shall be asked for drafts before the next round is planned."""
+        return self.pinned is None and self.policy.wants_found
+
     def may_draft(self, batch_size: int) -> bool:
         """Returns whether a batch may run another tier than zero steps."""
         return self.policy.ladder.of(batch_size) != (PLAIN_TIER,)
@@ -255,7 +260,8 @@ class AdaptiveController:
         """Returns what to run, and what the draft lacks per row of a zero-step round."""
         schedule, tier = self.draft_schedule, chosen.tier
         if schedule is None:
-            most = batch.most_decodes if tier == PLAIN_TIER else 1
+            is_free = tier == PLAIN_TIER and batch.found is None  # else the table is asked again
+            most = batch.most_decodes if is_free else 1
             return Plan(tier, self._run_length(batch, most) if most > 1 else 1), ()
         lag = self._lag_of_all(schedule.lag(batch))
         if tier != PLAIN_TIER:
@@ -295,7 +301,18 @@ class AdaptiveController:
             return Chosen(PLAIN_TIER)
         if batch.is_near_end:  # no draft may stand past the end of the context
             return Chosen(self.policy.ladder.of(batch.size)[0])
-        return self._ask(batch)
+        return self._given_found(batch, self._ask(batch))
+
+    def _given_found(self, batch: DecodeBatch, chosen: Chosen) -> Chosen:
+        """Returns what pays given the drafts that a table has for this round."""
+        is_free = self.pinned is None and not chosen.is_probe and chosen.tier != PLAIN_TIER
+        if batch.found is None or not is_free:
+            return chosen
+        try:
+            return chosen._replace(tier=self.policy.given_found(batch))
+        except Exception:  # noqa: BLE001 - any policy must leave serving alive
+            self._count_policy_error("given_found")
+            return chosen
 
     def _ask(self, batch: DecodeBatch) -> Chosen:
         """Returns what the operator or the policy wants; its plan stands for some rounds."""

@@ -39,6 +39,7 @@ class Round:
     # What the draft lacks per row of a zero-step round, this one included; empty: not asked for.
     debts: Sequence[int] = ()
     first_drafts: FirstDrafts | None = None
+    found: Sequence[int] | None = None  # drafts in a row that a table had per row
     # Accepted drafts per request, bonus tokens excluded; None until the result is there.
     num_correct_drafts: Sequence[int] | None = None
     period: RoundTime | None = None  # known one result later, if it is timed
@@ -60,7 +61,9 @@ class Round:
         firsts = self.first_drafts.read() if self.first_drafts is not None else None
         self.first_drafts = None  # pinned memory; the round may stay known for a while
         batch = self.batch
-        return Observation(self.plan, batch.size, batch.requests, num_correct_drafts, firsts)
+        return Observation(
+            self.plan, batch.size, batch.requests, num_correct_drafts, firsts, self.found
+        )
 
 
 class RoundQueue:
@@ -85,6 +88,7 @@ class RoundQueue:
     ) -> Round:
         """Returns a new round at the end of the queue; the arguments are its fields."""
         launched = Round(self.num_launched, batch, plan, is_probe, decision, debts)
+        launched.found = batch.found
         self.num_launched += 1
         self._rounds.append(launched)
         return launched

@@ -80,6 +80,19 @@ class GoodputPolicy:
             self._decide(batch)
         return Plan(self.prober.tier or self.home)
 
+    @property
+    def wants_found(self) -> bool:
+        """Whether drafting is what pays on the whole: then what is found says how far it does."""
+        return self.home != PLAIN_TIER
+
+    def given_found(self, batch: DecodeBatch) -> Tier:
+        """Returns the tier with the most tokens per ms for the drafts that were found."""
+        assert batch.found is not None
+        tiers = self.ladder.of(batch.size)
+        tokens = self.acceptance.tokens_given(batch.requests, tiers, batch.found)
+        round_ms = self.costs.round_ms_all(tiers, batch.size, batch.context_tokens)
+        return tiers[int((tokens / round_ms).argmax())]
+
     def count_rounds(self, num_rounds: int) -> None:
         """Counts rounds that were launched with the newest plan."""
         self._round += num_rounds
@@ -98,8 +111,12 @@ class GoodputPolicy:
         tier = observation.tier
         num_tokens = observation.plan.num_decodes * observation.batch_size
         self.count_tokens(num_tokens + sum(observation.num_correct_drafts))
+        if observation.found is not None:
+            self.acceptance.count_found(observation.found)
         if tier.num_steps:
-            self.acceptance.observe(observation.requests, observation.num_correct_drafts, tier)
+            self.acceptance.observe(
+                observation.requests, observation.num_correct_drafts, tier, observation.found
+            )
         elif observation.first_draft_correct is not None:
             self._has_first = True
             self.acceptance.observe_first(observation.requests, observation.first_draft_correct)

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.decision import Decision
-from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Plan, RoundTime
+from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Plan, RoundTime, Tier
 
 
 class Choices(Protocol):
@@ -25,6 +25,13 @@ class Choices(Protocol):
 
     def choose(self, batch: DecodeBatch) -> Plan:
         """Returns what the next decode rounds run; only the tier counts, the loop adds the rest."""
+
+    @property
+    def wants_found(self) -> bool:
+        """Whether a table shall be asked for drafts before the next round is planned."""
+
+    def given_found(self, batch: DecodeBatch) -> Tier:
+        """Returns what one round runs, given what a table has for it (``batch.found``)."""
 
     def count_rounds(self, num_rounds: int) -> None:
         """Takes note of rounds that were launched with the newest plan."""
@@ -53,7 +60,12 @@ class SimplePolicy:
     """One that neither probes nor weighs tiers; it learns nothing unless it says how."""
 
     rounds_at_once = 1
+    wants_found = False
     decision: Decision | None = None
+
+    def given_found(self, batch: DecodeBatch) -> Tier:
+        """Is not asked."""
+        raise NotImplementedError
 
     def run_length(self, _batch: DecodeBatch) -> int:
         """Returns 1."""

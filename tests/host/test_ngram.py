@@ -11,6 +11,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, Tier, chain_tier
+
 FULL, WIDTH, NUM_ROWS = 8, 4, 2
 DEPTH = 18  # tokens that a look-up matches, SGLang's default
 # As the host numbers them: level by level, the best of siblings last, padded with token 0.
@@ -50,6 +52,7 @@ def worker(module: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     worker: Any = object.__new__(module.AdaptiveNgramWorker)
     worker.full_width, worker._is_alone, worker.seen = FULL, False, seen
     worker.draft_token_num, worker.max_trie_depth = WIDTH, DEPTH
+    worker._tree = worker._found = None
     return worker
 
 
@@ -120,6 +123,53 @@ def test_a_chain_is_kept_as_far_as_it_goes(module: Any) -> None:
     mask = ancestors([*range(-1, 5), 0, 0])  # and padding
     tokens, _ = module.likeliest(np.array([[1, 2, 3, 4, 5, 6, 0, 0]]), mask[None], 4)
     assert tokens.tolist() == [1, 2, 3, 4]
+
+
+class Planned:
+    """A controller that plans one tier and notes what it was told."""
+
+    def __init__(self, wants_found: bool, tier: Tier) -> None:
+        self.wants_found, self.tier = wants_found, tier
+        self.launched = SimpleNamespace(tier=tier, plan=Plan(tier), found=None)
+        self.batch: DecodeBatch | None = None
+
+    def before_decode(self, batch: DecodeBatch) -> Any:
+        self.batch = batch
+        return self.launched
+
+
+@pytest.mark.parametrize("wants_found", [True, False])
+@pytest.mark.parametrize("tier", [PLAIN_TIER, chain_tier(WIDTH - 1)])
+def test_the_table_is_asked_once_a_round_and_before_it_is_planned_where_that_is_wanted(
+    module: Any, worker: Any, monkeypatch: pytest.MonkeyPatch, wants_found: bool, tier: Tier
+) -> None:
+    told: list[str] = []
+
+    def host_round(self: Any, batch: Any, on_publish: Any) -> Any:
+        drafts, _ = self._prepare_draft_tokens(batch)
+        told.append(f"verified {len(drafts)}")
+        return SimpleNamespace(next_draft_input=SimpleNamespace())
+
+    monkeypatch.setattr(module.NGRAMWorker, "forward_batch_generation", host_round)
+    monkeypatch.setattr(module, "open_round", lambda _requests: None)
+    worker.controller = Planned(wants_found, tier)
+    worker._decodes = SimpleNamespace(slots=SimpleNamespace(forget=lambda: None))
+    worker._describe = lambda batch: DecodeBatch(NUM_ROWS, tuple(range(NUM_ROWS)))
+    worker._decode = lambda *_args: told.append("decoded")
+    worker._learn_now_and_then = lambda *_args: told.append("learned now and then")
+    worker._update_ngram_corpus = lambda _batch: told.append("learned")
+    worker._hand_on = lambda _next_input: None
+    reqs, mode = [None] * NUM_ROWS, SimpleNamespace(is_decode=lambda: True)
+    worker.forward_batch_generation(SimpleNamespace(reqs=reqs, forward_mode=mode))
+    found, controller = [3, 1], worker.controller
+    assert controller.batch.found == (found if wants_found else None)
+    if tier == PLAIN_TIER:
+        assert told == ["decoded", "learned" if wants_found else "learned now and then"]
+        assert worker.seen == ([FULL] if wants_found else [])
+    else:
+        assert told == [f"verified {NUM_ROWS * WIDTH}"]
+        assert worker.seen == [FULL]
+        assert controller.launched.found == found
 
 
 def test_a_round_that_nobody_waits_for_asks_no_table(worker: Any) -> None:

@@ -549,3 +549,42 @@ def test_a_forward_without_requests_is_counted_and_changes_nothing() -> None:
     controller.observe([2], 1)  # the round before it still gets its result
     assert controller.counters.num_rounds == {chain_tier(3): 1}
     assert controller.counters.num_feedback_mismatches == 0
+
+
+# -- what a table has for a round --
+
+
+def found(*drafts: int) -> DecodeBatch:
+    rows = tuple(range(len(drafts)))
+    return DecodeBatch(len(rows), rows, most_decodes=8, found=drafts)
+
+
+def test_a_round_runs_what_pays_for_the_drafts_that_were_found() -> None:
+    controller, policy, pool = make(3)
+    controller.draft_schedule = None
+    policy.given_found = lambda batch: chain_tier(min(batch.found))
+    for drafts, tier in (((1, 2), chain_tier(1)), ((0, 2), PLAIN_TIER), ((3, 3), chain_tier(3))):
+        launched = controller.before_decode(found(*drafts))
+        assert (launched.tier, pool.current, launched.found) == (tier, tier, drafts)
+        assert launched.plan.num_decodes == 1  # the table is asked again at once
+        controller.observe([0, 0], 2)
+    assert [each.found for each in policy.observed] == [(1, 2), (0, 2), (3, 3)]
+
+
+def test_what_was_found_moves_no_stay_at_zero_steps_and_no_pinned_tier() -> None:
+    controller, policy, _ = make(0, 1)
+    controller.draft_schedule = None  # a table lags behind nothing
+    policy.given_found = lambda _batch: chain_tier(3)
+    policy.wants_found = True
+    assert controller.before_decode(found(3)).tier == PLAIN_TIER
+    assert controller.wants_found
+    controller.pin(chain_tier(1))
+    assert controller.before_decode(found(3)).tier == chain_tier(1)
+    assert not controller.wants_found
+
+
+def test_a_policy_that_cannot_weigh_what_was_found_keeps_its_plan() -> None:
+    controller, policy, _ = make(3)
+    policy.given_found = lambda _batch: 1 / 0
+    assert controller.before_decode(found(1)).tier == chain_tier(3)
+    assert controller.counters.num_policy_errors == 1

@@ -34,7 +34,7 @@ from sglang_adaptive_spec.simulate.synthetic import (
     golden_workloads,
     matrix_cell,
 )
-from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Plan, RoundTime
+from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Plan, RoundTime, Tier
 
 COSTS, MATRIX = "costs-h200-fa3.json.xz", "matrix-h200-fa3.json.xz"
 # Relative error of the periods that the policy itself starts with; as the golden tests.
@@ -69,6 +69,12 @@ class Visitor:
     def rounds_at_once(self) -> int:
         """How many rounds the policy plans together next."""
         return self.policy.rounds_at_once
+
+    wants_found = False
+
+    def given_found(self, batch: DecodeBatch) -> Tier:
+        """Returns what the policy says."""
+        return self.policy.given_found(batch)
 
     def count_rounds(self, num_rounds: int) -> None:
         """Counts for the policy."""

@@ -1,8 +1,9 @@
 """The host's NGRAMWorker with a width per decode round.
 
 Look-ups, the table and what rounds hand on stay as wide as the widest tier; a round verifies as
-many nodes as its tier says, the likeliest. A zero-step round is a decode without speculation: no
-look-up, and no copy to the CPU that waits for the round before.
+many nodes as its tier says, the likeliest. As long as drafting pays on the whole, the table is
+asked before a round is planned: the more it has, the wider the round. A stay at zero steps is
+decodes without speculation: no look-up, and no copy to the CPU that waits for the round before.
 """
 
 import contextlib
@@ -41,6 +42,8 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
         self._decodes: PlainDecodes | None = None
         self._is_alone = False  # a round that nobody waits for
         self._num_unlearned = 0  # zero-step decodes since the table was told what is written
+        self._tree: tuple[Any, Any] | None = None  # of the round to come, if the table was asked
+        self._found: list[int] | None = None  # drafts in a row that it has
 
     # -- until the server is ready --
 
@@ -85,14 +88,22 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
                 decodes.slots.forget()
             self.controller.before_extend()
             return super().forward_batch_generation(batch, on_publish, *args, **kwargs)
-        launched = self.controller.before_decode(self._describe(batch))
+        described, self._tree, self._found = self._describe(batch), None, None
+        if decodes is not None and self.controller.wants_found:
+            self._tree = self._look_up(batch)
+            described = described._replace(found=self._found)
+        launched = self.controller.before_decode(described)
         if decodes is not None and launched.tier == PLAIN_TIER:
             result = self._decode(decodes, batch, launched.plan.num_decodes, on_publish)
-            self._learn_now_and_then(batch, launched.plan.num_decodes)
+            if self._tree is None:
+                self._learn_now_and_then(batch, launched.plan.num_decodes)
+            else:
+                self._update_ngram_corpus(batch)
             return result
         if decodes is not None:
             decodes.slots.forget()
         result = super().forward_batch_generation(batch, on_publish, *args, **kwargs)
+        launched.found = self._found
         self._hand_on(result.next_draft_input)
         return result
 
@@ -103,11 +114,19 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
         width, full, size = self.draft_token_num, self.full_width, len(batch.reqs)
         if self._is_alone:
             return made_up_tree(size, width)
+        drafts, mask = self._tree or self._look_up(batch, *args, **kwargs)
+        if width == full:
+            return drafts.flatten(), mask.flatten()
+        return likeliest(drafts, mask, width)
+
+    def _look_up(self, batch: Batch, *args: object, **kwargs: object) -> tuple[Any, Any]:
+        """Asks the table for all it has: [bs, nodes] drafts, [bs, nodes, nodes] ancestors."""
+        size, full = len(batch.reqs), self.full_width
         with self._looking_up():
             drafts, mask = super()._prepare_draft_tokens(batch, *args, **kwargs)
-        if width == full:
-            return drafts, mask
-        return likeliest(drafts.reshape(size, full), mask.reshape(size, full, full), width)
+        drafts, mask = drafts.reshape(size, full), mask.reshape(size, full, full)
+        self._found = drafts_in_a_row(drafts, mask)
+        return drafts, mask
 
     def _update_ngram_corpus(self, batch: Batch, *args: object, **kwargs: object) -> None:
         """Puts what was written into the table, unless nobody asked for it."""
@@ -189,6 +208,19 @@ def newest_tokens(accept_tokens: torch.Tensor, accept_lens: torch.Tensor) -> tor
     return torch.gather(rows, 1, accept_lens[:, None].to(torch.int64) - 1)[:, 0]
 
 
+def is_unused(drafts: Any, mask: Any) -> Any:
+    """Returns which nodes are padding: [bs, nodes]."""
+    is_leaf_of_root = (mask.sum(axis=2) == 2) & (mask.sum(axis=1) == 1)
+    return is_leaf_of_root & (drafts == PADDING)
+
+
+def drafts_in_a_row(drafts: Any, mask: Any) -> list[int]:
+    """Returns how deep each tree is, the arguments being those of `likeliest`."""
+    depths = np.where(is_unused(drafts, mask), 0, mask.sum(axis=2) - 1)
+    deepest: list[int] = depths.max(axis=1).tolist()
+    return deepest
+
+
 def likeliest(drafts: Any, mask: Any, width: int) -> tuple[Any, Any]:
     """Returns the likeliest nodes of each tree, in their order, and their mask.
 
@@ -205,8 +237,7 @@ def likeliest(drafts: Any, mask: Any, width: int) -> tuple[Any, Any]:
             ancestors.
     """
     num_nodes = drafts.shape[1]
-    is_leaf_of_root = (mask.sum(axis=2) == 2) & (mask.sum(axis=1) == 1)
-    is_padding = is_leaf_of_root & (drafts == PADDING)
+    is_padding = is_unused(drafts, mask)
     # Of the root this says the last node, which has no children.
     parents = num_nodes - 1 - np.tril(mask, -1)[:, :, ::-1].argmax(axis=2)
     are_siblings = (parents[:, :, None] == parents[:, None, :]) & ~is_padding[:, None, :]

@@ -5,7 +5,8 @@ Request r's chance that draft i holds, given the earlier ones did: ``h = sigmoid
 
     expected_tokens[d] = sum over the batch of 1 + S_r(1) + .. + S_r(d)
 
-Offsets: `request_offsets.py`; a tree adds a lift to every logit (`tree_hazards.py`).
+Offsets: `request_offsets.py`; a tree adds a lift to every logit (`tree_hazards.py`). A table has a
+draft only now and then (`FoundShares`): then h is the chance that one which was found holds.
 """
 
 import math
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sglang_adaptive_spec.policy.acceptance.found import FoundShares
 from sglang_adaptive_spec.policy.acceptance.hazards import Floats, PooledHazards, sigmoid
 from sglang_adaptive_spec.policy.acceptance.request_offsets import RequestOffsets, Rows
 from sglang_adaptive_spec.policy.acceptance.tree_hazards import TreeHazards
@@ -47,9 +49,10 @@ class AcceptanceModel:
             else PooledHazards(max_steps, self._settings)
         )
         self.offsets = RequestOffsets(self._settings)
+        self.found = FoundShares(max_steps, self._settings)
         self._depths = np.arange(max_steps + 1)
         # A block: rounds at one tier that wait to be worked through, by batch.
-        self._block: list[tuple[Rows, list[Sequence[int]]]] = []
+        self._block: list[tuple[Rows, list[tuple[Sequence[int], Sequence[int] | None]]]] = []
         self._block_tier = PLAIN_TIER
         self._num_rounds = 0
         self._requests: tuple[Hashable, ...] = ()  # of the newest round
@@ -58,6 +61,7 @@ class AcceptanceModel:
         self._answer_key: tuple[Hashable, ...] | None = None
         self._answer_rows = self._rows
         self._hazards = np.zeros((max_steps, 0))
+        self._alone = self._hazards  # where every draft is there
         self._survival = np.zeros((max_steps, 0))
         self._expected = np.zeros(max_steps + 1)
 
@@ -81,8 +85,14 @@ class AcceptanceModel:
         """Changes of the pooled hazards found so far."""
         return self.pool.num_changes
 
-    def observe(self, requests: Sequence[Hashable], num_correct: Sequence[int], tier: Tier) -> None:
-        """Learns what a round of ``tier`` accepted per request."""
+    def observe(
+        self,
+        requests: Sequence[Hashable],
+        num_correct: Sequence[int],
+        tier: Tier,
+        found: Sequence[int] | None = None,
+    ) -> None:
+        """Learns what a round of ``tier`` accepted per request, of the drafts found for it."""
         if tier.num_steps < 1 or not requests:
             return
         if tier.topk > 1 and tier not in self.trees:
@@ -96,7 +106,7 @@ class AcceptanceModel:
             self._rows = self.offsets.rows_for_update(requests)
         if not self._block or self._block[-1][0] is not self._rows:
             self._block.append((self._rows, []))
-        self._block[-1][1].append(num_correct)
+        self._block[-1][1].append((num_correct, found))
         self._num_rounds += 1
         if self._num_rounds == BLOCK_ROUNDS:
             self.flush()
@@ -107,6 +117,21 @@ class AcceptanceModel:
         self.observe(
             [requests[idx] for idx in known], [int(bool(correct[idx])) for idx in known], FIRST
         )
+
+    def count_found(self, found: Sequence[int]) -> None:
+        """Learns how many drafts in a row a table has per request."""
+        self.found.add(found)
+        self._answer_key = None
+
+    def tokens_given(
+        self, requests: Sequence[Hashable], tiers: Sequence[Tier], found: Sequence[int]
+    ) -> Floats:
+        """Returns the tokens of a round at every one of ``tiers``, chains, of the drafts found."""
+        self._predict(requests)
+        is_there = self._depths[:-1, None] < np.array(found)
+        by_depth = (np.multiply.accumulate(self._alone, 0) * is_there).sum(axis=1)
+        tokens = np.concatenate(([0.0], np.add.accumulate(by_depth))) + len(requests)
+        return tokens[[tier.num_steps for tier in tiers]]
 
     def expected_tokens(self, requests: Sequence[Hashable], tiers: Sequence[Tier]) -> Floats:
         """Returns the tokens of a round at every one of ``tiers``: [num_tiers]."""
@@ -189,6 +214,7 @@ class AcceptanceModel:
                 "num_requests": len(self.offsets),
                 "spread": round(self.offsets.spread2**0.5, 3),
             },
+            "found": self.found.describe(),
             **self.pool.describe(),
         }
 
@@ -198,19 +224,29 @@ class AcceptanceModel:
             return
         tier = self._block_tier
         depths = self._depths[: tier.num_steps + 1, None]
-        held = [_held(np.array(counts), depths) for _, counts in self._block]
-        groups = [(rows, len(counts)) for rows, counts in self._block]
+        held, reached = [], []
+        for _, results in self._block:
+            counts = np.array([count for count, _ in results])
+            held.append(_held(counts, depths))
+            reached.append(_reached(counts, [found for _, found in results], held[-1], depths))
+        groups = [(rows, len(results)) for rows, results in self._block]
         self._block = []
         self._num_rounds = 0
         self._answer_key = None
         if len(groups) == 1:
-            self._learn(tier, groups, groups[0][0], held[0])
+            self._learn(tier, groups, groups[0][0], reached[0], held[0][1:])
         else:
             rows = np.concatenate([rows for rows, _ in groups])
-            self._learn(tier, groups, rows, np.concatenate(held, axis=1))
+            accepted = np.concatenate(held, axis=1)[1:]
+            self._learn(tier, groups, rows, np.concatenate(reached, axis=1), accepted)
 
     def _learn(
-        self, tier: Tier, groups: Sequence[tuple[Rows, int]], rows: Rows, held: Floats
+        self,
+        tier: Tier,
+        groups: Sequence[tuple[Rows, int]],
+        rows: Rows,
+        reached: Floats,
+        accepted: Floats,
     ) -> None:
         """Updates pool and offsets.
 
@@ -218,9 +254,10 @@ class AcceptanceModel:
             tier: what all rounds of the block ran at.
             groups: rows and number of rounds of each batch in the block.
             rows: the rows of all groups, one after the other.
-            held: [num_steps + 1, len(rows)] rounds whose first d drafts held, by depth d.
+            reached: [num_steps, len(rows)] rounds that had a draft at a position and whose earlier
+                ones held.
+            accepted: [num_steps, len(rows)] those whose draft held, too.
         """
-        reached, accepted = held[:-1], held[1:]
         num_steps = len(reached)
         ones = np.ones(len(rows))
         offset = self.offsets.offset.take(rows)
@@ -250,7 +287,8 @@ class AcceptanceModel:
             return
         rows = self._rows if requests == self._requests else self.offsets.rows(requests)
         self._answer_rows = rows
-        self._hazards = sigmoid(self.pool.theta[:, None] + self.offsets.offset.take(rows))
+        self._alone = sigmoid(self.pool.theta[:, None] + self.offsets.offset.take(rows))
+        self._hazards = self.found.times(self._alone)
         self._survival = np.multiply.accumulate(self._hazards, 0)
         expected = np.empty(self.max_steps + 1)
         expected[0] = len(requests)
@@ -292,6 +330,27 @@ class AcceptanceModel:
         by_request = np.add.reduce(slope, 0) - np.add.reduce(other_slope, 0)
         variance += by_request**2 @ self.offsets.variance.take(self._answer_rows)
         return math.sqrt(max(variance, 0.0))
+
+
+def _reached(
+    counts: NDArray[np.int_],
+    found: Sequence[Sequence[int] | None],
+    held: Floats,
+    depths: NDArray[np.int_],
+) -> Floats:
+    """Returns how many rounds had a draft at a position and held all before: [num_steps, requests].
+
+    Args:
+        counts: [rounds, requests] drafts accepted.
+        found: Of every round the drafts that were there per request; None: all of them.
+        held: [num_steps + 1, requests] rounds whose first d drafts held.
+        depths: [num_steps + 1, 1].
+    """
+    if found[0] is None:
+        return held[:-1]
+    there = np.array(found)[:, None] > depths[:-1]
+    reached: Floats = (there & (counts[:, None] >= depths[:-1])).sum(axis=0, dtype=np.float64)
+    return reached
 
 
 def _held(counts: NDArray[np.int_], depths: NDArray[np.int_]) -> Floats:

@@ -33,6 +33,7 @@ class StandIn:
     """What every policy of these tests has in common; the server's own answers all else."""
 
     rounds_at_once = 1
+    wants_found = False
 
     def __init__(self, policy: Any, tiers: Sequence[Any]) -> None:
         self._policy, self._tiers = policy, tiers

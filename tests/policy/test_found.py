@@ -1,0 +1,97 @@
+"""A table has drafts now and then: what holds is learned of those that were there."""
+
+import random
+
+import pytest
+
+from sglang_adaptive_spec.ladder import Ladder
+from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
+from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Plan, chain_tier
+from tests.policy.cost_server import TIERS, seeded
+
+HAZARD, MOST = 0.9, 7  # of a draft that is there; as many in a row, in every other round
+SEVEN = chain_tier(MOST)
+REQUESTS = ("a", "b")
+
+
+def rounds(num_rounds: int, seed: int = 1) -> list[tuple[list[int], list[int]]]:
+    """Drafts found and accepted per request, all or nothing found by turns."""
+    rng = random.Random(seed)
+    made = []
+    for number in range(num_rounds):
+        found = [MOST if (number + row) % 2 else 0 for row in range(len(REQUESTS))]
+        held = [0 for _ in found]
+        for row, most in enumerate(found):
+            while held[row] < most and rng.random() < HAZARD:
+                held[row] += 1
+        made.append((found, held))
+    return made
+
+
+@pytest.fixture
+def model() -> AcceptanceModel:
+    model = AcceptanceModel(MOST)
+    for found, held in rounds(400):
+        model.count_found(found)
+        model.observe(REQUESTS, held, SEVEN, found)
+    return model
+
+
+def tokens(hazard: float, depth: int) -> float:
+    return sum(hazard**drafts for drafts in range(depth + 1))
+
+
+def test_drafts_that_are_there_hold_as_often_as_such_drafts_did(model: AcceptanceModel) -> None:
+    for found in (0, 2, MOST):
+        (given,) = model.tokens_given(("a",), [SEVEN], [found])
+        assert given == pytest.approx(tokens(HAZARD, found), rel=0.06), found
+    both = model.tokens_given(REQUESTS, TIERS, [MOST, 0])
+    assert both[0] == 2.0  # zero steps: a token each
+    assert both[-1] == pytest.approx(1 + tokens(HAZARD, MOST), rel=0.06)
+
+
+def test_before_a_look_up_drafts_are_there_as_often_as_they_were(model: AcceptanceModel) -> None:
+    (expected,) = model.expected_tokens(REQUESTS, [SEVEN])
+    assert expected == pytest.approx(2 * (1 + (tokens(HAZARD, MOST) - 1) / 2), rel=0.06)
+    assert model.found.describe()[0] == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_head_always_has_drafts() -> None:
+    model = AcceptanceModel(MOST)
+    for _, held in rounds(50):
+        model.observe(REQUESTS, held, SEVEN)
+    (expected,) = model.expected_tokens(REQUESTS, [SEVEN])
+    assert model.tokens_given(REQUESTS, [SEVEN], [MOST, MOST])[0] == pytest.approx(expected)
+    assert model.found.describe() == [0.0] * MOST
+
+
+def policy() -> GoodputPolicy:
+    table = seeded()
+    return GoodputPolicy(Ladder({1: TIERS}), table, AcceptanceModel(MOST), SEVEN)
+
+
+def test_a_round_is_as_wide_as_what_was_found_pays_for() -> None:
+    ours = policy()
+    batch = DecodeBatch(2, REQUESTS)
+    for found, held in rounds(200):
+        ours.choose(batch)
+        ours.observe(Observation(Plan(SEVEN), 2, REQUESTS, held, found=found))
+        ours.after_results()
+    assert ours.given_found(batch._replace(found=[0, 0])) == PLAIN_TIER
+    assert ours.given_found(batch._replace(found=[MOST, MOST])) == SEVEN
+    few = ours.given_found(batch._replace(found=[1, 1]))
+    assert few.num_steps <= 1
+
+
+def test_the_table_is_asked_first_while_drafting_pays_on_the_whole() -> None:
+    ours = policy()
+    assert ours.wants_found
+    batch = DecodeBatch(2, REQUESTS)
+    for number in range(200):  # nothing is ever found
+        plan = ours.choose(batch)
+        ours.observe(Observation(plan, 2, REQUESTS, [0, 0], found=[0, 0]))
+        ours.count_rounds(1)
+        ours.after_results()
+        assert number < 150 or not ours.wants_found
+    assert ours.home == PLAIN_TIER
