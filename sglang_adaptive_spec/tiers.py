@@ -91,6 +91,7 @@ class Observation(NamedTuple):
     # Zero steps propose nothing; what the draft would have proposed first is known now and then.
     first_draft_correct: Sequence[bool | None] | None = None  # per row
     found: Sequence[int] | None = None  # drafts in a row that a table had per row
+    kept: Sequence[int] | None = None  # those of them that were verified
 
     @property
     def tier(self) -> Tier:

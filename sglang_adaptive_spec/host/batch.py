@@ -90,6 +90,7 @@ class SamplingParams(Protocol):
 class Request(Protocol):
     """A request of the scheduler (``Req``)."""
 
+    rid: str
     kv: RequestKV
     sampling_params: SamplingParams
     custom_logit_processor: str | None

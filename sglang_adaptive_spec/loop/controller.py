@@ -197,10 +197,10 @@ class AdaptiveController:
         self.counters.num_pins += 1
         logger.info("ADAPTIVE_EAGLE is pinned to %s", "no tier" if tier is None else tier.label)
 
-    @property
-    def wants_found(self) -> bool:
-        """Whether a table shall be asked for drafts before the next round is planned."""
-        return self.pinned is None and self.policy.wants_found
+    def wants_found(self, batch: DecodeBatch) -> bool:
+        """Returns whether a table shall be asked for drafts before a batch's round is planned."""
+        may_choose = self.pinned is None and batch.exact is None and not batch.is_near_end
+        return may_choose and self.may_draft(batch.size) and self.policy.wants_found
 
     def may_draft(self, batch_size: int) -> bool:
         """Returns whether a batch may run another tier than zero steps."""
@@ -232,6 +232,8 @@ class AdaptiveController:
             return
         before = self.clock.poll(done) if self.clock is not None else None
         period = before.period if before is not None else None
+        if before is not None and before.found is not None and before.tier == PLAIN_TIER:
+            period = None  # it has waited for a look-up, which a stay at zero steps does not
         if period is not None and self.shared_times is not None:
             self.shared_times.add(period)
         try:
@@ -305,11 +307,12 @@ class AdaptiveController:
 
     def _given_found(self, batch: DecodeBatch, chosen: Chosen) -> Chosen:
         """Returns what pays given the drafts that a table has for this round."""
-        is_free = self.pinned is None and not chosen.is_probe and chosen.tier != PLAIN_TIER
-        if batch.found is None or not is_free:
+        if batch.found is None or chosen.is_probe or chosen.tier == PLAIN_TIER:
             return chosen
-        try:
-            return chosen._replace(tier=self.policy.given_found(batch))
+        if self.pinned is not None:
+            return chosen
+        try:  # the decision was about rounds as they are on the whole: it expects nothing of this
+            return chosen._replace(tier=self.policy.given_found(batch), decision=None)
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("given_found")
             return chosen

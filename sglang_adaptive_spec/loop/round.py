@@ -40,6 +40,7 @@ class Round:
     debts: Sequence[int] = ()
     first_drafts: FirstDrafts | None = None
     found: Sequence[int] | None = None  # drafts in a row that a table had per row
+    kept: Sequence[int] | None = None  # those of them that are verified
     # Accepted drafts per request, bonus tokens excluded; None until the result is there.
     num_correct_drafts: Sequence[int] | None = None
     period: RoundTime | None = None  # known one result later, if it is timed
@@ -61,8 +62,9 @@ class Round:
         firsts = self.first_drafts.read() if self.first_drafts is not None else None
         self.first_drafts = None  # pinned memory; the round may stay known for a while
         batch = self.batch
+        rows = batch.requests
         return Observation(
-            self.plan, batch.size, batch.requests, num_correct_drafts, firsts, self.found
+            self.plan, batch.size, rows, num_correct_drafts, firsts, self.found, self.kept
         )
 
 

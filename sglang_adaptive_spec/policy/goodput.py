@@ -115,7 +115,7 @@ class GoodputPolicy:
             self.acceptance.count_found(observation.found)
         if tier.num_steps:
             self.acceptance.observe(
-                observation.requests, observation.num_correct_drafts, tier, observation.found
+                observation.requests, observation.num_correct_drafts, tier, observation.kept
             )
         elif observation.first_draft_correct is not None:
             self._has_first = True

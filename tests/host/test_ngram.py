@@ -29,6 +29,10 @@ def ancestors(parents: list[int]) -> np.ndarray:
     return rows
 
 
+def rows() -> list[Any]:
+    return [SimpleNamespace(rid=f"{row}") for row in range(NUM_ROWS)]
+
+
 MASKS = np.stack([ancestors(parents) for parents in PARENTS])
 
 
@@ -52,7 +56,8 @@ def worker(module: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     worker: Any = object.__new__(module.AdaptiveNgramWorker)
     worker.full_width, worker._is_alone, worker.seen = FULL, False, seen
     worker.draft_token_num, worker.max_trie_depth = WIDTH, DEPTH
-    worker._tree = worker._found = None
+    worker._tree = worker._found = worker._kept = None
+    worker._prev_decode_rids = set()
     return worker
 
 
@@ -71,7 +76,7 @@ def test_a_tier_verifies_the_likeliest_nodes_of_the_widest_tree(
     worker: Any, width: int, kept: list[list[int]]
 ) -> None:
     worker.draft_token_num = width
-    drafts, mask = worker._prepare_draft_tokens(SimpleNamespace(reqs=[None] * NUM_ROWS))
+    drafts, mask = worker._prepare_draft_tokens(SimpleNamespace(reqs=rows()))
     assert worker.seen == [FULL]
     assert worker.draft_token_num == width
     assert drafts.reshape(NUM_ROWS, width).tolist() == [
@@ -109,7 +114,7 @@ def test_what_a_tier_keeps_is_a_tree_without_padding_and_no_worse_than_what_it_l
     width = data.draw(st.integers(1, num_real + num_padded))
     tokens, kept_mask = module.likeliest(drafts, mask[None], width)
     kept_mask = kept_mask.reshape(width, width)
-    kept = [token - 1 for token in tokens if token]
+    kept = [token - 1 for token in tokens[0] if token]
     assert len(kept) == min(width, num_real)  # no padding in place of a draft
     assert kept == sorted(kept)
     assert all(node == 0 or parents[node] in kept for node in kept)
@@ -122,16 +127,19 @@ def test_what_a_tier_keeps_is_a_tree_without_padding_and_no_worse_than_what_it_l
 def test_a_chain_is_kept_as_far_as_it_goes(module: Any) -> None:
     mask = ancestors([*range(-1, 5), 0, 0])  # and padding
     tokens, _ = module.likeliest(np.array([[1, 2, 3, 4, 5, 6, 0, 0]]), mask[None], 4)
-    assert tokens.tolist() == [1, 2, 3, 4]
+    assert tokens.tolist() == [[1, 2, 3, 4]]
 
 
 class Planned:
     """A controller that plans one tier and notes what it was told."""
 
     def __init__(self, wants_found: bool, tier: Tier) -> None:
-        self.wants_found, self.tier = wants_found, tier
-        self.launched = SimpleNamespace(tier=tier, plan=Plan(tier), found=None)
+        self.asks_first, self.tier = wants_found, tier
+        self.launched = SimpleNamespace(tier=tier, plan=Plan(tier), found=None, kept=None)
         self.batch: DecodeBatch | None = None
+
+    def wants_found(self, _batch: DecodeBatch) -> bool:
+        return self.asks_first
 
     def before_decode(self, batch: DecodeBatch) -> Any:
         self.batch = batch
@@ -159,7 +167,9 @@ def test_the_table_is_asked_once_a_round_and_before_it_is_planned_where_that_is_
     worker._learn_now_and_then = lambda *_args: told.append("learned now and then")
     worker._update_ngram_corpus = lambda _batch: told.append("learned")
     worker._hand_on = lambda _next_input: None
-    reqs, mode = [None] * NUM_ROWS, SimpleNamespace(is_decode=lambda: True)
+    worker._prev_decode_rids = {"gone"}
+    reqs = rows()
+    mode = SimpleNamespace(is_decode=lambda: True)
     worker.forward_batch_generation(SimpleNamespace(reqs=reqs, forward_mode=mode))
     found, controller = [3, 1], worker.controller
     assert controller.batch.found == (found if wants_found else None)
@@ -170,11 +180,14 @@ def test_the_table_is_asked_once_a_round_and_before_it_is_planned_where_that_is_
         assert told == [f"verified {NUM_ROWS * WIDTH}"]
         assert worker.seen == [FULL]
         assert controller.launched.found == found
+        assert controller.launched.kept == [2, 1]  # the widest has a node more of the first row
+    asked = {f"{row}" for row in range(NUM_ROWS)} if worker.seen else set()
+    assert worker._prev_decode_rids == {"gone", *asked}  # the host erases what it keeps of them
 
 
 def test_a_round_that_nobody_waits_for_asks_no_table(worker: Any) -> None:
     worker.draft_token_num, worker._is_alone = WIDTH, True
-    batch = SimpleNamespace(reqs=[None] * NUM_ROWS)
+    batch = SimpleNamespace(reqs=rows())
     drafts, mask = worker._prepare_draft_tokens(batch)
     worker._update_ngram_corpus(batch)
     assert worker.seen == []

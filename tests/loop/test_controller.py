@@ -577,10 +577,31 @@ def test_what_was_found_moves_no_stay_at_zero_steps_and_no_pinned_tier() -> None
     policy.given_found = lambda _batch: chain_tier(3)
     policy.wants_found = True
     assert controller.before_decode(found(3)).tier == PLAIN_TIER
-    assert controller.wants_found
+    assert controller.wants_found(found(3))
     controller.pin(chain_tier(1))
     assert controller.before_decode(found(3)).tier == chain_tier(1)
-    assert not controller.wants_found
+    assert not controller.wants_found(found(3))
+
+
+def test_no_table_is_asked_for_rounds_that_must_not_draft() -> None:
+    controller, policy, _ = make(3)
+    policy.wants_found = True
+    assert controller.wants_found(found(3))
+    assert not controller.wants_found(found(3)._replace(exact="min_p"))
+    assert not controller.wants_found(found(3)._replace(is_near_end=True))
+    policy.most_drafting = 1
+    assert not controller.wants_found(found(3, 3))
+
+
+def test_a_decode_that_waited_for_a_look_up_says_nothing_of_a_stay() -> None:
+    controller, policy, _ = make(3)
+    controller.clock = FakeClock()
+    policy.given_found = lambda batch: PLAIN_TIER if not any(batch.found) else chain_tier(3)
+    for drafts in (0, 3, 0, 3, 0, 3):
+        controller.before_decode(found(drafts))
+        controller.observe([0], 1)
+    controller.learn()
+    assert {each.tier for each in policy.times} == {chain_tier(3)}
 
 
 def test_a_policy_that_cannot_weigh_what_was_found_keeps_its_plan() -> None:

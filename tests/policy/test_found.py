@@ -57,6 +57,43 @@ def test_before_a_look_up_drafts_are_there_as_often_as_they_were(model: Acceptan
     assert model.found.describe()[0] == pytest.approx(0.5, abs=0.05)
 
 
+def test_a_text_that_begins_to_repeat_is_noticed_within_a_probe(model: AcceptanceModel) -> None:
+    for _ in range(1000):
+        model.count_found([0])
+    (before,) = model.expected_tokens(("a",), [SEVEN])
+    assert before < 1.01
+    for _ in range(16):
+        model.count_found([MOST])
+    (after,) = model.expected_tokens(("a",), [SEVEN])
+    assert after > 1 + (tokens(HAZARD, MOST) - 1) / 3
+
+
+def test_new_requests_are_judged_by_their_own_first_rounds(model: AcceptanceModel) -> None:
+    for _ in range(1000):
+        model.count_found([0])
+    model.shorten_memory()
+    for _ in range(4):
+        model.count_found([MOST])
+    assert model.found.describe()[0] > 0.6
+
+
+def test_what_a_narrow_round_left_out_teaches_nothing() -> None:
+    """Five were found, two of them verified, and both held: the third was never asked about."""
+    model = AcceptanceModel(MOST)
+    for _ in range(100):
+        model.observe(("a",), [2], chain_tier(3), [2])
+    assert model.age(2) > 50
+    assert model.age(3) == 0
+
+
+def test_rounds_with_and_without_a_table_may_follow_each_other() -> None:
+    model = AcceptanceModel(MOST)
+    for found in ([3], None, [0], None):
+        model.observe(("a",), [0], SEVEN, found)
+    model.flush()
+    assert model.age(1) == pytest.approx(3, rel=0.1)
+
+
 def test_a_head_always_has_drafts() -> None:
     model = AcceptanceModel(MOST)
     for _, held in rounds(50):
@@ -76,7 +113,7 @@ def test_a_round_is_as_wide_as_what_was_found_pays_for() -> None:
     batch = DecodeBatch(2, REQUESTS)
     for found, held in rounds(200):
         ours.choose(batch)
-        ours.observe(Observation(Plan(SEVEN), 2, REQUESTS, held, found=found))
+        ours.observe(Observation(Plan(SEVEN), 2, REQUESTS, held, found=found, kept=found))
         ours.after_results()
     assert ours.given_found(batch._replace(found=[0, 0])) == PLAIN_TIER
     assert ours.given_found(batch._replace(found=[MOST, MOST])) == SEVEN
@@ -90,7 +127,7 @@ def test_the_table_is_asked_first_while_drafting_pays_on_the_whole() -> None:
     batch = DecodeBatch(2, REQUESTS)
     for number in range(200):  # nothing is ever found
         plan = ours.choose(batch)
-        ours.observe(Observation(plan, 2, REQUESTS, [0, 0], found=[0, 0]))
+        ours.observe(Observation(plan, 2, REQUESTS, [0, 0], found=[0, 0], kept=[0, 0]))
         ours.count_rounds(1)
         ours.after_results()
         assert number < 150 or not ours.wants_found

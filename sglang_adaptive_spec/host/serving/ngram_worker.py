@@ -35,6 +35,7 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
     max_trie_depth: int  # tokens of a request that are put, and that a look-up matches
     prev_token_ids: list[int]  # what the round before accepted, once a look-up has fetched it
     prev_accept_lens: list[int]
+    _prev_decode_rids: set[str]  # of requests that the table keeps a match of
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
@@ -44,6 +45,7 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
         self._num_unlearned = 0  # zero-step decodes since the table was told what is written
         self._tree: tuple[Any, Any] | None = None  # of the round to come, if the table was asked
         self._found: list[int] | None = None  # drafts in a row that it has
+        self._kept: list[int] | None = None  # those of them that are verified
 
     # -- until the server is ready --
 
@@ -88,8 +90,8 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
                 decodes.slots.forget()
             self.controller.before_extend()
             return super().forward_batch_generation(batch, on_publish, *args, **kwargs)
-        described, self._tree, self._found = self._describe(batch), None, None
-        if decodes is not None and self.controller.wants_found:
+        described, self._tree, self._found, self._kept = self._describe(batch), None, None, None
+        if decodes is not None and self.controller.wants_found(described):
             self._tree = self._look_up(batch)
             described = described._replace(found=self._found)
         launched = self.controller.before_decode(described)
@@ -103,7 +105,7 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
         if decodes is not None:
             decodes.slots.forget()
         result = super().forward_batch_generation(batch, on_publish, *args, **kwargs)
-        launched.found = self._found
+        launched.found, launched.kept = self._found, self._kept
         self._hand_on(result.next_draft_input)
         return result
 
@@ -115,9 +117,11 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
         if self._is_alone:
             return made_up_tree(size, width)
         drafts, mask = self._tree or self._look_up(batch, *args, **kwargs)
-        if width == full:
-            return drafts.flatten(), mask.flatten()
-        return likeliest(drafts, mask, width)
+        self._kept = self._found
+        if width < full:
+            drafts, mask = likeliest(drafts, mask, width)
+            self._kept = drafts_in_a_row(drafts, mask)
+        return drafts.flatten(), mask.flatten()
 
     def _look_up(self, batch: Batch, *args: object, **kwargs: object) -> tuple[Any, Any]:
         """Asks the table for all it has: [bs, nodes] drafts, [bs, nodes, nodes] ancestors."""
@@ -126,6 +130,8 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
             drafts, mask = super()._prepare_draft_tokens(batch, *args, **kwargs)
         drafts, mask = drafts.reshape(size, full), mask.reshape(size, full, full)
         self._found = drafts_in_a_row(drafts, mask)
+        # What it keeps of these requests is erased when they are gone (the host: after a verify).
+        self._prev_decode_rids |= {req.rid for req in batch.reqs}
         return drafts, mask
 
     def _update_ngram_corpus(self, batch: Batch, *args: object, **kwargs: object) -> None:
@@ -233,7 +239,7 @@ def likeliest(drafts: Any, mask: Any, width: int) -> tuple[Any, Any]:
     Args:
         drafts: [bs, nodes] tokens.
         mask: [bs, nodes, nodes] each node's ancestors, itself included.
-        width: Nodes that are returned of each tree: [bs * width] tokens and [bs * width * width]
+        width: Nodes that are returned of each tree: [bs, width] tokens and [bs, width, width]
             ancestors.
     """
     num_nodes = drafts.shape[1]
@@ -247,7 +253,7 @@ def likeliest(drafts: Any, mask: Any, width: int) -> tuple[Any, Any]:
     kept = np.sort(np.argsort(costs, axis=1, kind="stable")[:, :width], axis=1)
     rows = np.take_along_axis(mask, kept[:, :, None], axis=1)
     kept_mask = np.take_along_axis(rows, kept[:, None, :], axis=2)
-    return np.take_along_axis(drafts, kept, axis=1).flatten(), kept_mask.flatten()
+    return np.take_along_axis(drafts, kept, axis=1), kept_mask
 
 
 def made_up_tree(size: int, width: int) -> tuple[Any, Any]:

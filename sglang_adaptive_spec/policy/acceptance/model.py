@@ -49,11 +49,12 @@ class AcceptanceModel:
             else PooledHazards(max_steps, self._settings)
         )
         self.offsets = RequestOffsets(self._settings)
-        self.found = FoundShares(max_steps, self._settings)
+        self.found = FoundShares(max_steps)
         self._depths = np.arange(max_steps + 1)
         # A block: rounds at one tier that wait to be worked through, by batch.
         self._block: list[tuple[Rows, list[tuple[Sequence[int], Sequence[int] | None]]]] = []
         self._block_tier = PLAIN_TIER
+        self._has_all = True  # every draft of its rounds was there
         self._num_rounds = 0
         self._requests: tuple[Hashable, ...] = ()  # of the newest round
         self._rows = np.zeros(0, np.intp)
@@ -97,9 +98,9 @@ class AcceptanceModel:
             return
         if tier.topk > 1 and tier not in self.trees:
             return  # the start-up shape, after a policy failed: its lift is nobody's
-        if tier != self._block_tier:
+        if tier != self._block_tier or (found is None) != self._has_all:
             self.flush()
-            self._block_tier = tier
+            self._block_tier, self._has_all = tier, found is None
         requests = tuple(requests)
         if requests != self._requests:
             self._requests = requests
@@ -192,6 +193,7 @@ class AcceptanceModel:
         self.flush()
         self._answer_key = None
         self.pool.shorten_memory()
+        self.found.shorten_memory()
 
     def age(self, position: int) -> float:
         """Returns the discounted request-rounds that reached a position; 0 is never."""
@@ -268,6 +270,7 @@ class AcceptanceModel:
         info = expected - predicted @ ones
         if self.pool.observe(tier, reached @ ones, accepted @ ones, expected, info):
             self.offsets.forget()
+            self.found.shorten_memory()
         # Against the pool as it is now: what moved the pool must not move the offsets as well.
         weights = np.empty((4, num_steps))  # of n, q, v, v
         weights[0] = 1.0
@@ -320,7 +323,8 @@ class AcceptanceModel:
         tail = np.multiply.accumulate(hazards, 0)
         tail[:depth] = 0.0
         tail = np.add.accumulate(tail[::-1], 0)[::-1]
-        slope: Floats = tail * (1.0 - hazards)
+        alone = self._alone[: tier.num_steps] if self.pool.lift(tier) is None else hazards
+        slope: Floats = tail * (1.0 - alone)
         return slope
 
     def _noise(self, one: Tier, slope: Floats, other: Tier, other_slope: Floats) -> float:

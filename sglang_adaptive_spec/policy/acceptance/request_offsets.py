@@ -122,9 +122,11 @@ class RequestOffsets:
         reached, expected, info, _, accepted = stats
         precision = info + 1.0 / self.spread2
         # The mean of both with weights n and k, which lies in (0, 1) as both do.
-        has_drafts = reached > 0.0  # a table has none now and then: then nothing is known
-        reached = np.where(has_drafts, reached, 1.0)
-        mean = np.where(has_drafts, expected / reached, 0.5)
+        if not reached.all():  # a table had no draft: nothing is known, and any mean will do
+            expected = np.where(reached > 0.0, expected, 0.5)
+            accepted = np.where(reached > 0.0, accepted, 0.5)
+            reached = np.where(reached > 0.0, reached, 1.0)
+        mean = expected / reached
         hazard = mean + (accepted - expected) / reached * (info / precision)
         offset = np.log(hazard * (1.0 - mean) / ((1.0 - hazard) * mean))
         self.offset[rows] = np.minimum(np.maximum(offset, -OFFSET_LIMIT), OFFSET_LIMIT)

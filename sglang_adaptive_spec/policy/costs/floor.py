@@ -54,6 +54,8 @@ def floor_log(
     is_firm = rounds >= settings.firm_rounds
     if plain_idx is not None:
         is_firm[plain_idx] = False
+    if np.count_nonzero(is_firm & (log > settings.floor_beyond)) < settings.floor_places:
+        return found
     seeds = np.log(seeded_ms)
     served = [
         Served(
@@ -65,8 +67,6 @@ def floor_log(
         )
         for at, idx in np.argwhere(is_firm.T).tolist()
     ]
-    if sum(each.is_beyond for each in served) < settings.floor_places:
-        return found
     sizes = [each.size for each in served]
     floors: dict[tuple[int, int], list[float] | None] = {}  # by the range of ``served``
     for bucket, size in enumerate(buckets):
