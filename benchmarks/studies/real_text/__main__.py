@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
             num_missing = len(arms) - len(engines)
             ends = {min(args.concurrency), max(args.concurrency)}
             for engine, concurrency in product(engines, ends):  # compiles and warms caches
-                attempt(engine, Cell("json", concurrency, 0.0), prompts, 0, args)
+                attempt(engine, Cell(args.traffic[-1], concurrency, 0.0), prompts, 0, args)
             for repeat, cell in every_pass(args):
                 behind = summary.left_behind([*earlier, *passes], cell)
                 texts = {}
