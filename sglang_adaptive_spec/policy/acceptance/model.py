@@ -230,7 +230,10 @@ class AcceptanceModel:
         for _, results in self._block:
             counts = np.array([count for count, _ in results])
             held.append(_held(counts, depths))
-            reached.append(_reached(counts, [found for _, found in results], held[-1], depths))
+            if self._has_all:
+                reached.append(held[-1][:-1])
+            else:
+                reached.append(_reached(counts, np.array([found for _, found in results]), depths))
         groups = [(rows, len(results)) for rows, results in self._block]
         self._block = []
         self._num_rounds = 0
@@ -336,24 +339,16 @@ class AcceptanceModel:
         return math.sqrt(max(variance, 0.0))
 
 
-def _reached(
-    counts: NDArray[np.int_],
-    found: Sequence[Sequence[int] | None],
-    held: Floats,
-    depths: NDArray[np.int_],
-) -> Floats:
+def _reached(counts: NDArray[np.int_], found: NDArray[np.int_], depths: NDArray[np.int_]) -> Floats:
     """Returns how many rounds had a draft at a position and held all before: [num_steps, requests].
 
     Args:
         counts: [rounds, requests] drafts accepted.
-        found: Of every round the drafts that were there per request; None: all of them.
-        held: [num_steps + 1, requests] rounds whose first d drafts held.
+        found: [rounds, requests] drafts that were there.
         depths: [num_steps + 1, 1].
     """
-    if found[0] is None:
-        return held[:-1]
-    there = np.array(found)[:, None] > depths[:-1]
-    reached: Floats = (there & (counts[:, None] >= depths[:-1])).sum(axis=0, dtype=np.float64)
+    is_there = found[:, None] > depths[:-1]
+    reached: Floats = (is_there & (counts[:, None] >= depths[:-1])).sum(axis=0, dtype=np.float64)
     return reached
 
 
