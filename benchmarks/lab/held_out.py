@@ -32,7 +32,6 @@ EDIT = (
     "type hints. Change nothing else, and write no explanation."
 )
 QUOTE = "List the three main points of this text, and quote the sentence for each.\n\n{text}"
-QUOTED_CHARS = range(300, 1200)
 
 Phases = Mapping[str, list[tuple[str, bool]]]
 
@@ -63,13 +62,13 @@ def templated_json() -> Iterator[str]:
 
 def repeating_phases(cache: Path) -> Phases:
     """Returns prompts whose answers repeat them: HumanEval edited, MT-bench's answers quoted."""
-    from examples.public_prompts import human_eval, mt_bench_answers
+    from examples.public_prompts import human_eval
+    from examples.qwen_coder.held_out import short_answers
 
     codes = [row["prompt"] + row["canonical_solution"] for row in human_eval(cache)]
-    texts = [text for text in mt_bench_answers(cache) if len(text) in QUOTED_CHARS]
     return {
         "edits": [(EDIT.format(code=code), True) for code in codes],
-        "quotes": [(QUOTE.format(text=text), True) for text in dict.fromkeys(texts)],
+        "quotes": [(QUOTE.format(text=text), True) for text in short_answers(cache)],
     }
 
 

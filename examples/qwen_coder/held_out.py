@@ -59,13 +59,12 @@ def held_out_prompts(cache: Path) -> list[Prompt]:
     stories = gsm8k(cache)
     questions = mt_bench_questions(cache)
     chat = [row["turns"][0] for row in questions if row["category"] not in NOT_CHAT]
-    answers = [text for text in mt_bench_answers(cache) if len(text) in SUMMARY_CHARS]
     by_domain = {
         "chat": as_turns([*chat, *truthful_qa(cache)]),
         "code": list(code_prompts(problems)),
         "json": [*as_text(json_lists(problems)), *as_turns(FACTS.format(text=t) for t in stories)],
         "maths": as_turns(stories),
-        "summary": as_turns(SUMMARISE.format(text=text) for text in dict.fromkeys(answers)),
+        "summary": as_turns(SUMMARISE.format(text=text) for text in short_answers(cache)),
         "translation": as_turns(
             TRANSLATE.format(text=text, tongue=tongue)
             for text, tongue in zip(stories, cycle(TONGUES), strict=False)
@@ -76,6 +75,12 @@ def held_out_prompts(cache: Path) -> list[Prompt]:
         for domain, prompts in by_domain.items()
         for text, is_turn in prompts
     ]
+
+
+def short_answers(cache: Path) -> list[str]:
+    """Returns MT-bench's reference answers that are worth a summary and fit a prompt."""
+    answers = [text for text in mt_bench_answers(cache) if len(text) in SUMMARY_CHARS]
+    return list(dict.fromkeys(answers))
 
 
 def as_turns(texts: Iterable[str]) -> list[tuple[str, bool]]:

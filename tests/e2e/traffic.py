@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
-from tests.e2e.server import REQUEST_TIMEOUT_S, Server
+from tests.e2e.fleet import Fleet
+from tests.e2e.server import REQUEST_TIMEOUT_S, Launch, Server
 
 NUM_TOKENS = 96
 MIN_DISTINCT = 50  # of NUM_TOKENS: a reference that repeats itself hides mistakes
@@ -177,6 +178,17 @@ def load(server: Server) -> dict[str, Any]:
     """Returns the scheduler's own account of its load."""
     first: dict[str, Any] = server.get("/v1/loads")["loads"][0]
     return first
+
+
+def check_served_whole(fleet: Fleet, launch: Launch) -> dict[str, Any]:
+    """Asserts that all answers are those of no speculation and nothing failed; returns figures."""
+    got, reference = fleet.compare(launch, answers)
+    check_identical(got, reference)
+    server = fleet.use(launch)
+    check_idle_and_whole(server)
+    spec: dict[str, Any] = server.internal_state()["adaptive_spec"]
+    assert spec["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
+    return spec
 
 
 def check_idle_and_whole(server: Server) -> None:

@@ -13,6 +13,7 @@ traffic out to four GPUs):
 
     python3 -m benchmarks.studies.real_text run --target T --draft H --prompts P \\
         --git-sha SHA --out $OUT --tag 1 --deadline 1200
+
 With arms whose draft is a table of what was written, on text that repeats (summary.TABLE_TRAFFIC):
 
     python3 -m benchmarks.studies.real_text run --target T --prompts P --git-sha SHA --out $OUT \\

@@ -64,6 +64,11 @@ def is_depth(arm: str) -> bool:
     return arm.startswith("static-")
 
 
+def ours_of(by_arm: Mapping[str, Any]) -> str:
+    """Returns the name of ours among the arms of a cell."""
+    return OURS_OF_TABLE if OURS_OF_TABLE in by_arm else OURS
+
+
 def place_of(each: Raw) -> tuple[int, int]:
     """Returns what passes of the same requests have in common: the run and the repeat."""
     return each.get("run", 0), each["repeat"]
@@ -130,7 +135,7 @@ def build_cell(where: Where, by_arm: Mapping[str, Sequence[Raw]]) -> dict[str, A
 def over(by_arm: Mapping[str, Sequence[Raw]]) -> dict[str, Ratio]:
     """Returns ours over every other arm of a cell, where both had a pass."""
     rates = {arm: {place_of(each): rate_of(each) for each in mine} for arm, mine in by_arm.items()}
-    mine = next((rates.pop(arm) for arm in (OURS, OURS_OF_TABLE) if arm in rates), {})
+    mine = rates.pop(ours_of(by_arm), {})
     return {
         arm: ratio_at_same_place(mine, other)
         for arm, other in rates.items()
@@ -210,7 +215,7 @@ def share_as_none(each: Raw) -> float:
 def pairs_of_passes(by_arm: Mapping[str, Sequence[Raw]], arm: str) -> Iterator[tuple[Raw, Raw]]:
     """Yields passes of ours and of an arm with the same requests."""
     others = {place_of(each): each for each in by_arm.get(arm, ())}
-    for mine in by_arm.get(OURS) or by_arm.get(OURS_OF_TABLE, ()):
+    for mine in by_arm.get(ours_of(by_arm), ()):
         if place_of(mine) in others:
             yield mine, others[place_of(mine)]
 
