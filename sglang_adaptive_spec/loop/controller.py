@@ -87,6 +87,7 @@ class Chosen(NamedTuple):
     decision: Decision | None = None  # the policy's newest
     num_rounds: int = 1
     of_all: DecodeBatch | None = None  # where several ranks' rounds run together
+    is_by_found: bool = False  # for one round, by the drafts that a table has for it
 
 
 class AdaptiveController:
@@ -173,7 +174,7 @@ class AdaptiveController:
             self._rounds_at_once = self.policy.rounds_at_once
         plan, debts = self._with_draft_caught_up(chosen, batch)
         if plan.tier != self.decode_tier:
-            self._count_switch(plan.tier, batch)
+            self._count_switch(plan.tier, batch, chosen.is_by_found)
         self.newest = batch
         if plan.tier != self.pool.current:
             self.pool.activate(plan.tier)
@@ -312,7 +313,8 @@ class AdaptiveController:
         if self.pinned is not None:
             return chosen
         try:  # the decision was about rounds as they are on the whole: it expects nothing of this
-            return chosen._replace(tier=self.policy.given_found(batch), decision=None)
+            tier = self.policy.given_found(batch)
+            return chosen._replace(tier=tier, decision=None, is_by_found=True)
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("given_found")
             return chosen
@@ -347,10 +349,11 @@ class AdaptiveController:
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("count_rounds")
 
-    def _count_switch(self, tier: Tier, batch: DecodeBatch) -> None:
+    def _count_switch(self, tier: Tier, batch: DecodeBatch, is_by_found: bool) -> None:
         if self.newest.size:  # else it is the first choice, which switches from nothing
-            bound = self.policy.ladder.bound
-            reason = "policy" if bound(self.newest.size) == bound(batch.size) else "batch_size"
+            bound, reason = self.policy.ladder.bound, "found" if is_by_found else "policy"
+            if bound(self.newest.size) != bound(batch.size):
+                reason = "batch_size"
             if self.pinned is not None:
                 reason = "pin"
             if batch.exact is not None or batch.is_near_end:

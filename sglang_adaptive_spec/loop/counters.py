@@ -16,7 +16,7 @@ class RoundCounters:
         self.histogram: dict[Tier, list[int]] = {}
         self.num_runs: dict[int, int] = defaultdict(int)  # zero-step rounds by their decodes
         self.num_switches = dict.fromkeys(
-            ("policy", "batch_size", "pin", "exact", "context_end"), 0
+            ("policy", "found", "batch_size", "pin", "exact", "context_end"), 0
         )
         self.num_exact_rounds: dict[str, int] = defaultdict(int)  # held at zero steps, by reason
         self.num_prefill_activations = 0

@@ -37,7 +37,7 @@ class Span:
     probe_ms: float = 0.0
     # Of timed rounds: tokens, ms, and what the policy had expected of both.
     expected: list[float] = field(default_factory=lambda: [0.0] * len(EXPECTED))
-    switches: int = 0
+    switches: int = 0  # without those to what a table has for one round, which are wanted
     moves: dict[str, int] = field(default_factory=dict)
     faults: int = 0
 
@@ -100,7 +100,8 @@ def _of_minute(row: Mapping[str, Any]) -> Span:
     span.retractions = row.get("retractions", 0)
     span.prefill_ms = row.get("prefills", {}).get("ms", 0.0)
     span.probe_ms = row.get("probes", {}).get("ms", 0.0)
-    span.switches = sum(row.get("switches", {}).values())
+    switches = row.get("switches", {})
+    span.switches = sum(switches.values()) - switches.get("found", 0)
     span.moves = dict(row.get("policy", {}).get("moves", {}))
     span.faults = row.get("faults", 0)
     return span

@@ -50,6 +50,7 @@ def test_only_changes_of_the_decode_tier_count_as_switches_and_carry_their_reaso
     decode(controller, "abcdefgh")  # other slot, other tier
     assert controller.counters.num_switches == {
         "policy": 1,
+        "found": 0,
         "batch_size": 1,
         "pin": 0,
         "exact": 0,
@@ -569,6 +570,23 @@ def test_a_round_runs_what_pays_for_the_drafts_that_were_found() -> None:
         assert launched.plan.num_decodes == 1  # the table is asked again at once
         controller.observe([0, 0], 2)
     assert [each.found for each in policy.observed] == [(1, 2), (0, 2), (3, 3)]
+
+
+def test_switches_to_what_a_table_has_are_no_change_of_mind() -> None:
+    controller, policy, _ = make(3, 3, 3, 0)
+    controller.draft_schedule = None
+    policy.given_found = lambda batch: chain_tier(min(batch.found))
+    for drafts in (3, 1, 0, 3):  # the last one finds a stay at zero steps begun
+        controller.before_decode(found(drafts))
+        controller.observe([0], 1)
+    switches = controller.counters.num_switches
+    assert (switches["found"], switches["policy"], sum(switches.values())) == (2, 0, 2)
+    controller.before_decode(found(3, 3, 3, 3, 3, 3, 3, 3))
+    assert switches["batch_size"] == 0  # zero steps as before
+    policy.script = [chain_tier(3)]
+    controller.before_decode(found(*[1] * 9))
+    controller.before_decode(found(2))
+    assert (switches["found"], switches["batch_size"]) == (3, 1)
 
 
 def test_what_was_found_moves_no_stay_at_zero_steps_and_no_pinned_tier() -> None:

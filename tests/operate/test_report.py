@@ -127,6 +127,12 @@ def test_what_stands_out_is_said_and_only_then(changed: dict[str, Any], expected
     assert expected in told({**ROW, **changed})
 
 
+def test_a_table_whose_rounds_follow_what_it_has_changes_its_mind_no_more_than_others() -> None:
+    assert "of the rounds" not in told({**ROW, "switches": {"found": 110, "policy": 10}})
+    told_of_both = told({**ROW, "switches": {"found": 60, "policy": 60}})
+    assert "The tier changed in 50% of the rounds" in told_of_both
+
+
 def test_the_slowest_minute_is_explained() -> None:
     slow = {
         **ROW,
