@@ -57,7 +57,7 @@ def worker(module: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     worker.full_width, worker._is_alone, worker.seen = FULL, False, seen
     worker.draft_token_num, worker.max_trie_depth = WIDTH, DEPTH
     worker._tree = worker._found = worker._kept = None
-    worker._prev_decode_rids = set()
+    worker._prev_decode_rids, worker._tells_found = set(), True
     return worker
 
 
@@ -146,32 +146,42 @@ class Planned:
         return self.launched
 
 
+@pytest.fixture
+def serve(module: Any, worker: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs a round; returns its controller, and what was done in which order."""
+
+    def run(wants_found: bool, tier: Tier) -> tuple[Planned, list[str]]:
+        told: list[str] = []
+
+        def host_round(self: Any, batch: Any, on_publish: Any) -> Any:
+            drafts, _ = self._prepare_draft_tokens(batch)
+            told.append(f"verified {len(drafts)}")
+            return SimpleNamespace(next_draft_input=SimpleNamespace())
+
+        monkeypatch.setattr(module.NGRAMWorker, "forward_batch_generation", host_round)
+        monkeypatch.setattr(module, "open_round", lambda _requests: None)
+        worker.controller = Planned(wants_found, tier)
+        worker._decodes = SimpleNamespace(slots=SimpleNamespace(forget=lambda: None))
+        worker._describe = lambda batch: DecodeBatch(NUM_ROWS, tuple(range(NUM_ROWS)))
+        worker._decode = lambda *_args: told.append("decoded")
+        worker._learn_now_and_then = lambda *_args: told.append("learned now and then")
+        worker._update_ngram_corpus = lambda _batch: told.append("learned")
+        worker._hand_on = lambda _next_input: None
+        worker._prev_decode_rids = {"gone"}
+        mode = SimpleNamespace(is_decode=lambda: True)
+        worker.forward_batch_generation(SimpleNamespace(reqs=rows(), forward_mode=mode))
+        return worker.controller, told
+
+    return run
+
+
 @pytest.mark.parametrize("wants_found", [True, False])
 @pytest.mark.parametrize("tier", [PLAIN_TIER, chain_tier(WIDTH - 1)])
 def test_the_table_is_asked_once_a_round_and_before_it_is_planned_where_that_is_wanted(
-    module: Any, worker: Any, monkeypatch: pytest.MonkeyPatch, wants_found: bool, tier: Tier
+    worker: Any, serve: Any, wants_found: bool, tier: Tier
 ) -> None:
-    told: list[str] = []
-
-    def host_round(self: Any, batch: Any, on_publish: Any) -> Any:
-        drafts, _ = self._prepare_draft_tokens(batch)
-        told.append(f"verified {len(drafts)}")
-        return SimpleNamespace(next_draft_input=SimpleNamespace())
-
-    monkeypatch.setattr(module.NGRAMWorker, "forward_batch_generation", host_round)
-    monkeypatch.setattr(module, "open_round", lambda _requests: None)
-    worker.controller = Planned(wants_found, tier)
-    worker._decodes = SimpleNamespace(slots=SimpleNamespace(forget=lambda: None))
-    worker._describe = lambda batch: DecodeBatch(NUM_ROWS, tuple(range(NUM_ROWS)))
-    worker._decode = lambda *_args: told.append("decoded")
-    worker._learn_now_and_then = lambda *_args: told.append("learned now and then")
-    worker._update_ngram_corpus = lambda _batch: told.append("learned")
-    worker._hand_on = lambda _next_input: None
-    worker._prev_decode_rids = {"gone"}
-    reqs = rows()
-    mode = SimpleNamespace(is_decode=lambda: True)
-    worker.forward_batch_generation(SimpleNamespace(reqs=reqs, forward_mode=mode))
-    found, controller = [3, 1], worker.controller
+    controller, told = serve(wants_found, tier)
+    found = [3, 1]
     assert controller.batch.found == (found if wants_found else None)
     if tier == PLAIN_TIER:
         assert told == ["decoded", "learned" if wants_found else "learned now and then"]
@@ -183,6 +193,32 @@ def test_the_table_is_asked_once_a_round_and_before_it_is_planned_where_that_is_
         assert controller.launched.kept == [2, 1]  # the widest has a node more of the first row
     asked = {f"{row}" for row in range(NUM_ROWS)} if worker.seen else set()
     assert worker._prev_decode_rids == {"gone", *asked}  # the host erases what it keeps of them
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "budget", "alike"), [(1, 4, True), (2, 0, True), (2, 4, False)]
+)
+def test_ranks_that_may_see_a_corpus_in_different_rounds_plan_before_they_look(
+    module: Any, monkeypatch: pytest.MonkeyPatch, num_ranks: int, budget: int, alike: bool
+) -> None:
+    from sglang_adaptive_spec.host.drafters import ngram
+
+    spec = SimpleNamespace(speculative_ngram_external_sam_budget=budget)
+    monkeypatch.setattr(ngram, "get_spec", lambda: spec)
+    worker: Any = SimpleNamespace(target_worker=SimpleNamespace(model_runner=None))
+    ranks: Any = SimpleNamespace(are_several=num_ranks > 1)
+    drafter = ngram.NgramDrafter(worker, None, None, ranks)  # type: ignore[arg-type]
+    assert (drafter.finds_alike, drafter.remark is None) == (alike, alike)
+
+
+def test_ranks_that_may_find_unlike_drafts_tell_nobody_what_they_found(
+    worker: Any, serve: Any
+) -> None:
+    worker._tells_found = False
+    controller, told = serve(wants_found=True, tier=chain_tier(WIDTH - 1))
+    assert controller.batch.found is None
+    assert (controller.launched.found, controller.launched.kept) == (None, None)
+    assert (told, worker.seen) == ([f"verified {NUM_ROWS * WIDTH}"], [FULL])
 
 
 def test_a_round_that_nobody_waits_for_asks_no_table(worker: Any) -> None:

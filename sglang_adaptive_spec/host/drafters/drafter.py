@@ -51,6 +51,7 @@ class Drafter(Protocol):
     hidden_mode: CaptureHiddenMode | None
     places: Sequence[Place]
     reads_requests: bool  # whether a round asks more of a batch than its tensors
+    remark: str | None  # what an operator should know of its rounds
     catch_ups: CatchUps | None  # made by `prepare`, which is called where zero-step rounds are ours
 
     def prepare(self, max_batch_size: int, part_size: int, ranks: Ranks) -> None:

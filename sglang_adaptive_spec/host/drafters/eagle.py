@@ -103,6 +103,7 @@ class EagleDrafter:
     hidden_mode: CaptureHiddenMode | None = CaptureHiddenMode.FULL
     relayed: Sequence[str] = RELAYED
     reads_requests = False
+    remark: str | None = None
 
     def __init__(
         self, worker: Any, captures: CaptureLists, startup: StartupCapture, ranks: Ranks

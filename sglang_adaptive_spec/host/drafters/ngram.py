@@ -36,6 +36,12 @@ BUFFERS = (
 )
 
 
+REMARK = (
+    "rounds are planned before the table is asked: with --speculative-ngram-external-sam-budget "
+    "above 0 ranks may see a corpus in different rounds. 0 plans by what the table has"
+)
+
+
 class NgramDrafter:
     """Builds tiers of the host's worker."""
 
@@ -44,8 +50,15 @@ class NgramDrafter:
     catch_ups: CatchUps | None = None
 
     def __init__(
-        self, worker: Any, captures: CaptureLists, _startup: StartupCapture, _ranks: Ranks
+        self, worker: Any, captures: CaptureLists, _startup: StartupCapture, ranks: Ranks
     ) -> None:
+        # A corpus that is added while serving is loaded on a thread of every rank and is there when
+        # that is done (sglang 0.5.20 to 0.5.23 speculative/external_corpus_manager.py:add). Ranks
+        # that found unlike drafts would run unlike tiers, and the server would hang.
+        self.finds_alike = not (
+            ranks.are_several and get_spec().speculative_ngram_external_sam_budget > 0
+        )
+        self.remark = None if self.finds_alike else REMARK
         self._worker, self._captures = worker, captures
         self._target_runner = worker.target_worker.model_runner
         self.places: Sequence[Place] = (

@@ -57,8 +57,8 @@ class Telemetry:
             self._exporter = MetricsExporter(controller.counters, meter, policy, model_name)
             self._exporter.start()
 
-    def log_start(self) -> None:
-        """Writes the one INFO block of the start, on rank 0."""
+    def log_start(self, remark: str | None) -> None:
+        """Writes the one INFO block of the start, on rank 0, with a remark on what drafts."""
         if not self._engine.ranks.is_first:
             return
         options, pool = self._engine.options, self._engine.pool
@@ -81,6 +81,8 @@ class Telemetry:
             lines.append(f"  round times: {at}, {seeding.seconds:.1f} s")
         if self._controller.recorder is not None:
             lines.append(f"  records every decode round to {config.record}")
+        if remark is not None:
+            lines.append(f"  {remark}")
         logger.info("\n".join(lines))
 
     def state(self) -> dict[str, Any]:

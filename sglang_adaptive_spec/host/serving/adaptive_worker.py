@@ -122,7 +122,7 @@ class AdaptiveWorker(BaseSpecWorker):
         if isinstance(self.controller, JointController):
             self.agreement = Agreement(self.controller, self._describe)
             self.agreement.install()
-        self.telemetry.log_start()
+        self.telemetry.log_start(self.drafter.remark)
 
     def connect(self, scheduler: Scheduler) -> None:
         """Takes the scheduler whose worker this is, before it serves."""

@@ -17,6 +17,7 @@ from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang.srt.speculative.spec_utils import record_stream_for_v2_verify
 
 from sglang_adaptive_spec.host.batch import Batch
+from sglang_adaptive_spec.host.drafters.ngram import NgramDrafter
 from sglang_adaptive_spec.host.host_round import open_round
 from sglang_adaptive_spec.host.serving.adaptive_worker import AdaptiveWorker
 from sglang_adaptive_spec.host.serving.plain_decodes import PlainDecodes
@@ -31,6 +32,7 @@ PADDING = 0  # the token of unused nodes, which are children of the root
 class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
     """Chooses, activates and observes around the host's rounds."""
 
+    drafter: NgramDrafter
     draft_token_num: int  # nodes that a round verifies, the root among them
     max_trie_depth: int  # tokens of a request that are put, and that a look-up matches
     prev_token_ids: list[int]  # what the round before accepted, once a look-up has fetched it
@@ -41,6 +43,7 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
         super().__init__(*args, **kwargs)
         self.full_width = self.engine.options.startup_tier.num_draft_tokens
         self._decodes: PlainDecodes | None = None
+        self._tells_found = self.drafter.finds_alike
         self._is_alone = False  # a round that nobody waits for
         self._num_unlearned = 0  # zero-step decodes since the table was told what is written
         self._tree: tuple[Any, Any] | None = None  # of the round to come, if the table was asked
@@ -91,7 +94,8 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
             self.controller.before_extend()
             return super().forward_batch_generation(batch, on_publish, *args, **kwargs)
         described, self._tree, self._found, self._kept = self._describe(batch), None, None, None
-        if decodes is not None and self.controller.wants_found(described):
+        asks_first = decodes is not None and self._tells_found
+        if asks_first and self.controller.wants_found(described):
             self._tree = self._look_up(batch)
             described = described._replace(found=self._found)
         launched = self.controller.before_decode(described)
@@ -105,7 +109,8 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
         if decodes is not None:
             decodes.slots.forget()
         result = super().forward_batch_generation(batch, on_publish, *args, **kwargs)
-        launched.found, launched.kept = self._found, self._kept
+        if self._tells_found:
+            launched.found, launched.kept = self._found, self._kept
         self._hand_on(result.next_draft_input)
         return result
 
