@@ -1,12 +1,14 @@
 """A table has drafts now and then: what holds is learned of those that were there."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Plan, chain_tier
 from tests.policy.cost_server import TIERS, seeded
 
@@ -75,6 +77,18 @@ def test_new_requests_are_judged_by_their_own_first_rounds(model: AcceptanceMode
     for _ in range(4):
         model.count_found([MOST])
     assert model.found.describe()[0] > 0.6
+
+
+@pytest.mark.parametrize(("memory", "share"), [(8.0, 0.86), (64.0, 0.22)])
+def test_how_long_a_table_is_remembered_is_a_setting(memory: float, share: float) -> None:
+    acceptance = replace(DEFAULTS.acceptance, found_memory_rounds=memory, found_fresh_rounds=1e9)
+    model = AcceptanceModel(MOST, settings=replace(DEFAULTS, acceptance=acceptance))
+    for _ in range(1000):
+        model.count_found([0])
+    model.shorten_memory()  # to so many rounds that nothing is forgotten
+    for _ in range(16):
+        model.count_found([MOST])
+    assert model.found.describe()[0] == pytest.approx(share, abs=0.01)
 
 
 def test_what_a_narrow_round_left_out_teaches_nothing() -> None:

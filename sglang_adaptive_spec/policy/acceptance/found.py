@@ -11,28 +11,27 @@ from collections.abc import Sequence
 import numpy as np
 
 from sglang_adaptive_spec.policy.acceptance.hazards import Floats
-
-# Rounds. A probe of 16 then says two fifths of what is known. Of new requests, and where acceptance
-# has changed, the first few say most. Choices.
-MEMORY_ROUNDS, FRESH_ROUNDS = 32.0, 2.0
+from sglang_adaptive_spec.policy.settings import AcceptanceSettings
 
 
 class FoundShares:
     """Owns discounted sums, over rounds, of shares of requests by their drafts in a row."""
 
-    def __init__(self, max_steps: int) -> None:
+    def __init__(self, max_steps: int, settings: AcceptanceSettings) -> None:
+        self._settings = settings
         self._depths = np.arange(max_steps + 1)[:, None]
         self._sums = np.zeros(max_steps + 1)  # with d drafts or more; d = 0: rounds
 
     def add(self, found: Sequence[int]) -> None:
         """Counts a round: drafts in a row per request."""
-        self._sums *= np.exp(-1.0 / MEMORY_ROUNDS)
+        self._sums *= np.exp(-1.0 / self._settings.found_memory_rounds)
         self._sums += (np.array(found) >= self._depths).mean(axis=1)
 
     def shorten_memory(self) -> None:
         """Remembers few rounds: what comes may be of another kind."""
-        if self._sums[0] > FRESH_ROUNDS:
-            self._sums *= FRESH_ROUNDS / self._sums[0]
+        fresh_rounds = self._settings.found_fresh_rounds
+        if self._sums[0] > fresh_rounds:
+            self._sums *= fresh_rounds / self._sums[0]
 
     def times(self, hazards: Floats) -> Floats:
         """Returns hazards [num_steps, requests] of drafts that may be missing."""

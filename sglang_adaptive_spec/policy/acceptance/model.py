@@ -49,7 +49,7 @@ class AcceptanceModel:
             else PooledHazards(max_steps, self._settings)
         )
         self.offsets = RequestOffsets(self._settings)
-        self.found = FoundShares(max_steps)
+        self.found = FoundShares(max_steps, self._settings)
         self._depths = np.arange(max_steps + 1)
         # A block: rounds at one tier that wait to be worked through, by batch.
         self._block: list[tuple[Rows, list[tuple[Sequence[int], Sequence[int] | None]]]] = []
