@@ -56,7 +56,7 @@ def worker(module: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     worker: Any = object.__new__(module.AdaptiveNgramWorker)
     worker.full_width, worker._is_alone, worker.seen = FULL, False, seen
     worker.draft_token_num, worker.max_trie_depth = WIDTH, DEPTH
-    worker._tree = worker._found = worker._kept = None
+    worker._trees = worker._found = worker._kept = None
     worker._prev_decode_rids, worker._tells_found = set(), True
     return worker
 
@@ -112,9 +112,9 @@ def test_what_a_tier_keeps_is_a_tree_without_padding_and_no_worse_than_what_it_l
     mask = ancestors(parents + [0] * num_padded)
     drafts = np.array([[*range(1, num_real + 1), *[0] * num_padded]])  # a token names its node
     width = data.draw(st.integers(1, num_real + num_padded))
-    tokens, kept_mask = module.likeliest(drafts, mask[None], width)
-    kept_mask = kept_mask.reshape(width, width)
-    kept = [token - 1 for token in tokens[0] if token]
+    narrow = module.likeliest(module.Trees(drafts, mask[None]), width)
+    kept_mask = narrow.mask.reshape(width, width)
+    kept = [token - 1 for token in narrow.drafts[0] if token]
     assert len(kept) == min(width, num_real)  # no padding in place of a draft
     assert kept == sorted(kept)
     assert all(node == 0 or parents[node] in kept for node in kept)
@@ -126,8 +126,43 @@ def test_what_a_tier_keeps_is_a_tree_without_padding_and_no_worse_than_what_it_l
 
 def test_a_chain_is_kept_as_far_as_it_goes(module: Any) -> None:
     mask = ancestors([*range(-1, 5), 0, 0])  # and padding
-    tokens, _ = module.likeliest(np.array([[1, 2, 3, 4, 5, 6, 0, 0]]), mask[None], 4)
-    assert tokens.tolist() == [[1, 2, 3, 4]]
+    whole = module.Trees(np.array([[1, 2, 3, 4, 5, 6, 0, 0]]), mask[None])
+    narrow = module.likeliest(whole, 4)
+    assert narrow.drafts.tolist() == [[1, 2, 3, 4]]
+    assert (whole.in_a_row, narrow.in_a_row) == ([5], [3])
+
+
+def test_a_draft_whose_children_are_cut_off_is_no_padding(module: Any) -> None:
+    """Token 0 below the root, followed by 5: padding is token 0 below the root and without any."""
+    narrow = module.likeliest(module.Trees(np.array([[9, 0, 5]]), ancestors([-1, 0, 1])[None]), 2)
+    assert narrow.drafts.tolist() == [[9, 0]]
+    assert narrow.in_a_row == [1]
+
+
+class Counted(np.ndarray):
+    """Counts sums over all ancestors."""
+
+    num_sums = 0
+
+    def sum(self, *args: Any, **kwargs: Any) -> Any:
+        Counted.num_sums += 1
+        return np.asarray(self).sum(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("tells_found", "width", "num_sums"),
+    [(True, WIDTH, 3), (True, FULL, 2), (False, WIDTH, 3), (False, FULL, 0)],
+)
+def test_depths_are_worked_out_once_and_only_where_they_are_read(
+    worker: Any, monkeypatch: pytest.MonkeyPatch, tells_found: bool, width: int, num_sums: int
+) -> None:
+    monkeypatch.setattr(f"{__name__}.MASKS", MASKS.view(Counted))
+    monkeypatch.setattr(Counted, "num_sums", 0)
+    worker.draft_token_num, worker._tells_found = width, tells_found
+    worker._prepare_draft_tokens(SimpleNamespace(reqs=rows()))
+    # Of the masks by rows and by columns; of costs, where nodes are left out.
+    assert Counted.num_sums == num_sums
+    assert (worker._kept is not None) == tells_found
 
 
 class Planned:

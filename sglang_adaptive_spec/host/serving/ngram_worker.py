@@ -8,6 +8,7 @@ decodes without speculation: no look-up, and no copy to the CPU that waits for t
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,31 @@ LEARN_EVERY = 16
 PADDING = 0  # the token of unused nodes, which are children of the root
 
 
+class Trees:
+    """What a table has for the requests of a batch: a tree each, padded to the same size.
+
+    Args:
+        drafts: [bs, nodes] tokens.
+        mask: [bs, nodes, nodes] each node's ancestors, itself included.
+    """
+
+    def __init__(self, drafts: Any, mask: Any) -> None:
+        self.drafts, self.mask = drafts, mask
+
+    @cached_property
+    def depths(self) -> Any:
+        """How deep each node is; 0: the root, and padding. [bs, nodes]."""
+        num_above = self.mask.sum(axis=2) - 1
+        is_leaf_of_root = (num_above == 1) & (self.mask.sum(axis=1) == 1)
+        return np.where(is_leaf_of_root & (self.drafts == PADDING), 0, num_above)
+
+    @property
+    def in_a_row(self) -> list[int]:
+        """How many drafts each tree has in a row."""
+        deepest: list[int] = self.depths.max(axis=1).tolist()
+        return deepest
+
+
 class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
     """Chooses, activates and observes around the host's rounds."""
 
@@ -46,7 +72,7 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
         self._tells_found = self.drafter.finds_alike
         self._is_alone = False  # a round that nobody waits for
         self._num_unlearned = 0  # zero-step decodes since the table was told what is written
-        self._tree: tuple[Any, Any] | None = None  # of the round to come, if the table was asked
+        self._trees: Trees | None = None  # of the round to come, if the table was asked
         self._found: list[int] | None = None  # drafts in a row that it has
         self._kept: list[int] | None = None  # those of them that are verified
 
@@ -93,15 +119,15 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
                 decodes.slots.forget()
             self.controller.before_extend()
             return super().forward_batch_generation(batch, on_publish, *args, **kwargs)
-        described, self._tree, self._found, self._kept = self._describe(batch), None, None, None
+        described, self._trees, self._found, self._kept = self._describe(batch), None, None, None
         asks_first = decodes is not None and self._tells_found
         if asks_first and self.controller.wants_found(described):
-            self._tree = self._look_up(batch)
+            self._trees = self._look_up(batch)
             described = described._replace(found=self._found)
         launched = self.controller.before_decode(described)
         if decodes is not None and launched.tier == PLAIN_TIER:
             result = self._decode(decodes, batch, launched.plan.num_decodes, on_publish)
-            if self._tree is None:
+            if self._trees is None:
                 self._learn_now_and_then(batch, launched.plan.num_decodes)
             else:
                 self._update_ngram_corpus(batch)
@@ -109,8 +135,7 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
         if decodes is not None:
             decodes.slots.forget()
         result = super().forward_batch_generation(batch, on_publish, *args, **kwargs)
-        if self._tells_found:
-            launched.found, launched.kept = self._found, self._kept
+        launched.found, launched.kept = self._found, self._kept
         self._hand_on(result.next_draft_input)
         return result
 
@@ -121,23 +146,23 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
         width, full, size = self.draft_token_num, self.full_width, len(batch.reqs)
         if self._is_alone:
             return made_up_tree(size, width)
-        drafts, mask = self._tree or self._look_up(batch, *args, **kwargs)
+        trees = self._trees or self._look_up(batch, *args, **kwargs)
         self._kept = self._found
         if width < full:
-            drafts, mask = likeliest(drafts, mask, width)
-            self._kept = drafts_in_a_row(drafts, mask)
-        return drafts.flatten(), mask.flatten()
+            trees = likeliest(trees, width)
+            self._kept = trees.in_a_row if self._tells_found else None
+        return trees.drafts.flatten(), trees.mask.flatten()
 
-    def _look_up(self, batch: Batch, *args: object, **kwargs: object) -> tuple[Any, Any]:
-        """Asks the table for all it has: [bs, nodes] drafts, [bs, nodes, nodes] ancestors."""
+    def _look_up(self, batch: Batch, *args: object, **kwargs: object) -> Trees:
+        """Asks the table for all it has."""
         size, full = len(batch.reqs), self.full_width
         with self._looking_up():
             drafts, mask = super()._prepare_draft_tokens(batch, *args, **kwargs)
-        drafts, mask = drafts.reshape(size, full), mask.reshape(size, full, full)
-        self._found = drafts_in_a_row(drafts, mask)
+        trees = Trees(drafts.reshape(size, full), mask.reshape(size, full, full))
+        self._found = trees.in_a_row if self._tells_found else None
         # What it keeps of these requests is erased when they are gone (the host: after a verify).
         self._prev_decode_rids |= {req.rid for req in batch.reqs}
-        return drafts, mask
+        return trees
 
     def _update_ngram_corpus(self, batch: Batch, *args: object, **kwargs: object) -> None:
         """Puts what was written into the table, unless nobody asked for it."""
@@ -219,36 +244,18 @@ def newest_tokens(accept_tokens: torch.Tensor, accept_lens: torch.Tensor) -> tor
     return torch.gather(rows, 1, accept_lens[:, None].to(torch.int64) - 1)[:, 0]
 
 
-def is_unused(drafts: Any, mask: Any) -> Any:
-    """Returns which nodes are padding: [bs, nodes]."""
-    is_leaf_of_root = (mask.sum(axis=2) == 2) & (mask.sum(axis=1) == 1)
-    return is_leaf_of_root & (drafts == PADDING)
-
-
-def drafts_in_a_row(drafts: Any, mask: Any) -> list[int]:
-    """Returns how deep each tree is, the arguments being those of `likeliest`."""
-    depths = np.where(is_unused(drafts, mask), 0, mask.sum(axis=2) - 1)
-    deepest: list[int] = depths.max(axis=1).tolist()
-    return deepest
-
-
-def likeliest(drafts: Any, mask: Any, width: int) -> tuple[Any, Any]:
-    """Returns the likeliest nodes of each tree, in their order, and their mask.
+def likeliest(trees: Trees, width: int) -> Trees:
+    """Returns the ``width`` likeliest nodes of each tree, in their order.
 
     A node is the less likely the deeper it is and the more better siblings its path has passed by.
     The host numbers nodes level by level and the best of siblings last, then padding (sglang 0.5.20
     to 0.5.23 kernels/jit/csrc/ngram_corpus/result.cpp:fillResult). Of more than 13 siblings, and of
     those that an external corpus brings, the order is another: still a tree, but not the likeliest.
     A node costs more than its parent, so the cheapest ones are a tree.
-
-    Args:
-        drafts: [bs, nodes] tokens.
-        mask: [bs, nodes, nodes] each node's ancestors, itself included.
-        width: Nodes that are returned of each tree: [bs, width] tokens and [bs, width, width]
-            ancestors.
     """
-    num_nodes = drafts.shape[1]
-    is_padding = is_unused(drafts, mask)
+    mask, num_nodes = trees.mask, trees.drafts.shape[1]
+    is_padding = trees.depths == 0
+    is_padding[:, 0] = False  # the root
     # Of the root this says the last node, which has no children.
     parents = num_nodes - 1 - np.tril(mask, -1)[:, :, ::-1].argmax(axis=2)
     are_siblings = (parents[:, :, None] == parents[:, None, :]) & ~is_padding[:, None, :]
@@ -258,7 +265,10 @@ def likeliest(drafts: Any, mask: Any, width: int) -> tuple[Any, Any]:
     kept = np.sort(np.argsort(costs, axis=1, kind="stable")[:, :width], axis=1)
     rows = np.take_along_axis(mask, kept[:, :, None], axis=1)
     kept_mask = np.take_along_axis(rows, kept[:, None, :], axis=2)
-    return np.take_along_axis(drafts, kept, axis=1), kept_mask
+    narrow = Trees(np.take_along_axis(trees.drafts, kept, axis=1), kept_mask)
+    # A draft whose children are cut off may look like padding: told by the whole tree.
+    narrow.depths = np.take_along_axis(trees.depths, kept, axis=1)
+    return narrow
 
 
 def made_up_tree(size: int, width: int) -> tuple[Any, Any]:
