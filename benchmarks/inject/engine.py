@@ -35,12 +35,20 @@ class ForcedPolicy:
     wants_found = False  # nothing follows from it
 
     def __init__(
-        self, policy: Any, num_steps: int | None = None, num_decodes: int | None = None
+        self,
+        policy: Any,
+        num_steps: int | None = None,
+        num_decodes: int | None = None,
+        can_lag: bool = True,
     ) -> None:
-        """Takes whose choice it is, depth and decodes; None: all tiers, as many as the policy's."""
+        """Takes whose choice it is, depth and decodes; None: all tiers, as many as the policy's.
+
+        A draft that cannot lag behind drafts right after zero steps.
+        """
         self._policy = policy
         self._num_steps = num_steps
         self._num_decodes = num_decodes
+        self._can_lag = can_lag
         self._turn = itertools.count()
 
     def choose(self, batch: Any) -> Any:
@@ -48,7 +56,7 @@ class ForcedPolicy:
         reachable = self._policy.ladder.of(batch.size)
         if self._num_steps is not None:
             return Plan(next(tier for tier in reachable if tier.num_steps == self._num_steps))
-        cycle = alternation(reachable)
+        cycle = alternation(reachable) if self._can_lag else reachable
         return Plan(cycle[next(self._turn) % len(cycle)])
 
     def run_length(self, batch: Any) -> int:
@@ -178,7 +186,8 @@ class Engine:
             self._ours.policy = ForcedPolicy(self._own_policy, num_steps=0, num_decodes=1)
         else:
             assert policy == "alternate", policy
-            self._ours.policy = ForcedPolicy(self._own_policy)
+            can_lag = self._ours.draft_schedule is not None  # a table cannot lag
+            self._ours.policy = ForcedPolicy(self._own_policy, can_lag=can_lag)
 
     def _time(self, wanted: bool) -> dict[str, Any]:
         """Returns what was timed since the last command; starts or stops the stopwatch."""

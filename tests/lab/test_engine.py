@@ -35,6 +35,7 @@ class SmallController:
 
     def __init__(self) -> None:
         self.policy: Any = SmallPolicy()
+        self.draft_schedule: object | None = object()  # its draft can lag behind
         self.calls: list[str] = []
 
     def before_decode(self, batch: DecodeBatch) -> None:
@@ -55,6 +56,15 @@ def test_the_tier_after_zero_steps_is_asked_for_until_the_draft_has_caught_up() 
     assert alternation(TIERS) == [zero, one, one, three]
     assert alternation(TIERS[1:]) == [one, three]
     assert alternation(TIERS[:1]) == [zero]
+
+
+def test_a_table_drafts_right_after_zero_steps(host_switch: types.SimpleNamespace) -> None:
+    controller = SmallController()
+    controller.draft_schedule = None
+    engine = Engine(types.SimpleNamespace(draft_worker=worker_of(controller)))
+    engine.obey(command(policy="alternate"))
+    chosen = [controller.policy.choose(batch_of(8)).tier for _ in range(4)]
+    assert chosen == [*TIERS, TIERS[0]]
 
 
 def test_everything_else_is_the_policy_s_own() -> None:
