@@ -38,6 +38,11 @@ tokens a rank, where none was; both without static-1 and static-5; backends-pair
         --max-total-tokens 300 --cases fa3-mla-dp2,default-qwen3-moe-dp2,default-llama-pair \\
         --git-sha SHA --out $OUT --tag dp
 
+A table of what was written as the draft (SGLang's NGRAM), and a whole model. Random prompts will
+do: the miniature mostly writes tokens in one order, so the table soon has drafts:
+
+    OUT=$OUT SHA=SHA benchmarks/gpus.sh 0=backends-table
+
 Architectures and settings go to backends-architectures-h200.json.xz. Several commands may run at
 once, each with a --port of its own, 100 apart.
 """
@@ -57,7 +62,15 @@ from typing import Any, NamedTuple
 from benchmarks.inject.delay_plugin import DELAY_ENV
 from benchmarks.inject.indexer_plugin import INDEXER_ENV
 from benchmarks.inject.plant_plugin import FAULT_ENV
-from benchmarks.lab.arms import OURS, Arm, add_before, earlier, is_earlier, static
+from benchmarks.lab.arms import (
+    OURS,
+    Arm,
+    add_before,
+    earlier,
+    is_earlier,
+    static,
+    static_table,
+)
 from benchmarks.lab.fleet import (
     PORT_STEP,
     Engine,
@@ -95,6 +108,9 @@ TREE_CONFIG = {
 }
 TREE = Tier(3, 4, 8)
 TREE_ARM = static(TREE).name
+TABLE_CONFIG = {**CHAIN_CONFIG, "base": "NGRAM"}
+TABLE_NODES = 3  # that static NGRAM verifies beyond the root
+TABLE_ARM = static_table(TABLE_NODES).name
 # A hidden state of 512 is none that FlashInfer fuses with an all-reduce.
 WITHOUT_FUSION = ("--enforce-disable-flashinfer-allreduce-fusion",)
 CONCURRENCY = (1, 8)
@@ -102,7 +118,7 @@ NUM_PROMPTS = 24  # where no file has them
 MAX_TOTAL_TOKENS = 16384
 LEAVING_TOKENS = 192  # of a request that is aborted before
 OF_ROUNDS = ("widths", "correct_drafts", "num_sampled", "num_retracted", "num_aborted")  # by arm
-SHOWN = ("static-1", "static-3", "static-5", TREE_ARM, "ours")
+SHOWN = ("static-1", "static-3", "static-5", TREE_ARM, TABLE_ARM, "ours")
 MOST_PLANTED = 0.9  # texts as none's over static EAGLE's, where tiers share what they must not
 MIN_CORRECT_DRAFTS = 0.2  # a round and request, where a miniature drafts
 # Few graphs: miniatures are for texts, and many servers start at once.
@@ -145,6 +161,7 @@ class Setting(NamedTuple):
     without: tuple[str, ...] = ()
     speculative: tuple[str, ...] = ()
     draft: str = "eagle3"
+    has_table: bool = False  # of what was written, which drafts in place of a model
     environment: Mapping[str, str] = NO_ENVIRONMENT
     adapters: tuple[str | None, ...] = ()  # of LoRA, by turns; None: the base model
     prefill: tuple[str, ...] = ()  # of the server that reads the prompts of one that speculates
@@ -165,6 +182,7 @@ SETTINGS = {
         (), speculative=("--speculative-use-rejection-sampling",), draft="eagle"
     ),
     "standalone": Setting((), draft="standalone"),  # a whole model
+    "ngram": Setting((), has_table=True),
     "lora": Setting((), adapters=(*RANKS, None)),  # csgmv, SGLang's own choice
     "lora-triton": Setting(("--lora-backend", "triton"), adapters=(*RANKS, None)),
     # Two GPUs: prompts are read on one, by a server of the same arm, and go on on the other.
@@ -253,17 +271,24 @@ class Case(NamedTuple):
         """
         return (1, 3, 5) if self.is_mla and self.has_dp else (3,)
 
+    def static_arms(self) -> list[Arm]:
+        """Returns what the host serves by itself with the same draft."""
+        if self.given.has_table:
+            return [static_table(TABLE_NODES)]
+        base = "EAGLE" if self.has_own_layer else BASES.get(self.given.draft, "EAGLE3")
+        chains = [static(chain_tier(num_steps), base) for num_steps in self.static_steps]
+        return [*chains, static(TREE, base)] if self.has_trees and self.is_miniature else chains
+
+    def our_arm(self) -> Arm:
+        """Returns ADAPTIVE_EAGLE, which takes another tier in every round."""
+        config = TREE_CONFIG if self.has_trees else CHAIN_CONFIG
+        arm = Arm("ours", OURS, config, policy="alternate")
+        return replace(arm, config=TABLE_CONFIG, has_draft=False) if self.given.has_table else arm
+
     def arms(self) -> list[Arm]:
         """Returns the arms of the comparison."""
         setting = self.given
-        base = "EAGLE" if self.has_own_layer else BASES.get(setting.draft, "EAGLE3")
-        config = TREE_CONFIG if self.has_trees else CHAIN_CONFIG
-        arms = [
-            Arm("none"),
-            *(static(chain_tier(num_steps), base) for num_steps in self.static_steps),
-            *([static(TREE, base)] if self.has_trees and self.is_miniature else []),
-            Arm("ours", OURS, config, policy="alternate"),
-        ]
+        arms = [Arm("none"), *self.static_arms(), self.our_arm()]
         return [
             replace(
                 arm,
@@ -573,11 +598,11 @@ def check_backends(result: Raw) -> list[str]:
 
 
 def like_ours(case: Raw) -> str:
-    """Returns the static arm that ours is held to: one with a tree, where one was served.
+    """Returns the static arm that ours is held to: one with a tree or a table, where it was served.
 
     Trees round unlike chains, and SGLang's default for them is FlashInfer where a chain has FA3.
     """
-    return TREE_ARM if TREE_ARM in case["texts"] else "static-3"
+    return next((arm for arm in (TREE_ARM, TABLE_ARM) if arm in case["texts"]), "static-3")
 
 
 def drafts_and_samples(case: Raw) -> list[str]:

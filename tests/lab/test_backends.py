@@ -17,11 +17,14 @@ from benchmarks.studies.backends import (
     FEW_GRAPHS,
     GPU_CASES,
     NUM_PROMPTS,
+    TABLE_ARM,
+    TABLE_CONFIG,
     agreed_texts,
     build_result,
     check_backends,
     figure_table,
     figures,
+    made_pair,
     mean_correct_drafts,
     parser,
     plan_of,
@@ -29,6 +32,7 @@ from benchmarks.studies.backends import (
 )
 from tests.lab.dry_run import dry_run
 
+ALGORITHM = "--speculative-algorithm"
 PROVENANCE = {"git_sha": "0", "date": "2027-01-01"}
 REFERENCE = [[[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5, 6]]]  # by concurrency, then request
 OTHER = [[[1, 2, 3], [4, 5, 7]], [[1, 2, 3], [4, 5, 7]]]
@@ -61,6 +65,16 @@ def test_texts_as_often_those_of_none_as_static_eagles_are_kept() -> None:
     assert check_backends(better) == []
     assert [each.verdict for each in figures(better)] == ["not known"]
     assert "MISSED" not in figure_table(better)
+
+
+def test_a_table_is_held_to_the_host_s_own() -> None:
+    texts = {"none": REFERENCE, TABLE_ARM: OTHER, "ours": OTHER}
+    agreed = agreed_texts({arm: {"texts": each} for arm, each in texts.items()})
+    result = result_of(case_of(OTHER, OTHER, texts=agreed))
+    (found,) = figures(result)
+    assert f"over {TABLE_ARM}" in found.claim
+    assert found.is_met
+    assert f"{TABLE_ARM} as none" in figure_table(result)
 
 
 def test_trees_are_held_to_a_static_tree_where_one_was_served() -> None:
@@ -167,6 +181,31 @@ def test_a_setting_is_asked_of_every_arm_or_of_those_that_speculate() -> None:
     assert all("EAGLE3" not in arm.speculative for arm in speculative)
 
 
+def test_a_table_is_served_without_a_draft_and_beside_the_host_s_own(tmp_path: Path) -> None:
+    for backend in ("default", "flashinfer"):
+        case = CASES[f"{backend}-llama-ngram"]
+        pair = made_pair(case, tmp_path, is_cpu=True)
+        assert pair is not None
+        none, static, ours = case.arms()
+        assert (none.speculative, static.speculative[:2]) == ((), (ALGORITHM, "NGRAM"))
+        assert (ours.policy, ours.config) == ("alternate", TABLE_CONFIG)
+        assert 0 in TABLE_CONFIG["1"]["candidate_steps"]
+        for arm in (none, static, ours):
+            arguments = arm.arguments(pair, tmp_path)
+            assert "--speculative-draft-model-path" not in arguments
+            assert ("--attention-backend" in arguments) == (backend == "flashinfer")
+
+
+def test_a_whole_model_is_the_draft_of_every_arm_that_speculates(tmp_path: Path) -> None:
+    case = CASES["default-llama-standalone"]
+    pair = made_pair(case, tmp_path, is_cpu=True)
+    assert pair is not None
+    _, static, ours = case.arms()
+    assert static.speculative[:2] == (ALGORITHM, "STANDALONE")
+    for arm in (static, ours):
+        assert str(tmp_path / "standalone") in arm.arguments(pair, tmp_path)
+
+
 def test_both_nodes_of_a_pair_speculate_alike_and_one_server_is_no_pair() -> None:
     case = CASES["default-llama-pair"]
     none, *decoding = arms = case.arms()
@@ -245,12 +284,16 @@ def test_every_architecture_and_its_draft_are_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_on_the_cpu_host_every_text_is_that_of_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("case", "static_arms"),
+    [("intel_amx-mla", ("static-3", "static-3-4-8")), ("intel_amx-llama-ngram", (TABLE_ARM,))],
+)
+def test_on_the_cpu_host_every_text_is_that_of_none(
+    case: str, static_arms: tuple[str, ...], tmp_path: Path
+) -> None:
     small = ("--max-total-tokens", "8192", "--new-tokens", "32", "--prompt-tokens", "16")
-    given = ("--cases", "intel_amx-mla", "--deadline", "800")
+    given = ("--cases", case, "--deadline", "800")
     record = dry_run(tmp_path, "backends", "run", *small, *given)
     result = build_result(record["provenance"], record["cases"])
     assert check_backends(result) == []
-    assert result["identical"] == {
-        "intel_amx-mla": {"static-3": 1.0, "static-3-4-8": 1.0, "ours": 1.0}
-    }
+    assert result["identical"] == {case: dict.fromkeys((*static_arms, "ours"), 1.0)}
