@@ -122,7 +122,8 @@ def of_trace(trace: Trace, number: int = SPANS_OF_A_TRACE) -> list[Span]:
         _add(span.request_rounds, tier, size)
         span.correct += sum(one.num_correct_drafts)
         span.tokens += one.num_tokens
-        span.switches += bool(last) and tier != last
+        # Where a table was asked, a tier for one round is wanted, as in minutes.
+        span.switches += bool(last) and tier != last and one.found is None
         last = tier
         if idx + 1 < len(rounds):
             seconds = rounds[idx + 1].time_s - one.time_s

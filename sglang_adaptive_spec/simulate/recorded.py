@@ -9,6 +9,9 @@ A round that accepted all its drafts is censored: it is extended draft by draft 
 its phase, estimated as ``h[d] = (accepted[d] + PRIOR * pooled[d]) / (reached[d] + PRIOR)`` from the
 rounds that reached position d; where nobody did, the last known hazard holds.
 
+Where a table drafts, a round says how many drafts it had and a request accepts no more. Of a round
+that the table was not asked for, in a stay at zero steps, the nearest one of this request says it.
+
 Load, context and phases follow the tokens produced, not the time: every policy has the same work.
 """
 
@@ -44,6 +47,7 @@ class _Rows:
     known: list[int]  # drafts known to be accepted
     is_censored: list[bool]  # perhaps more were
     phases: list[int]
+    found: list[int | None]  # drafts in a row that a table had, if it was asked
     num_tokens: int = 0
 
 
@@ -65,9 +69,11 @@ class RecordedWorkload:
         self._per_request = 1 + np.cumprod(self._hazards, axis=1).cumsum(axis=1)
         self._requests = _rows(rounds, self._phases)
         self._offsets = np.cumsum([0, *(rows.num_tokens for rows in self._requests)])
-        # [tokens of all requests] drafts that would be accepted at every output position
-        self._outcomes = np.concatenate(
-            [self._outcomes_of(idx, rows) for idx, rows in enumerate(self._requests)]
+        self.has_table = any(one.found is not None for one in rounds)
+        # [2, tokens of all requests] at every output position: drafts that would be accepted, and
+        # those that a table has.
+        self._outcomes, self._found = np.concatenate(
+            [self._outcomes_of(idx, rows) for idx, rows in enumerate(self._requests)], axis=1
         )
 
     def is_over(self, clock: Clock) -> bool:
@@ -101,15 +107,23 @@ class RecordedWorkload:
         outcomes = self._outcomes[self._offsets[live.idx] + live.positions]
         return np.asarray(np.minimum(outcomes, num_steps))
 
+    def found(self, live: Live) -> Ints:
+        """Returns the drafts that the table has, per row."""
+        return np.asarray(self._found[self._offsets[live.idx] + live.positions])
+
     def expected_tokens(self, phase: int, live: Live) -> Floats:
-        """Returns what the phase's hazards expect."""
-        return live.size * np.concatenate([[1.0], self._per_request[phase]])
+        """Returns what the phase's hazards expect, of the drafts that a table has."""
+        if not self.has_table:
+            return live.size * np.concatenate([[1.0], self._per_request[phase]])
+        num_there = (np.arange(self.max_steps) < self.found(live)[:, None]).sum(axis=0)
+        gains = np.cumprod(self._hazards[phase]) * num_there
+        return np.asarray(live.size + np.concatenate([[0.0], gains.cumsum()]))
 
     def _round_at(self, clock: Clock) -> int:
         return int(np.searchsorted(self._starts, clock.num_tokens, "right")) - 1
 
     def _outcomes_of(self, idx: int, rows: _Rows) -> Ints:
-        """Returns the accepted drafts at every output position of a request."""
+        """Returns accepted drafts and those of a table at a request's output positions: [2, n]."""
         keys = request_keys(self._seed, np.array([idx]))
         starts = np.array(rows.positions)
         positions = np.arange(rows.num_tokens)
@@ -121,7 +135,20 @@ class RecordedWorkload:
         last = len(starts) - 1
         near = np.where(near > last, np.maximum(2 * last - near, 0), near)
         chosen = np.where(starts[covering] == positions, covering, near)
-        return self._extended(keys, rows)[np.minimum(chosen, last)]
+        outcomes = np.stack([self._extended(keys, rows), self._filled(rows)])
+        outcomes[0] = outcomes.min(axis=0)
+        return np.asarray(outcomes[:, np.minimum(chosen, last)])
+
+    def _filled(self, rows: _Rows) -> Ints:
+        """Returns what a table had for a request per round; where a head drafts, all."""
+        if not self.has_table:
+            return np.full(len(rows.found), self.max_steps)
+        asked = [idx for idx, drafts in enumerate(rows.found) if drafts is not None]
+        if not asked:
+            return np.zeros(len(rows.found), np.int64)
+        found = np.array([drafts for drafts in rows.found if drafts is not None])
+        halfway = (np.array(asked[1:]) + asked[:-1]) / 2
+        return np.asarray(found[np.searchsorted(halfway, np.arange(len(rows.found)))])
 
     def _extended(self, keys: np.ndarray[tuple[int], np.dtype[np.uint64]], rows: _Rows) -> Ints:
         """Returns a request's accepted drafts per round, as if all had run at the deepest tier."""
@@ -147,7 +174,8 @@ def _bounds(one: TraceRound) -> tuple[list[int], list[bool]]:
     """Returns per row the drafts known to be accepted, and whether more may have been."""
     if one.num_steps > 0:
         known = one.num_correct_drafts
-        return known, [count == one.num_steps for count in known]
+        most = one.kept or one.found or [one.num_steps] * len(known)
+        return known, [count >= drafts for count, drafts in zip(known, most, strict=True)]
     first = one.first_draft_correct or [None] * len(one.requests)
     return [int(correct is True) for correct in first], [correct is not False for correct in first]
 
@@ -178,10 +206,13 @@ def _rows(rounds: Sequence[TraceRound], phases: Sequence[int]) -> list[_Rows]:
     for phase, one in zip(phases, rounds, strict=True):
         known, is_censored = _bounds(one)
         for row, key in enumerate(one.requests):
-            rows = requests.setdefault(key, _Rows([], [], [], []))
+            rows = requests.setdefault(key, _Rows([], [], [], [], []))
             rows.positions.append(rows.num_tokens)
             rows.known.append(known[row])
             rows.is_censored.append(is_censored[row])
             rows.phases.append(phase)
+            # More may be accepted where a draft of token 0 passed for padding.
+            found = None if one.found is None else max(one.found[row], one.num_correct_drafts[row])
+            rows.found.append(found)
             rows.num_tokens += one.num_correct_drafts[row] + one.num_decodes
     return list(requests.values())

@@ -141,12 +141,14 @@ class Replay:
         self._stalls = Stalls(tail, seed)
         clock = SimulatedClock(self.result, seed, self._stalls)
         timer = RoundTimer("simulated", clock, warm_up_rounds=0)  # it has served before
+        # A table lags behind nothing.
+        schedule = None if workload.has_table else CatchUpSchedule(can_write_kv_alone=True)
         self._controller = AdaptiveController(
             policy,
             SimulatedPool(startup_tier),
             startup_tier,
             timer,
-            CatchUpSchedule(can_write_kv_alone=True),
+            schedule,
         )
         self._next_request = 0
 
@@ -167,7 +169,7 @@ class Replay:
             batch = DecodeBatch(
                 self.live.size, self.live.requests, context_tokens, self.clock.now_s
             )
-            launched = self._controller.before_decode(batch)
+            launched = self._launch(batch)
             if unseen is not None:
                 self._controller.observe(unseen, len(unseen))
             unseen = self._run_round(launched)
@@ -192,6 +194,19 @@ class Replay:
             self._next_request += 1
         return self._next_request > first
 
+    def _launch(self, batch: DecodeBatch) -> Round:
+        """Plans a round; a table is asked before, where that is wanted, or after."""
+        if not self._workload.has_table:
+            return self._controller.before_decode(batch)
+        found: list[int] = self._workload.found(self.live).tolist()
+        if self._controller.wants_found(batch):
+            batch = batch._replace(found=found)
+        launched = self._controller.before_decode(batch)
+        steps = launched.tier.num_steps
+        if steps:
+            launched.found, launched.kept = found, [min(drafts, steps) for drafts in found]
+        return launched
+
     def _run_round(self, launched: Round) -> list[int]:
         """Runs a round; returns the accepted drafts per request."""
         live, tier, batch = self.live, launched.tier, launched.batch
@@ -202,7 +217,10 @@ class Replay:
         ms = self._ms(launched) * self._workload.slowdown(self.clock, tier.num_steps)
         correct: list[int] = num_correct.tolist()
         if self._recorder is not None:
-            observation = Observation(launched.plan, live.size, batch.requests, correct, first)
+            observation = Observation(
+                *(launched.plan, live.size, batch.requests, correct, first),
+                *(launched.found, launched.kept),
+            )
             self._recorder.record(observation, batch.context_tokens, batch.now_s)
         self._count(launched, ms, live.advance(num_correct + 1))
         slower = self._stalls.of_round(tier, batch.size) - 1

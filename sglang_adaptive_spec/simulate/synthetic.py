@@ -57,6 +57,15 @@ class SyntheticWorkload:
     context: tuple[tuple[float, int], ...] = ()  # (second, tokens a request), linear between
     change_s: float = 0.0  # when round times change
 
+    @property
+    def has_table(self) -> bool:
+        """Says no."""
+        return False
+
+    def found(self, live: Live) -> Ints:
+        """Is not asked."""
+        raise NotImplementedError
+
     def is_over(self, clock: Clock) -> bool:
         """Says whether the time is up."""
         return clock.now_s >= self.duration_s

@@ -111,6 +111,13 @@ class Workload(Protocol):
     def num_correct_drafts(self, phase: int, live: Live, num_steps: int) -> Ints:
         """Returns how many of ``num_steps`` drafts would be accepted, per row: [bs]."""
 
+    @property
+    def has_table(self) -> bool:
+        """Says whether a table drafts, which has drafts now and then."""
+
+    def found(self, live: Live) -> Ints:
+        """Returns how many drafts in a row the table has, per row: [bs]."""
+
     def expected_tokens(self, phase: int, live: Live) -> Floats:
         """Returns the true expectation for a round, by num_steps: [max_steps + 1], float64."""
 

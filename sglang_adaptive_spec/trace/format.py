@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 FORMAT_VERSION = 1
+LISTS = ("num_correct_drafts", "first_draft_correct", "found", "kept")  # an entry a request
 
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0)]
@@ -47,6 +48,10 @@ class TraceRound(
     # Zero-step rounds only: would the draft's first proposal have been accepted?
     first_draft_correct: list[bool | None] | None = None
     num_decodes: Annotated[int, Meta(ge=1)] = 1  # of a zero-step round: tokens of each request
+    # Where a table drafts: drafts in a row that it had, of a round that it was asked for, and those
+    # of them that were verified, if these are others.
+    found: list[Count] | None = None
+    kept: list[Count] | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -108,12 +113,11 @@ def _read_rounds(path: Path, file: BinaryIO) -> Iterator[TraceRound]:
 
 def _check_round(path: Path, number: int, one: TraceRound, max_steps: int) -> None:
     size = len(one.requests)
+    wrong = next((name for name in LISTS if _length(one, name) not in (None, size)), None)
     if size == 0 or len(set(one.requests)) != size:
         got = "requests is empty or names one twice"
-    elif len(one.num_correct_drafts) != size:
-        got = f"num_correct_drafts has {len(one.num_correct_drafts)} entries for {size} requests"
-    elif one.first_draft_correct is not None and len(one.first_draft_correct) != size:
-        got = f"first_draft_correct has {len(one.first_draft_correct)} entries for {size} requests"
+    elif wrong is not None:
+        got = f"{wrong} has {_length(one, wrong)} entries for {size} requests"
     elif one.num_steps > max_steps:
         got = f"num_steps is {one.num_steps}, above the header's max_steps {max_steps}"
     elif max(one.num_correct_drafts) > one.num_steps:
@@ -121,6 +125,11 @@ def _check_round(path: Path, number: int, one: TraceRound, max_steps: int) -> No
     else:
         return
     raise _trace_error(path, number, got, "record it again")
+
+
+def _length(one: TraceRound, name: str) -> int | None:
+    entries = getattr(one, name)
+    return None if entries is None else len(entries)
 
 
 def _trace_error(path: Path, line: int, got: str, fix: str) -> TraceError:

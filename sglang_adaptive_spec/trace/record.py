@@ -96,7 +96,7 @@ class TraceRecorder:
         self._file.flush()
 
     def _round(self, observation: Observation, context_tokens: int, now_s: float) -> TraceRound:
-        first = observation.first_draft_correct
+        first, found, kept = observation.first_draft_correct, observation.found, observation.kept
         numbers = self._numbers
         return TraceRound(
             time_s=now_s,
@@ -106,4 +106,6 @@ class TraceRecorder:
             num_correct_drafts=[int(count) for count in observation.num_correct_drafts],
             first_draft_correct=None if first is None else list(first),
             num_decodes=observation.plan.num_decodes,
+            found=None if found is None else list(found),
+            kept=None if kept is None or kept == found else list(kept),
         )

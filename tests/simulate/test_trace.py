@@ -43,6 +43,8 @@ def rounds(draw: st.DrawFn) -> TraceRound:
         requests=requests,
         num_correct_drafts=draw(counts),
         first_draft_correct=draw(st.none() | firsts),
+        found=draw(st.none() | counts),
+        kept=draw(st.none() | counts),
     )
 
 
@@ -84,6 +86,8 @@ GOOD_ROUND = {
         ({"round": {"num_correct_drafts": [4, 0]}}, 2, "exceeds num_steps 3"),
         ({"round": {"num_steps": 11}}, 2, "above the header's max_steps 10"),
         ({"round": {"first_draft_correct": [True]}}, 2, "first_draft_correct has 1 entries"),
+        ({"round": {"found": [3]}}, 2, "found has 1 entries"),
+        ({"round": {"found": [3, 3], "kept": [3, 3, 3]}}, 2, "kept has 3 entries"),
     ],
 )
 def test_what_is_no_trace_is_refused_with_its_line(
@@ -97,6 +101,24 @@ def test_what_is_no_trace_is_refused_with_its_line(
         read_trace(path)
     assert says in str(caught.value)
     assert f"line {line}" in str(caught.value)
+
+
+def test_the_recorder_says_what_a_table_had_and_what_of_it_was_verified(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    recorder = TraceRecorder(path, name="server", max_steps=5)
+    five, plain, rows = Plan(chain_tier(5)), Plan(PLAIN_TIER), ("a", "b")
+    told = [
+        (five, [4, 0], [4, 0]),
+        (five, [5, 2], [3, 2]),
+        (plain, [0, 0], None),
+        (plain, None, None),
+    ]
+    for plan, found, kept in told:
+        recorder.record(Observation(plan, 2, rows, [0, 0], found=found, kept=kept), 40, 1.0)
+    recorder.close()
+    rounds = [(one.found, one.kept) for one in read_trace(path).rounds]
+    assert rounds == [([4, 0], None), ([5, 2], [3, 2]), ([0, 0], None), (None, None)]
+    assert b"found" not in path.read_bytes().splitlines()[-1]  # what has no table writes no key
 
 
 def test_a_missing_file_and_one_without_rounds_are_refused(tmp_path: Path) -> None:
