@@ -233,8 +233,8 @@ class AdaptiveController:
             return
         before = self.clock.poll(done) if self.clock is not None else None
         period = before.period if before is not None else None
-        if before is not None and before.found is not None and before.tier == PLAIN_TIER:
-            period = None  # it has waited for a look-up, which a stay at zero steps does not
+        if before is not None and not has_own_look_ups(before, done):
+            period = None
         if period is not None and self.shared_times is not None:
             self.shared_times.add(period)
         try:
@@ -371,6 +371,19 @@ class AdaptiveController:
                 "Further failures are counted in /server_info (fallbacks.policy_error).",
                 call,
             )
+
+
+def has_own_look_ups(one: Round, following: Round) -> bool:
+    """Returns whether the period of a round has the look-ups that rounds of its tier have.
+
+    A table that is asked before a round is planned is asked before its head, in the period of the
+    round before. One that is asked later falls into the round's own. So a stay at zero steps has
+    none, and drafting has one a round.
+    """
+    is_next_in_it = following.batch.found is not None
+    if one.tier == PLAIN_TIER:
+        return not is_next_in_it
+    return is_next_in_it == (one.batch.found is not None)
 
 
 def nearest(wanted: Tier, tiers: Sequence[Tier]) -> Tier:

@@ -622,6 +622,32 @@ def test_a_decode_that_waited_for_a_look_up_says_nothing_of_a_stay() -> None:
     assert {each.tier for each in policy.times} == {chain_tier(3)}
 
 
+@pytest.mark.parametrize(
+    ("tier", "asked", "following_asked", "is_learned"),
+    [
+        (0, None, None, True),  # a stay
+        (0, None, (3,), False),  # its last round waits for the look-up of the round that drafts
+        (0, (0,), (3,), False),
+        (0, (0,), None, True),  # its own was asked before its head
+        (3, (3,), (3,), True),
+        (3, (3,), None, False),  # the last one that drafts: no look-up is in it
+        (3, None, None, True),  # a look at a tier: asked after its head
+        (3, None, (3,), False),  # two are in it
+    ],
+)
+def test_a_look_up_falls_into_the_period_of_the_round_before_the_one_that_it_is_for(
+    tier: int, asked: Sequence[int] | None, following_asked: Sequence[int] | None, is_learned: bool
+) -> None:
+    controller, policy, _ = make(tier, 3)
+    controller.draft_schedule, controller.clock = None, FakeClock()
+    policy.given_found = lambda _batch: chain_tier(tier)
+    for each in (asked, following_asked):
+        controller.before_decode(DecodeBatch(1, ("a",), found=each))
+    for _ in range(2):
+        controller.observe([0], 1)
+    assert [each.tier.num_steps for each in policy.times] == [tier] * is_learned
+
+
 def test_a_policy_that_cannot_weigh_what_was_found_keeps_its_plan() -> None:
     controller, policy, _ = make(3)
     policy.given_found = lambda _batch: 1 / 0
