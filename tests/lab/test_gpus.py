@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from benchmarks.lab.fleet import PORT_STEP
+from benchmarks.studies.backends import CASES
 from benchmarks.studies.real_text import summary as real_text
 from tests.hosts import REPO
 
@@ -23,8 +24,8 @@ RECORDER = f"""#!{sys.executable} -S
 import json, os, sys, time
 path, wanted = os.environ["CALLS"], int(os.environ.get("MEET", "1"))
 with open(path, "a") as calls:
-    cores = sorted(os.sched_getaffinity(0))
-    calls.write(json.dumps([os.environ["CUDA_VISIBLE_DEVICES"], cores, *sys.argv[1:]]) + "\\n")
+    given = os.environ["CUDA_VISIBLE_DEVICES"], os.environ["TINY_HEAD_DIM"]
+    calls.write(json.dumps([*given, sorted(os.sched_getaffinity(0)), *sys.argv[1:]]) + "\\n")
 for _ in range(2000):
     if open(path).read().count("\\n") >= wanted:
         sys.exit()
@@ -53,7 +54,7 @@ STREAMS = (
     *("transition-real", "transition-alternating", "ramp", "ramp-2", "ramp-3", "overhead"),
     *("defaults-pair", "defaults-builtin"),
     *("overlap-1", "overlap-2", "sampling", "sampling-of-host"),
-    *("backends", "backends-mla", "backends-tp", "tensor-parallel"),
+    *("backends", "backends-mla", "backends-table", "backends-tp", "tensor-parallel"),
     *("standalone-a", "standalone-b"),
     *("long-a", "long-b", "grow-a", "grow-b", "grow-c", "grow-d"),
     *("zero-8b", "zero-small", "texts-plans"),
@@ -68,6 +69,7 @@ class Call(NamedTuple):
     """How the script called a benchmark."""
 
     gpus: str
+    head_dim: str  # of miniatures
     cores: list[int]
     module: str
     args: Any  # as the benchmark's own parser reads them
@@ -101,13 +103,15 @@ def run_script(tmp_path: Path, *arguments: str, **environment: str) -> Ran:
     return Ran(recorded, ran.returncode, ran.stdout, ran.stderr)
 
 
-def call_of(gpus: str, cores: list[int], dash_m: str, module: str, *arguments: str) -> Call:
+def call_of(
+    gpus: str, head_dim: str, cores: list[int], dash_m: str, module: str, *arguments: str
+) -> Call:
     assert dash_m == "-m"
     study = importlib.import_module(module)
     if hasattr(study, "__path__"):
         study = importlib.import_module(f"{module}.__main__")
     args = study.parser().parse_args(arguments)
-    return Call(gpus, cores, module.removeprefix("benchmarks.studies."), args)
+    return Call(gpus, head_dim, cores, module.removeprefix("benchmarks.studies."), args)
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +195,17 @@ def test_the_transitions_have_every_cell_and_arm_once(calls: dict[str, Call]) ->
     for later, arm in (("k", "static-5"), ("l", "goodput")):
         assert arm in calls[f"transition-{later}"].args.arms
         assert calls[f"transition-{later}"].args.first_repeat == 1 + MIN_REPEATS
+
+
+def test_texts_have_known_cases_and_miniatures_that_a_gpu_has_kernels_for(
+    calls: dict[str, Call],
+) -> None:
+    texts = {name: call for name, call in calls.items() if call.module == "backends"}
+    assert {case for call in texts.values() for case in call.args.cases} <= set(CASES)
+    assert {call.head_dim for call in texts.values()} == {"64"}
+    drafters = itertools.product(("ngram", "standalone"), ("default", "flashinfer"))
+    wanted = tuple(f"{backend}-llama-{drafter}" for drafter, backend in drafters)
+    assert texts["backends-table"].args.cases == wanted
 
 
 def test_a_transition_can_be_split(tmp_path: Path) -> None:
