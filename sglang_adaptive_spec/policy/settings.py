@@ -151,6 +151,10 @@ class CostSettings:
     most_drift: Factor = 5.0
     # A factor; less either way is 1: clocks and the host's pace, not alike for all rounds.
     small_drift: Factor = 1.15
+    # Where the host bounds drafting rounds its pace changes by itself, within a second and by up to
+    # half (cores-h200.json): choices, so that neither a visit nor all rounds of a spell are news.
+    host_visit_change: Positive = 0.6  # of a log
+    host_small_drift: Factor = 3.0
     # Standard errors that a tier may be faster than believed. At cost noise 0.3 five golden traces
     # serve alike with 1.5 and 2, and up to 0.012 less with 1 (simulate/, eight noise seeds).
     least_z: Least0 = 1.5

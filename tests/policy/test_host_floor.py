@@ -109,3 +109,37 @@ def test_a_floor_that_falls_is_followed() -> None:
     for _ in range(20):
         serve(table, 8, THREE, FIVE, SEVEN, ms=12.5)
     assert believed(table, ONE, 8) == pytest.approx(12.5, rel=0.05)
+
+
+def slow_spell(table: CostTable) -> float:
+    """Lets rounds of 3 steps take half as long again for a while; returns what 5 steps then do."""
+    serve(table, 8, THREE, ms=1.5 * believed(table, THREE, 8), num_rounds=64)
+    return believed(table, FIVE, 8)
+
+
+def test_the_pace_of_a_cpu_that_bounds_rounds_is_no_drift() -> None:
+    """It changes within a second; zero steps, which it does not bound, take what they took."""
+    table = seeded()
+    serve(table, 8, PLAIN_TIER, ms=believed(table, PLAIN_TIER, 8), num_rounds=40)
+    plain_ms = believed(table, PLAIN_TIER, 8)
+    serve(table, 8, THREE, FIVE, SEVEN, num_rounds=40)
+    slow_spell(table)
+    assert table.drift == 1.0
+    assert believed(table, PLAIN_TIER, 8) == pytest.approx(plain_ms, rel=0.01)
+
+
+def test_a_visit_in_a_slow_spell_is_one_of_many() -> None:
+    table = seeded()
+    serve(table, 8, PLAIN_TIER, ms=believed(table, PLAIN_TIER, 8), num_rounds=40)
+    serve(table, 8, THREE, FIVE, SEVEN, num_rounds=40)
+    before = believed(table, FIVE, 8)
+    serve(table, 8, FIVE, ms=1.6 * before, num_rounds=4)
+    assert believed(table, FIVE, 8) < 1.15 * before
+
+
+def test_where_zero_steps_take_longer_too_it_is_drift_as_ever() -> None:
+    table = seeded()
+    serve(table, 8, PLAIN_TIER, ms=1.7 * believed(table, PLAIN_TIER, 8), num_rounds=40)
+    serve(table, 8, THREE, FIVE, SEVEN, num_rounds=40)
+    before = believed(table, FIVE, 8)
+    assert slow_spell(table) > 1.3 * before

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from statistics import median
 
 import numpy as np
+import numpy.typing as npt
 
 from sglang_adaptive_spec.policy.costs.belief import Belief, believe
 from sglang_adaptive_spec.policy.costs.curves import Floats, corrected
 from sglang_adaptive_spec.policy.costs.drift import Drift
-from sglang_adaptive_spec.policy.costs.floor import floor_log
+from sglang_adaptive_spec.policy.costs.floor import floor_log, is_host_bound
 from sglang_adaptive_spec.policy.costs.seeds import Seeds
 from sglang_adaptive_spec.policy.costs.state import (
     CostState,
@@ -70,14 +71,14 @@ class Corrections:
         if len(state.visit) >= VISIT_ROUNDS:
             return
         state.visit.append(self.seeds.correction_log(idx, bucket, round_time, self._drift.factor))
-        moved = _moved_since(state.visit, self.belief.mean.item(idx, bucket), settings.visit_change)
+        moved = _moved_since(state.visit, self.belief.mean.item(idx, bucket), self._visit_change)
         if len(state.visit) > 1 or moved:
             moved += self._weigh_drift(idx, bucket, moved)
         num_rounds = state.num_corrected[idx][bucket]
-        if num_rounds >= settings.settle_rounds and moved > math.log(settings.small_drift):
+        if num_rounds >= settings.settle_rounds and moved > math.log(self._drift.small):
             return  # as if it were drift, until another tier shows that it is not
         beyond = moved - self._drift.recent_log()
-        if moved and abs(beyond) > settings.visit_change and num_rounds:
+        if moved and abs(beyond) > self._visit_change and num_rounds:
             # The visit's rounds replace all that was known; the newest is yet to be learned.
             state.unsettled_pairs[idx][bucket] = state.visit[:-1]
             state.num_corrected[idx][bucket] = len(state.visit) - 1
@@ -132,6 +133,7 @@ class Corrections:
         """Rebuilds the tables that predictions read."""
         rounds = np.array(self._state.num_corrected)
         self._shown_log = np.array(self._state.correction_log)
+        self._fit_pace(rounds)
         error = np.maximum(self._settings.round_spread / np.maximum(rounds, 1), self._disagreement)
         floor = floor_log(
             self.seeds.base,
@@ -145,6 +147,12 @@ class Corrections:
         belief = believe(rounds, beyond, error, self.seeds.covariance, self._settings)
         self.belief = belief._replace(mean=belief.mean + floor)
         self.base = corrected(self.seeds.curves, rounds, np.exp(self.belief.mean), self._settings)
+
+    def _fit_pace(self, rounds: npt.NDArray[np.int64]) -> None:
+        settings = self._settings
+        is_host = is_host_bound(rounds, self._shown_log, self.seeds.plain_idx, settings)
+        self._visit_change = settings.host_visit_change if is_host else settings.visit_change
+        self._drift.small = settings.host_small_drift if is_host else settings.small_drift
 
     def _weigh_drift(self, idx: int, bucket: int, moved: float) -> float:
         """Tells drift from changes of the tiers that showed it, by one that had not yet.

@@ -20,6 +20,7 @@ class Drift:
 
     def __init__(self, state: CostState, settings: CostSettings) -> None:
         self._state, self._settings = state, settings
+        self.small = settings.small_drift  # a factor; less either way is 1
         self._sorted = sorted(state.drift_ratios)
         self.factor = self._of_window()
 
@@ -62,8 +63,7 @@ class Drift:
 
     def is_small(self, ratio: float) -> bool:
         """Returns whether a ratio of times is too near to 1 for a neighbour."""
-        most = self._settings.small_drift
-        return 1 / most < ratio < most
+        return 1 / self.small < ratio < self.small
 
     def recent_log(self) -> float:
         """Returns the log of what the last rounds took beyond their prediction."""

@@ -82,6 +82,25 @@ def floor_log(
     return np.minimum(found, settings.max_correction_log)
 
 
+def is_host_bound(
+    rounds: npt.NDArray[np.int64], log: Floats, plain_idx: int | None, settings: CostSettings
+) -> bool:
+    """Returns whether drafting rounds take far longer than their seeds, and zero steps do not.
+
+    A slower GPU makes both longer; the arguments are those of `floor_log`.
+    """
+    is_firm = rounds >= settings.firm_rounds
+    if plain_idx is None or not is_firm[plain_idx].any():
+        return False
+    plain = float(np.median(log[plain_idx][is_firm[plain_idx]]))
+    is_firm[plain_idx] = False
+    drafting = log[is_firm]
+    if len(drafting) < settings.floor_places:
+        return False
+    beyond = float(np.median(drafting))
+    return min(beyond, beyond - plain) > settings.floor_beyond
+
+
 def _floors(
     served: Sequence[Served], start: int, num_tiers: int, settings: CostSettings
 ) -> list[float] | None:
