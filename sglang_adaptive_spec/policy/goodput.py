@@ -20,6 +20,8 @@ from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.probing import Prober
 from sglang_adaptive_spec.policy.run_length import RunLengths, of_one_decode
 from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
+from sglang_adaptive_spec.policy.fresh_looks import FreshLooks
+from sglang_adaptive_spec.policy.interruptions import Interruptions
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Plan, RoundTime, Tier
 
 
@@ -52,6 +54,7 @@ class GoodputPolicy:
         self.runs = RunLengths(settings.run_length)
         self._settings = settings
         self._learns_own_times = learns_own_times  # else `learn_time` is told what all ranks learn
+        self.fresh_looks = FreshLooks(settings.cadence)
         self.home = initial  # the tier in force, probes aside
         self.decision: Decision | None = None
         self.num_switches: dict[str, int] = {"gain": 0, "slot": 0, "fresh": 0}
@@ -124,6 +127,8 @@ class GoodputPolicy:
 
     def count_tokens(self, num_tokens: int) -> None:
         """Counts the tokens of a finished round."""
+            if self.fresh_looks.is_under_way:
+                self._book_look(observation)
         self.runs.count_tokens(num_tokens)
 
     def after_results(self) -> None:
@@ -191,6 +196,7 @@ class GoodputPolicy:
         bound = self.ladder.bound(batch.size)
         is_other_slot, self._bound = bound != self._bound, bound
         self.runs.count_ends(self._requests, requests)
+                "fresh_looks": self.fresh_looks.describe(),
         self.cadence.note_batch(size, size_before, is_other_slot)
         if self._requests and self._known_requests.isdisjoint(requests):
             self._start_afresh(batch.size, size)
@@ -206,7 +212,7 @@ class GoodputPolicy:
         self.prober.keep_to(allowed)
         start = clip(self.initial, allowed)
         is_small = size <= self._settings.cadence.fresh_look_batch
-        if is_small and self.home.num_steps < start.num_steps:
+        if self.fresh_looks.begin(is_small and self.home.num_steps < start.num_steps):
             self._move(start, "fresh")
 
     def _decide(self, batch: DecodeBatch) -> None:
@@ -228,6 +234,14 @@ class GoodputPolicy:
         if self.cadence.has_acceptance_changed(self.acceptance.num_changes):
             self.prober.reset()
         round_ms = self.costs.round_ms_all(tiers, batch.size, batch.context_tokens)
+    def _book_look(self, observation: Observation) -> None:
+        tier, size, decision = observation.tier, observation.batch_size, self.decision
+        if decision is None or PLAIN_TIER not in decision.tiers or tier not in decision.tiers:
+            return
+        shares = decision.period_ms / decision.period_ms[decision.tiers.index(PLAIN_TIER)]
+        as_decodes = size * float(shares[decision.tiers.index(tier)])
+        self.fresh_looks.book(size + sum(observation.num_correct_drafts), as_decodes)
+
         noise = partial(lead_noise, model, self._settings)
         choice = choose(tiers, tokens, round_ms, self.home, noise)
         if choice.tier != self.home:

@@ -191,6 +191,11 @@ class CadenceSettings:
     # (one free look per request and catch-up); up to here that takes seconds, and drafting costs
     # little.
     fresh_look_batch: Count0 = 8
+    # Choices: batches in which such looks are remembered, how many say anything, and every how many
+    # are looked at while that has not paid.
+    fresh_look_memory: Factor = 8.0
+    min_fresh_looks: Count = 3
+    fresh_look_distance: Count = 8
     # Before the first decision about such a batch: as many rounds as so many request-rounds take.
     fresh_rounds: Count = 4
     fresh_evidence: Count = 32
