@@ -100,13 +100,14 @@ class Observation(NamedTuple):
 
 
 class RoundTime(NamedTuple):
-    """The period of one decode round: from its head to the head of the round right after it."""
+    """The period of one decode round: from its head to the head of the next one."""
 
     plan: Plan
     batch_size: int
     context_tokens: int
     ms: float
     num_rounds: int = 1  # it stands for: a tier known well is not timed in every round
+    num_joined: int = 0  # requests that one extend let in after it: the period holds that, too
 
     @property
     def tier(self) -> Tier:

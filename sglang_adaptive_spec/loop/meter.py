@@ -66,6 +66,8 @@ class RoundMeter:
         period, timed = done.period, self.by_tier.get(done.tier)
         if period is None or timed is None or done.num_correct_drafts is None:
             return  # or its result was lost
+        if period.num_joined:
+            return  # it holds a prefill
         num_rounds, num_decodes = period.num_rounds, done.plan.num_decodes
         num_tokens = num_decodes * done.batch.size + sum(done.num_correct_drafts)
         load = (done.tier, size_class(done.batch.size))

@@ -7,7 +7,8 @@ waits for, on a CPU a reading of the clock. A period is dropped unless
 
   - `WARM_UP_ROUNDS` came before it: the first ones of a process are slow, such as those of the
     request that the host serves itself before it is ready;
-  - the next decode round followed directly: no extend, and a round was still in flight then;
+  - the next decode round followed directly, and a round was still in flight then, or one extend
+    came between, which let others in beside requests that went on: that period says so;
   - its tier had run at this batch size before (a first use warms caches up), and in the
     `SETTLING_ROUNDS` before it (a switch costs the first rounds after it, not the tier);
   - its end is marked complete when it is read (its head lies before, in the same stream).
@@ -138,6 +139,7 @@ class RoundTimer:
         self._clock = clock if clock is not None else clock_of(device)
         self._newest = -1  # the number of the newest round
         self._is_direct = False  # nothing came between since the newest start
+        self._num_extends = 0  # that did
         self._has_overlap = False  # the host launches a round before it reads the last one
         self._sampling = Sampling(warm_up_rounds)
         # Per mark its round, for how many its time stands (0: it is not timed), and whether it
@@ -145,6 +147,7 @@ class RoundTimer:
         self._rounds: list[Round | None] = [None] * RING_SIZE
         self._stands_for = [0] * RING_SIZE
         self._follows_directly = [False] * RING_SIZE
+        self._follows_extend = [False] * RING_SIZE  # one
 
     def start(self, launched: Round, num_in_flight: int) -> None:
         """Marks the head of a decode round, in the stream that is to run it.
@@ -163,14 +166,16 @@ class RoundTimer:
             self._clock.mark(idx)
         self._rounds[idx], self._stands_for[idx] = launched, stands_for
         self._follows_directly[idx] = self._is_direct
-        self._is_direct = True
+        self._follows_extend[idx] = self._num_extends == 1
+        self._is_direct, self._num_extends = True, 0
 
     def interrupt(self) -> None:
-        """Drops the period of the newest round: an extend or an idle batch comes before the next.
+        """Takes note that an extend comes before the next round.
 
-        Called at any time from that round's start to the next one's.
+        Called at any time from the newest round's start to the next one's.
         """
         self._is_direct = False
+        self._num_extends += 1
 
     def poll(self, done: Round) -> Round | None:
         """Returns the round before ``done`` with its period, if it has one.
@@ -181,14 +186,31 @@ class RoundTimer:
         before, stands_for = self._rounds[begin_idx], self._stands_for[begin_idx]
         if before is None or before.number != done.number - 1:  # the first, or written over
             return None
-        if not stands_for or not self._follows_directly[end_idx]:
+        if not stands_for:
             return None
+        num_joined = 0
+        if not self._follows_directly[end_idx]:
+            num_joined = _num_joined(before, done) if self._follows_extend[end_idx] else 0
+            if not num_joined:
+                return None
         ms = self._clock.elapsed_ms(begin_idx, end_idx)
         if ms is None or ms <= 0.0:  # not measured, or by a clock that was set back
             return None
         load = before.load
-        before.period = RoundTime(before.plan, load.size, load.context_tokens, ms, stands_for)
+        sizes = load.size, load.context_tokens
+        before.period = RoundTime(before.plan, *sizes, ms, stands_for, num_joined)
         return before
+
+
+def _num_joined(before: Round, done: Round) -> int:
+    """Returns how many requests were let in beside others that went on; 0 if there are none.
+
+    Else the scheduler may have waited for requests.
+    """
+    known = set(before.batch.requests)
+    num_joined = len(set(done.batch.requests) - known)
+    goes_on = num_joined < done.batch.size and before.of_all is None
+    return num_joined if goes_on and not before.plan.is_catch_up else 0
 
 
 def clock_of(device: str) -> Clock:

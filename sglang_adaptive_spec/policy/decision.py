@@ -22,6 +22,13 @@ class Decision:
     best: Tier
     home: Tier  # in force after the decision
     reason: str
+    # [tiers] that prefills are expected to take before the next round.
+    between_ms: NDArray[np.float64] | float = 0.0
+
+    @property
+    def period_ms(self) -> NDArray[np.float64]:
+        """Expected from one round to the next: [tiers]."""
+        return self.round_ms + self.between_ms
 
     def expected(self, tier: Tier, batch_size: int) -> tuple[float, float] | None:
         """Returns the tokens and ms of a round; None if such a one was not weighed."""
@@ -32,8 +39,7 @@ class Decision:
 
     def rates(self) -> list[float]:
         """Returns the expected tokens per ms of every tier."""
-        pairs = zip(self.tokens, self.round_ms, strict=True)
-        return [float(tokens / ms) for tokens, ms in pairs]
+        return [float(rate) for rate in self.tokens / self.period_ms]
 
     def describe(self) -> dict[str, Any]:
         """Returns the decision for /server_info, rates in tokens per ms."""
@@ -50,6 +56,7 @@ class Decision:
             "tokens_per_ms": _by_steps(self.tiers, rates),
             "expected_tokens": _by_steps(self.tiers, self.tokens),
             "round_ms": _by_steps(self.tiers, self.round_ms),
+            "between_ms": _by_steps(self.tiers, self.period_ms - self.round_ms),
         }
 
 

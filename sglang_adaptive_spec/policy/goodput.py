@@ -11,17 +11,20 @@ from collections.abc import Hashable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from sglang_adaptive_spec.ladder import Ladder, clip
+from sglang_adaptive_spec.policy.acceptance.hazards import Floats
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.cadence import Cadence
 from sglang_adaptive_spec.policy.choice import Model, choose, lead_noise
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.decision import Decision
+from sglang_adaptive_spec.policy.fresh_looks import FreshLooks
+from sglang_adaptive_spec.policy.interruptions import Interruptions
 from sglang_adaptive_spec.policy.probing import Prober
 from sglang_adaptive_spec.policy.run_length import RunLengths, of_one_decode
 from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
-from sglang_adaptive_spec.policy.fresh_looks import FreshLooks
-from sglang_adaptive_spec.policy.interruptions import Interruptions
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Plan, RoundTime, Tier
 
 
@@ -51,10 +54,11 @@ class GoodputPolicy:
         self.initial = initial
         self.cadence = Cadence(settings.cadence)
         self.prober = Prober(settings, initial)
+        self.fresh_looks = FreshLooks(settings.cadence)
         self.runs = RunLengths(settings.run_length)
+        self.interruptions = Interruptions(settings.interruptions)
         self._settings = settings
         self._learns_own_times = learns_own_times  # else `learn_time` is told what all ranks learn
-        self.fresh_looks = FreshLooks(settings.cadence)
         self.home = initial  # the tier in force, probes aside
         self.decision: Decision | None = None
         self.num_switches: dict[str, int] = {"gain": 0, "slot": 0, "fresh": 0}
@@ -66,6 +70,7 @@ class GoodputPolicy:
         self._known_requests: frozenset[Hashable] = frozenset()
         self._has_first = False  # zero-step rounds tell about position 1
         self._home_ms = 0.0
+        self._num_decodes = 1  # of the newest zero-step round
 
     @property
     def rounds_at_once(self) -> int:
@@ -94,6 +99,7 @@ class GoodputPolicy:
         tiers = self.ladder.of(batch.size)
         tokens = self.acceptance.tokens_given(batch.requests, tiers, batch.found)
         round_ms = self.costs.round_ms_all(tiers, batch.size, batch.context_tokens)
+        round_ms += self._between_ms(tiers, batch.size, tokens)
         return tiers[int((tokens / round_ms).argmax())]
 
     def count_rounds(self, num_rounds: int) -> None:
@@ -107,7 +113,8 @@ class GoodputPolicy:
         seeded_ms = self.costs.seeded_ms(PLAIN_TIER, batch.size, batch.context_tokens)
         expected_ms = self.costs.round_ms(PLAIN_TIER, batch.size, batch.context_tokens)
         is_look = self.prober.tier == PLAIN_TIER
-        return self.runs.choose(batch, seeded_ms, expected_ms, is_look)
+        self._num_decodes = self.runs.choose(batch, seeded_ms, expected_ms, is_look)
+        return self._num_decodes
 
     def observe(self, observation: Observation) -> None:
         """Learns what a round accepted, and position 1 from zero-step rounds."""
@@ -120,6 +127,8 @@ class GoodputPolicy:
             self.acceptance.observe(
                 observation.requests, observation.num_correct_drafts, tier, observation.kept
             )
+            if self.fresh_looks.is_under_way:
+                self._book_look(observation)
         elif observation.first_draft_correct is not None:
             self._has_first = True
             self.acceptance.observe_first(observation.requests, observation.first_draft_correct)
@@ -127,9 +136,8 @@ class GoodputPolicy:
 
     def count_tokens(self, num_tokens: int) -> None:
         """Counts the tokens of a finished round."""
-            if self.fresh_looks.is_under_way:
-                self._book_look(observation)
         self.runs.count_tokens(num_tokens)
+        self.interruptions.count_tokens(num_tokens)
 
     def after_results(self) -> None:
         """Decides if that is due now that more is known."""
@@ -138,7 +146,7 @@ class GoodputPolicy:
             self._decide(self._batch)
 
     def observe_time(self, round_time: RoundTime) -> None:
-        """Takes what an uninterrupted round took on this rank."""
+        """Takes what a round took on this rank."""
         if self._learns_own_times:
             self.learn_time(round_time)
 
@@ -147,12 +155,19 @@ class GoodputPolicy:
 
         Beyond the measured sizes its time would count for those of the largest.
         """
-        tier = round_time.tier
+        tier, size, context_tokens = (
+            round_time.tier,
+            round_time.batch_size,
+            round_time.context_tokens,
+        )
+        if round_time.num_joined:
+            expected_ms = self.costs.round_ms(tier, size, context_tokens)
+            self.interruptions.learn(round_time, round_time.plan.num_decodes * expected_ms)
+            return
         if tier == PLAIN_TIER:
-            _, size, context_tokens, _, _ = round_time
             self.runs.learn(round_time, self.costs.seeded_ms(tier, size, context_tokens))
             round_time = of_one_decode(round_time, self.costs.plain_extra_ms)
-        if len(self.ladder.of(round_time.batch_size)) > 1:
+        if len(self.ladder.of(size)) > 1:
             self.costs.observe(round_time)
             self.prober.observe_time(tier, round_time.ms)
 
@@ -181,9 +196,11 @@ class GoodputPolicy:
                 "home": self.home.label,
                 "newest": None if self.decision is None else self.decision.describe(),
                 "moves": dict(self.num_switches),
+                "fresh_looks": self.fresh_looks.describe(),
                 "probing": self.prober.describe(),
             },
             "runs": self.runs.describe(),
+            "interruptions": self.interruptions.describe(),
             "acceptance": self.acceptance.describe(),
             "costs": self.costs.describe(newest.size, newest.context_tokens),
             "cost_table": self.costs.snapshot(),
@@ -196,10 +213,12 @@ class GoodputPolicy:
         bound = self.ladder.bound(batch.size)
         is_other_slot, self._bound = bound != self._bound, bound
         self.runs.count_ends(self._requests, requests)
-                "fresh_looks": self.fresh_looks.describe(),
         self.cadence.note_batch(size, size_before, is_other_slot)
         if self._requests and self._known_requests.isdisjoint(requests):
             self._start_afresh(batch.size, size)
+        else:
+            num_joined = len(set(requests).difference(self._known_requests))
+            self.interruptions.count_joined(num_joined)
         self._requests, self._known_requests = requests, frozenset(requests)
         self.prober.note_batch(size)
 
@@ -214,6 +233,14 @@ class GoodputPolicy:
         is_small = size <= self._settings.cadence.fresh_look_batch
         if self.fresh_looks.begin(is_small and self.home.num_steps < start.num_steps):
             self._move(start, "fresh")
+
+    def _book_look(self, observation: Observation) -> None:
+        tier, size, decision = observation.tier, observation.batch_size, self.decision
+        if decision is None or PLAIN_TIER not in decision.tiers or tier not in decision.tiers:
+            return
+        shares = decision.period_ms / decision.period_ms[decision.tiers.index(PLAIN_TIER)]
+        as_decodes = size * float(shares[decision.tiers.index(tier)])
+        self.fresh_looks.book(size + sum(observation.num_correct_drafts), as_decodes)
 
     def _decide(self, batch: DecodeBatch) -> None:
         """Settles on a tier for the batch, then on a look at another."""
@@ -234,21 +261,20 @@ class GoodputPolicy:
         if self.cadence.has_acceptance_changed(self.acceptance.num_changes):
             self.prober.reset()
         round_ms = self.costs.round_ms_all(tiers, batch.size, batch.context_tokens)
-    def _book_look(self, observation: Observation) -> None:
-        tier, size, decision = observation.tier, observation.batch_size, self.decision
-        if decision is None or PLAIN_TIER not in decision.tiers or tier not in decision.tiers:
-            return
-        shares = decision.period_ms / decision.period_ms[decision.tiers.index(PLAIN_TIER)]
-        as_decodes = size * float(shares[decision.tiers.index(tier)])
-        self.fresh_looks.book(size + sum(observation.num_correct_drafts), as_decodes)
-
+        between_ms = self._between_ms(tiers, batch.size, tokens)
         noise = partial(lead_noise, model, self._settings)
-        choice = choose(tiers, tokens, round_ms, self.home, noise)
+        choice = choose(tiers, tokens, round_ms + between_ms, self.home, noise)
         if choice.tier != self.home:
             self._move(choice.tier, "gain")
         self._home_ms = float(round_ms[tiers.index(self.home)])
         size, best, reason = batch.size, choice.best, choice.reason
-        return Decision(self._round, size, tiers, tokens, round_ms, best, self.home, reason)
+        weighed = (self._round, size, tiers, tokens, round_ms)
+        return Decision(*weighed, best, self.home, reason, between_ms)
+
+    def _between_ms(self, tiers: tuple[Tier, ...], size: int, tokens: Floats) -> Floats:
+        """Returns what prefills are expected to take before the next decode, by tier."""
+        decodes = np.array([self._num_decodes if tier == PLAIN_TIER else 1 for tier in tiers])
+        return self.interruptions.between_ms(size, tokens, decodes)
 
     def _keep_to(self, allowed: tuple[Tier, ...]) -> None:
         if self.home not in allowed:

@@ -25,8 +25,8 @@ class ProbeChoice:
         self._tiers, self._home = decision.tiers, decision.home
         # The deepest position that rounds at the tier in force observe.
         self._depth = decision.home.num_steps or int(has_first)
-        self._ms = decision.round_ms
-        self._rates = decision.tokens / decision.round_ms
+        self._ms, self._period_ms = decision.round_ms, decision.period_ms
+        self._rates = decision.tokens / self._period_ms
         self._home_rate = float(self._rates[decision.tiers.index(decision.home)])
 
     def next_tier(self, last: Tier) -> tuple[Tier, float] | None:
@@ -57,7 +57,7 @@ class ProbeChoice:
         if but is not None:
             in_doubt &= [tier != but for tier in self._tiers]
         least = self._costs.least_share_all(self._tiers, self._decision.batch_size, is_curious)
-        rates = self._rates / least
+        rates = self._decision.tokens / (self._period_ms - (1 - least) * self._ms)
         idx = int((rates * in_doubt).argmax())
         to_beat = self._home_rate * (1 + self._settings.choice.max_cost_noise)
         if in_doubt[idx] and rates[idx] > to_beat:
@@ -79,7 +79,7 @@ class ProbeChoice:
         """Returns whether it is not ruled out that ``tier`` beats the tier in force."""
         if tier not in self._tiers:
             return False
-        to_beat = self._home_rate * float(self._ms[self._tiers.index(tier)])
+        to_beat = self._home_rate * float(self._period_ms[self._tiers.index(tier)])
         model, requests = self._acceptance, self._requests
         if model.ceiling(requests, tier) <= to_beat:
             return False

@@ -46,7 +46,7 @@ class Choices(Protocol):
         """Takes note that all results so far were observed; decides anew where that is due."""
 
     def observe_time(self, round_time: RoundTime) -> None:
-        """Takes what an uninterrupted round took; several ranks are taught by `learn_time`."""
+        """Takes what a round took; several ranks are taught by `learn_time`."""
 
     def is_probe(self, plan: Plan) -> bool:
         """Returns whether ``plan`` is a look at its tier now, not what the policy is on."""

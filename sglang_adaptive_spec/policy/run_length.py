@@ -32,8 +32,8 @@ def of_one_decode(round_time: RoundTime, plain_extra_ms: Callable[[int, int], fl
     num_decodes = round_time.plan.num_decodes
     if num_decodes == 1:
         return round_time
-    _, size, context_tokens, ms, _ = round_time
-    ms = ms / num_decodes - plain_extra_ms(size, context_tokens)
+    extra_ms = plain_extra_ms(round_time.batch_size, round_time.context_tokens)
+    ms = round_time.ms / num_decodes - extra_ms
     return round_time._replace(plan=Plan(PLAIN_TIER), ms=ms)
 
 

@@ -252,6 +252,20 @@ class RunLengthSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class InterruptionSettings:
+    """What is learned of prefills between rounds. Choices."""
+
+    window: Count = 32  # interrupted periods of an octave of batch sizes
+    min_periods: Count = 8  # before they say anything
+    outlier: Factor = 2.0  # times the median: a long prompt, or a stall
+    # Weight of a line through the origin, as a variance of the requests let in at once, in squares
+    # of their mean: where they are always as many, nothing says that a part is fixed.
+    slope_weight: Positive = 0.05
+    doubt_z: Least0 = 2.0  # standard errors of the mean: less than that is none
+    memory_tokens: Count = 8192  # after which what is known of requests let in counts half
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All groups."""
 
@@ -262,6 +276,7 @@ class Settings:
     cadence: CadenceSettings = field(default_factory=CadenceSettings)
     probing: ProbingSettings = field(default_factory=ProbingSettings)
     run_length: RunLengthSettings = field(default_factory=RunLengthSettings)
+    interruptions: InterruptionSettings = field(default_factory=InterruptionSettings)
 
 
 DEFAULTS = Settings()

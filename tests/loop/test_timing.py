@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -267,6 +268,38 @@ def test_an_interrupt_drops_the_period_it_falls_into_and_no_other(bench: Bench) 
         bench.start(ms)
         told.append(bench.poll())
     assert [time.ms for time in told if time] == [1.0, 2.0, 4.0]
+
+
+def join(
+    bench: Bench, before: Sequence[str], after: Sequence[str], num_extends: int = 1
+) -> RoundTime | None:
+    """Runs a round of ``before`` and, behind extends of 80 ms, one of ``after``."""
+    bench.warm_up((DEEP, len(before)))
+    bench.start(1.0, batch_size=len(before))
+    bench.start(2.0, batch_size=len(before))
+    bench.poll()
+    for _ in range(num_extends):
+        bench.timer.interrupt()
+        bench.stream.now_ms += 80.0
+    bench.start(3.0, batch_size=len(after))
+    for each, requests in zip(bench.rounds, (before, after), strict=True):
+        each.batch = each.batch._replace(requests=tuple(requests))
+    bench.poll()
+    return bench.poll()
+
+
+def test_a_period_with_an_extend_says_who_was_let_in(bench: Bench) -> None:
+    period = join(bench, "abc", "acde")
+    assert period is not None
+    assert (period.ms, period.num_joined, period.batch_size) == (82.0, 2, 3)
+
+
+@pytest.mark.parametrize(("after", "num_extends"), [("de", 1), ("ab", 1), ("abd", 2)])
+def test_none_is_told_where_more_than_an_extend_may_lie_in_it(
+    bench: Bench, after: str, num_extends: int
+) -> None:
+    """Nobody went on, so the scheduler may have waited; nobody came; a long prompt had parts."""
+    assert join(bench, "abc", after, num_extends) is None
 
 
 def test_an_idle_gap_drops_the_period(bench: Bench) -> None:

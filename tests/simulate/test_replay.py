@@ -76,7 +76,7 @@ def test_results_arrive_one_round_late_and_periods_one_later() -> None:
     assert "".join(kinds[:11]) == "D" + "DO" + "DO" + "DOR" + "DOR"
 
 
-def test_a_period_that_a_prefill_cut_into_is_not_reported() -> None:
+def test_a_period_that_a_prefill_cut_into_says_so() -> None:
     policy = replayed([3])
     batches, times = policy.of(DecodeBatch), policy.of(RoundTime)
     count = Counter((batch.size, batch.context_tokens) for batch in batches)
@@ -87,9 +87,10 @@ def test_a_period_that_a_prefill_cut_into_is_not_reported() -> None:
         and count[old.size, old.context_tokens] == 1  # else it names another round as well
     }
     assert len(cut) > 5
-    told = {(time.batch_size, time.context_tokens) for time in times}
+    told = {(time.batch_size, time.context_tokens): time.num_joined for time in times}
     assert len(told) > 50
-    assert not told & cut
+    assert all(told[period] for period in told.keys() & cut)
+    assert sum(map(bool, told.values())) > 5
 
 
 def test_observations_name_the_round_they_belong_to() -> None:

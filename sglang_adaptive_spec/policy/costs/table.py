@@ -217,7 +217,7 @@ class CostTable:
 
         A tier that it does not hold is left alone.
         """
-        plan, batch_size, context_tokens, ms, _ = round_time
+        plan, batch_size, context_tokens, ms = round_time[:4]
         idx = self._idx.get(plan.tier)
         if idx is None or not (math.isfinite(ms) and ms > 0):
             return

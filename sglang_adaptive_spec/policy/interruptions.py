@@ -1,0 +1,98 @@
+"""What prefills between decode rounds take, as far as a tier can save it.
+
+Where requests come and go all the time, the host lets new ones in before almost every round. Of
+that time a part is the same for one request and for ten: a round that gives more tokens ends more
+of them at once, and they are let in together. With j requests let in per token, and e tokens a
+round, an extend comes before the next round with probability 1 - exp(-j * e), so
+
+    between_ms(t) = fixed_ms * (1 - exp(-j * expected_tokens(t)))
+
+and a run of several decodes at zero steps shares it. ``fixed_ms`` is what a line through the last
+interrupted periods has for no request: beyond the expected round, over the requests let in.
+"""
+
+import math
+from collections import deque
+
+import numpy as np
+
+from sglang_adaptive_spec.policy.acceptance.hazards import Floats
+from sglang_adaptive_spec.policy.settings import InterruptionSettings
+from sglang_adaptive_spec.tiers import RoundTime
+
+
+class Interruptions:
+    """Owns the newest interrupted periods, by batch size in octaves, and who was let in."""
+
+    def __init__(self, settings: InterruptionSettings) -> None:
+        self._settings = settings
+        self._periods: dict[int, deque[tuple[int, float]]] = {}  # requests let in, ms beyond
+        self._fixed_ms: dict[int, float] = {}  # where it was asked for since the newest period
+        self._tokens = 0.0  # remembered
+        self._joined = 0.0  # requests let in beside others within them
+
+    def count_tokens(self, num_tokens: int) -> None:
+        """Counts the tokens of a finished round."""
+        self._tokens += num_tokens
+        if self._tokens > self._settings.memory_tokens:
+            self._tokens, self._joined = self._tokens / 2, self._joined / 2
+
+    def count_joined(self, num_requests: int) -> None:
+        """Counts requests that were let in beside others."""
+        self._joined += num_requests
+
+    def learn(self, round_time: RoundTime, expected_ms: float) -> None:
+        """Takes a period with an extend in it, and what its round takes alone."""
+        octave = round_time.batch_size.bit_length()
+        periods = self._periods.setdefault(octave, deque(maxlen=self._settings.window))
+        periods.append((round_time.num_joined, round_time.ms - expected_ms))
+        self._fixed_ms.pop(octave, None)
+
+    def between_ms(self, batch_size: int, tokens: Floats, decodes: Floats) -> Floats:
+        """Returns what comes between two decodes.
+
+        Args:
+            batch_size: Requests.
+            tokens: [tiers] of all of them, expected of one decode.
+            decodes: [tiers] of a round.
+        """
+        fixed_ms = self._fixed_of(batch_size.bit_length())
+        if fixed_ms == 0.0 or self._joined == 0.0:
+            return np.zeros_like(tokens)
+        joined: Floats = self._joined / self._tokens * tokens * decodes
+        return -fixed_ms * np.expm1(-joined) / decodes
+
+    def describe(self) -> dict[str, object]:
+        """Returns fixed ms by least batch size, and requests let in per token."""
+        fixed = {
+            str(2 ** (octave - 1)): round(self._fixed_of(octave), 3)
+            for octave in sorted(self._periods)
+        }
+        rate = self._joined / self._tokens if self._tokens else 0.0
+        return {"fixed_ms": fixed, "joined_per_token": round(rate, 6)}
+
+    def _fixed_of(self, octave: int) -> float:
+        fixed_ms = self._fixed_ms.get(octave)
+        if fixed_ms is None:
+            fixed_ms = self._fixed_ms[octave] = self._fit(octave)
+        return fixed_ms
+
+    def _fit(self, octave: int) -> float:
+        """Returns where the line meets no request; without evidence all is said to be theirs."""
+        periods, settings = self._periods.get(octave, ()), self._settings
+        if len(periods) < settings.min_periods:
+            return 0.0
+        joined, beyond = np.array(periods).T
+        usual = beyond <= settings.outlier * max(float(np.median(beyond)), 0.0)
+        joined, beyond = joined[usual], beyond[usual]
+        if len(joined) < settings.min_periods / 2:
+            return 0.0
+        middle, height = float(joined.mean()), float(beyond.mean())
+        prior = settings.slope_weight * middle**2  # of a line through the origin
+        off = joined - middle
+        slope = (float(off @ beyond) / len(off) + prior * height / middle) / (
+            float(off @ off) / len(off) + prior
+        )
+        fixed_ms = height - max(slope, 0.0) * middle
+        doubt_ms = settings.doubt_z * float(beyond.std()) / math.sqrt(len(beyond))
+        return fixed_ms if fixed_ms > doubt_ms else 0.0
