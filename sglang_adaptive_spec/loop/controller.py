@@ -308,9 +308,7 @@ class AdaptiveController:
 
     def _given_found(self, batch: DecodeBatch, chosen: Chosen) -> Chosen:
         """Returns what pays given the drafts that a table has for this round."""
-        if batch.found is None or chosen.is_probe or chosen.tier == PLAIN_TIER:
-            return chosen
-        if self.pinned is not None:
+        if batch.found is None or chosen.is_probe or self.pinned is not None:
             return chosen
         try:  # the decision was about rounds as they are on the whole: it expects nothing of this
             tier = self.policy.given_found(batch)

@@ -25,6 +25,7 @@ from sglang_adaptive_spec.policy.interruptions import Interruptions
 from sglang_adaptive_spec.policy.probing import Prober
 from sglang_adaptive_spec.policy.run_length import RunLengths, of_one_decode
 from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
+from sglang_adaptive_spec.policy.table_asks import TableAsks
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Plan, RoundTime, Tier
 
 
@@ -55,6 +56,7 @@ class GoodputPolicy:
         self.cadence = Cadence(settings.cadence)
         self.prober = Prober(settings, initial)
         self.fresh_looks = FreshLooks(settings.cadence)
+        self.asks = TableAsks(settings.cadence)
         self.runs = RunLengths(settings.run_length)
         self.interruptions = Interruptions(settings.interruptions)
         self._settings = settings
@@ -90,8 +92,8 @@ class GoodputPolicy:
 
     @property
     def wants_found(self) -> bool:
-        """Whether drafting is what pays on the whole: then what is found says how far it does."""
-        return self.home != PLAIN_TIER
+        """Whether drafting is what pays on the whole, or the table was not asked for long."""
+        return self.home != PLAIN_TIER or self.asks.is_due
 
     def given_found(self, batch: DecodeBatch) -> Tier:
         """Returns the tier with the most tokens per ms for the drafts that were found."""
@@ -100,11 +102,15 @@ class GoodputPolicy:
         tokens = self.acceptance.tokens_given(batch.requests, tiers, batch.found)
         round_ms = self.costs.round_ms_all(tiers, batch.size, batch.context_tokens)
         round_ms += self._between_ms(tiers, batch.size, tokens)
-        return tiers[int((tokens / round_ms).argmax())]
+        best = tiers[int((tokens / round_ms).argmax())]
+        self.asks.answered(best != PLAIN_TIER)
+        return best
 
     def count_rounds(self, num_rounds: int) -> None:
         """Counts rounds that were launched with the newest plan."""
         self._round += num_rounds
+        if self.home == PLAIN_TIER:
+            self.asks.count_decodes(num_rounds * self._num_decodes)
         self.cadence.count_rounds(num_rounds)
         self.prober.count_rounds(num_rounds, self._home_ms)
 

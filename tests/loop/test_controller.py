@@ -576,25 +576,26 @@ def test_switches_to_what_a_table_has_are_no_change_of_mind() -> None:
     controller, policy, _ = make(3, 3, 3, 0)
     controller.draft_schedule = None
     policy.given_found = lambda batch: chain_tier(min(batch.found))
-    for drafts in (3, 1, 0, 3):  # the last one finds a stay at zero steps begun
+    for drafts in (3, 1, 0, 3):  # the last one in a stay at zero steps
         controller.before_decode(found(drafts))
         controller.observe([0], 1)
     switches = controller.counters.num_switches
-    assert (switches["found"], switches["policy"], sum(switches.values())) == (2, 0, 2)
+    assert (switches["found"], switches["policy"], sum(switches.values())) == (3, 0, 3)
     controller.before_decode(found(3, 3, 3, 3, 3, 3, 3, 3))
-    assert switches["batch_size"] == 0  # zero steps as before
+    assert switches["batch_size"] == 0  # as before
     policy.script = [chain_tier(3)]
     controller.before_decode(found(*[1] * 9))
     controller.before_decode(found(2))
-    assert (switches["found"], switches["batch_size"]) == (3, 1)
+    assert sum(switches.values()) == 5
+    assert switches["batch_size"] == 1
 
 
-def test_what_was_found_moves_no_stay_at_zero_steps_and_no_pinned_tier() -> None:
+def test_what_was_found_moves_a_stay_at_zero_steps_and_no_pinned_tier() -> None:
     controller, policy, _ = make(0, 1)
     controller.draft_schedule = None  # a table lags behind nothing
     policy.given_found = lambda _batch: chain_tier(3)
     policy.wants_found = True
-    assert controller.before_decode(found(3)).tier == PLAIN_TIER
+    assert controller.before_decode(found(3)).tier == chain_tier(3)
     assert controller.wants_found(found(3))
     controller.pin(chain_tier(1))
     assert controller.before_decode(found(3)).tier == chain_tier(1)

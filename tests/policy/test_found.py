@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from sglang_adaptive_spec.ladder import Ladder
@@ -135,14 +136,42 @@ def test_a_round_is_as_wide_as_what_was_found_pays_for() -> None:
     assert few.num_steps <= 1
 
 
-def test_the_table_is_asked_first_while_drafting_pays_on_the_whole() -> None:
-    ours = policy()
-    assert ours.wants_found
-    batch = DecodeBatch(2, REQUESTS)
-    for number in range(200):  # nothing is ever found
-        plan = ours.choose(batch)
-        ours.observe(Observation(plan, 2, REQUESTS, [0, 0], found=[0, 0], kept=[0, 0]))
+def asked_in(ours: GoodputPolicy, number: int, drafts: int) -> list[int]:
+    """Runs rounds of a text that the table has so many drafts of; returns those it was asked in."""
+    batch, asked = DecodeBatch(2, REQUESTS), []
+    for idx in range(number):
+        tier, found = ours.choose(batch).tier, None
+        if ours.wants_found:
+            asked.append(idx)
+            found = [drafts] * 2
+            tier = ours.given_found(batch._replace(found=found))
+        held = [min(drafts, tier.num_steps)] * 2
+        ours.observe(Observation(Plan(tier), 2, REQUESTS, held, found=found, kept=held))
         ours.count_rounds(1)
         ours.after_results()
-        assert number < 150 or not ours.wants_found
+    return asked
+
+
+def test_the_table_is_asked_first_while_drafting_pays_on_the_whole() -> None:
+    ours = policy()
+    assert asked_in(ours, 50, MOST) == list(range(50))
+    assert ours.home != PLAIN_TIER
+
+
+def test_a_stay_at_zero_steps_asks_less_and_less_often_while_nothing_is_found() -> None:
+    ours, cadence = policy(), DEFAULTS.cadence
+    asked_in(ours, 150, 0)
     assert ours.home == PLAIN_TIER
+    between = np.diff(asked_in(ours, 2000, 0))
+    assert between.max() == cadence.max_ask_decodes
+    assert between.mean() > 0.9 * cadence.max_ask_decodes
+
+
+def test_where_a_stay_finds_what_pays_the_next_rounds_ask_again() -> None:
+    ours = policy()
+    asked_in(ours, 1000, 0)
+    assert ours.home == PLAIN_TIER
+    number = DEFAULTS.cadence.max_ask_decodes
+    asked = asked_in(ours, 2 * number, MOST)
+    assert asked[0] <= number
+    assert asked == list(range(asked[0], 2 * number))
