@@ -112,7 +112,7 @@ class KnownPeriods:
         self._rounds[launched.number] = launched
         self._rounds.pop(launched.number - MAX_ROUNDS - 1, None)
 
-    def interrupt(self) -> None:
+    def interrupt(self, is_mixed: bool = False) -> None:
         """Takes no notice: the periods are known."""
 
     def poll(self, done: Round) -> Round | None:
@@ -135,7 +135,7 @@ class FakeClock(KnownPeriods):
         self.num_in_flight.append(num_in_flight)
         super().start(launched, num_in_flight)
 
-    def interrupt(self) -> None:
+    def interrupt(self, is_mixed: bool = False) -> None:
         self.calls.append(("interrupt",))
 
     def poll(self, done: Round) -> Round | None:

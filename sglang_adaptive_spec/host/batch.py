@@ -171,6 +171,14 @@ def row_keys(batch: Batch) -> tuple[int, ...]:
     return tuple(rows.add(generation[rows], alpha=len(generation)).tolist())
 
 
+def rows_of_extend(batch: Batch) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the rows that an extend lets in, and those that a mixed batch decodes beside them."""
+    rows = row_keys(batch)
+    num_decoding = len(batch.decoding_reqs) if batch.forward_mode.is_mixed() else 0
+    first = len(rows) - num_decoding  # rows that decode come last
+    return rows[:first], rows[first:]
+
+
 def row_key(req_to_token_pool: RequestPool, row: int) -> int:
     """Returns the number that `row_keys` gives the request that holds ``row``."""
     generation = req_to_token_pool.req_generation

@@ -72,8 +72,8 @@ class RoundClock(Protocol):
     def start(self, launched: Round, num_in_flight: int) -> None:
         """Marks the head of a decode round; others are in flight if their results are not there."""
 
-    def interrupt(self) -> None:
-        """Tells that the round in flight is not followed by another at once."""
+    def interrupt(self, is_mixed: bool = False) -> None:
+        """Tells that an extend comes before the next round, a mixed one if others decode in it."""
 
     def poll(self, done: Round) -> Round | None:
         """Returns the round before ``done``, whose result is there, if its period is known now."""
@@ -144,7 +144,7 @@ class AdaptiveController:
         """
         self.learn()
         if self.clock is not None:
-            self.clock.interrupt()
+            self.clock.interrupt(is_mixed=len(decoding) > 0)
         if self.minutes is not None:
             self.minutes.extend()
         if self.pool.current != self.startup_tier:
@@ -243,9 +243,10 @@ class AdaptiveController:
             if self.recorder is not None and done.batch.size:
                 self.recorder.record(observation, done.batch.context_tokens, done.batch.now_s)
             self.policy.observe(observation)
-            if before is not None and self.meter is not None:
-                self.meter.add(before)
             if period is not None:
+                assert before is not None
+                if self.meter is not None:
+                    self.meter.add(before)
                 self.policy.observe_time(period)
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("observe")

@@ -36,6 +36,10 @@ SAMPLE_EVERY = 5  # later one round in so many, on average
 STRIDE, MODULUS = 308, 499
 
 
+# A choice: a longer period with an extend holds a pause, not a prefill.
+LONGEST_MS = 2000.0
+
+
 class Clock(Protocol):
     """Places marks and measures between them; a mark is an index below `RING_SIZE`."""
 
@@ -139,7 +143,7 @@ class RoundTimer:
         self._clock = clock if clock is not None else clock_of(device)
         self._newest = -1  # the number of the newest round
         self._is_direct = False  # nothing came between since the newest start
-        self._num_extends = 0  # that did
+        self._num_extends = 0  # that did; a mixed batch counts as two
         self._has_overlap = False  # the host launches a round before it reads the last one
         self._sampling = Sampling(warm_up_rounds)
         # Per mark its round, for how many its time stands (0: it is not timed), and whether it
@@ -169,13 +173,16 @@ class RoundTimer:
         self._follows_extend[idx] = self._num_extends == 1
         self._is_direct, self._num_extends = True, 0
 
-    def interrupt(self) -> None:
+    def interrupt(self, is_mixed: bool = False) -> None:
         """Takes note that an extend comes before the next round.
 
         Called at any time from the newest round's start to the next one's.
+
+        Args:
+            is_mixed: Whether requests that go on decode in it: then it is no mere prefill.
         """
         self._is_direct = False
-        self._num_extends += 1
+        self._num_extends += 2 if is_mixed else 1
 
     def poll(self, done: Round) -> Round | None:
         """Returns the round before ``done`` with its period, if it has one.
@@ -195,6 +202,8 @@ class RoundTimer:
                 return None
         ms = self._clock.elapsed_ms(begin_idx, end_idx)
         if ms is None or ms <= 0.0:  # not measured, or by a clock that was set back
+            return None
+        if num_joined and ms > LONGEST_MS:
             return None
         load = before.load
         sizes = load.size, load.context_tokens

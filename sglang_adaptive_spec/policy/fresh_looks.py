@@ -31,7 +31,7 @@ class FreshLooks:
         Args:
             may_look: Whether zero steps are in force, and the batch is small enough.
         """
-        self._end()
+        self.end()
         if not may_look:
             return False
         self._since_look += 1
@@ -57,7 +57,8 @@ class FreshLooks:
         mean = self._gains / self._num_looks if self._num_looks else 0.0
         return {**self._totals, "mean_gain": round(mean, 3)}
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Closes the books on the batch under way: it is no small one of new requests any more."""
         if self._gain is None:
             return
         kept = 1 - 1 / self._settings.fresh_look_memory

@@ -72,7 +72,9 @@ class GoodputPolicy:
         self._known_requests: frozenset[Hashable] = frozenset()
         self._has_first = False  # zero-step rounds tell about position 1
         self._home_ms = 0.0
-        self._num_decodes = 1  # of the newest zero-step round
+        # Decodes of a zero-step round as served last, by batch size in octaves.
+        self._num_decodes: dict[int, int] = {}
+        self._was_plain = False  # the newest round observed
 
     @property
     def rounds_at_once(self) -> int:
@@ -101,7 +103,7 @@ class GoodputPolicy:
         tiers = self.ladder.of(batch.size)
         tokens = self.acceptance.tokens_given(batch.requests, tiers, batch.found)
         round_ms = self.costs.round_ms_all(tiers, batch.size, batch.context_tokens)
-        round_ms += self._between_ms(tiers, batch.size, tokens)
+        round_ms += self.interruptions.between_ms(batch.size, tokens, np.ones(len(tiers)))
         best = tiers[int((tokens / round_ms).argmax())]
         self.asks.answered(best != PLAIN_TIER)
         return best
@@ -109,8 +111,6 @@ class GoodputPolicy:
     def count_rounds(self, num_rounds: int) -> None:
         """Counts rounds that were launched with the newest plan."""
         self._round += num_rounds
-        if self.home == PLAIN_TIER:
-            self.asks.count_decodes(num_rounds * self._num_decodes)
         self.cadence.count_rounds(num_rounds)
         self.prober.count_rounds(num_rounds, self._home_ms)
 
@@ -119,8 +119,7 @@ class GoodputPolicy:
         seeded_ms = self.costs.seeded_ms(PLAIN_TIER, batch.size, batch.context_tokens)
         expected_ms = self.costs.round_ms(PLAIN_TIER, batch.size, batch.context_tokens)
         is_look = self.prober.tier == PLAIN_TIER
-        self._num_decodes = self.runs.choose(batch, seeded_ms, expected_ms, is_look)
-        return self._num_decodes
+        return self.runs.choose(batch, seeded_ms, expected_ms, is_look)
 
     def observe(self, observation: Observation) -> None:
         """Learns what a round accepted, and position 1 from zero-step rounds."""
@@ -139,6 +138,12 @@ class GoodputPolicy:
             self._has_first = True
             self.acceptance.observe_first(observation.requests, observation.first_draft_correct)
         self.prober.observe(tier)
+        if tier == PLAIN_TIER:
+            self.asks.count_decodes(observation.plan.num_decodes)
+            if self._was_plain:  # the first round of a stay always runs one decode
+                octave = observation.batch_size.bit_length()
+                self._num_decodes[octave] = observation.plan.num_decodes
+        self._was_plain = tier == PLAIN_TIER
 
     def count_tokens(self, num_tokens: int) -> None:
         """Counts the tokens of a finished round."""
@@ -161,19 +166,17 @@ class GoodputPolicy:
 
         Beyond the measured sizes its time would count for those of the largest.
         """
-        tier, size, context_tokens = (
-            round_time.tier,
-            round_time.batch_size,
-            round_time.context_tokens,
-        )
+        size, context_tokens = round_time.batch_size, round_time.context_tokens
+        tier, has_choice = round_time.tier, len(self.ladder.of(size)) > 1
         if round_time.num_joined:
-            expected_ms = self.costs.round_ms(tier, size, context_tokens)
-            self.interruptions.learn(round_time, round_time.plan.num_decodes * expected_ms)
+            if has_choice:
+                expected_ms = self.costs.round_ms(tier, size, context_tokens)
+                self.interruptions.learn(round_time, round_time.plan.num_decodes * expected_ms)
             return
         if tier == PLAIN_TIER:
             self.runs.learn(round_time, self.costs.seeded_ms(tier, size, context_tokens))
             round_time = of_one_decode(round_time, self.costs.plain_extra_ms)
-        if len(self.ladder.of(size)) > 1:
+        if has_choice:
             self.costs.observe(round_time)
             self.prober.observe_time(tier, round_time.ms)
 
@@ -225,6 +228,8 @@ class GoodputPolicy:
         else:
             num_joined = len(set(requests).difference(self._known_requests))
             self.interruptions.count_joined(num_joined)
+        if size > self._settings.cadence.fresh_look_batch:
+            self.fresh_looks.end()
         self._requests, self._known_requests = requests, frozenset(requests)
         self.prober.note_batch(size)
 
@@ -242,7 +247,9 @@ class GoodputPolicy:
 
     def _book_look(self, observation: Observation) -> None:
         tier, size, decision = observation.tier, observation.batch_size, self.decision
-        if decision is None or PLAIN_TIER not in decision.tiers or tier not in decision.tiers:
+        if decision is None or decision.batch_size != size:
+            return  # it knows other round times
+        if PLAIN_TIER not in decision.tiers or tier not in decision.tiers:
             return
         shares = decision.period_ms / decision.period_ms[decision.tiers.index(PLAIN_TIER)]
         as_decodes = size * float(shares[decision.tiers.index(tier)])
@@ -279,7 +286,8 @@ class GoodputPolicy:
 
     def _between_ms(self, tiers: tuple[Tier, ...], size: int, tokens: Floats) -> Floats:
         """Returns what prefills are expected to take before the next decode, by tier."""
-        decodes = np.array([self._num_decodes if tier == PLAIN_TIER else 1 for tier in tiers])
+        of_run = self._num_decodes.get(size.bit_length(), 1)
+        decodes = np.array([of_run if tier == PLAIN_TIER else 1 for tier in tiers])
         return self.interruptions.between_ms(size, tokens, decodes)
 
     def _keep_to(self, allowed: tuple[Tier, ...]) -> None:

@@ -57,7 +57,7 @@ class Interruptions:
             decodes: [tiers] of a round.
         """
         fixed_ms = self._fixed_of(batch_size.bit_length())
-        if fixed_ms == 0.0 or self._joined == 0.0:
+        if fixed_ms == 0.0 or self._tokens == 0.0:
             return np.zeros_like(tokens)
         joined: Floats = self._joined / self._tokens * tokens * decodes
         return -fixed_ms * np.expm1(-joined) / decodes
@@ -90,8 +90,9 @@ class Interruptions:
         middle, height = float(joined.mean()), float(beyond.mean())
         prior = settings.slope_weight * middle**2  # of a line through the origin
         off = joined - middle
-        slope = (float(off @ beyond) / len(off) + prior * height / middle) / (
-            float(off @ off) / len(off) + prior
+        # Not by BLAS, which rounds differently on another kind of CPU.
+        slope = (float((off * beyond).mean()) + prior * height / middle) / (
+            float((off * off).mean()) + prior
         )
         fixed_ms = height - max(slope, 0.0) * middle
         doubt_ms = settings.doubt_z * float(beyond.std()) / math.sqrt(len(beyond))

@@ -196,8 +196,8 @@ class CadenceSettings:
     fresh_look_memory: Factor = 8.0
     min_fresh_looks: Count = 3
     fresh_look_distance: Count = 8
-    # Choices: decodes from one look-up of a table to the next in a stay at zero steps, doubled up to
-    # the second while they find nothing. A look-up takes about as long as one or two of them.
+    # Choices: decodes from one look-up of a table to the next in a stay at zero steps, doubled up
+    # to the second while they find nothing. A look-up takes about as long as one or two of them.
     ask_decodes: Count = 32
     max_ask_decodes: Count = 128
     # Before the first decision about such a batch: as many rounds as so many request-rounds take.

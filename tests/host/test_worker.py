@@ -92,7 +92,8 @@ def test_rows_that_are_prefilled_and_those_that_decode_beside_them_are_told_apar
     module: Any, monkeypatch: pytest.MonkeyPatch, is_mixed: bool, padded: Any, told: tuple[Any, ...]
 ) -> None:
     asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(module, "row_keys", lambda batch: batch.reqs)
+    of_batches = importlib.import_module("sglang_adaptive_spec.host.batch")
+    monkeypatch.setattr(of_batches, "row_keys", lambda batch: batch.reqs)
     controller = SimpleNamespace(before_extend=lambda *rows: asked.append(rows))
     batch = SimpleNamespace(
         forward_mode=SimpleNamespace(is_mixed=lambda: is_mixed),

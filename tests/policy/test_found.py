@@ -163,7 +163,7 @@ def test_a_stay_at_zero_steps_asks_less_and_less_often_while_nothing_is_found() 
     asked_in(ours, 150, 0)
     assert ours.home == PLAIN_TIER
     between = np.diff(asked_in(ours, 2000, 0))
-    assert between.max() == cadence.max_ask_decodes
+    assert cadence.max_ask_decodes <= between.max() <= 1.2 * cadence.max_ask_decodes  # probes
     assert between.mean() > 0.9 * cadence.max_ask_decodes
 
 

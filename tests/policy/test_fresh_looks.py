@@ -48,3 +48,13 @@ def test_batches_that_drafted_already_are_neither_looked_at_nor_booked() -> None
         assert not looks.is_under_way
         looks.book(1, 100.0)
     assert all(batches(looks, [-5.0] * SETTINGS.min_fresh_looks))
+
+
+def test_a_batch_that_has_grown_is_booked_no_further() -> None:
+    looks = FreshLooks(SETTINGS)
+    assert looks.begin(may_look=True)
+    looks.book(8, 10.0)
+    looks.end()
+    assert not looks.is_under_way
+    looks.book(8, 5000.0)
+    assert looks.describe()["mean_gain"] == -2.0

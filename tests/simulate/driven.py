@@ -75,7 +75,7 @@ class TrueClock:
         launched.period = RoundTime(launched.plan, *shape, measured)
         self._newest = launched
 
-    def interrupt(self) -> None:
+    def interrupt(self, is_mixed: bool = False) -> None:
         if self._newest is not None:
             self._newest.period = None
 

@@ -13,7 +13,7 @@ from sglang_adaptive_spec.simulate.regret import StaticPolicy
 from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
-from sglang_adaptive_spec.tiers import PLAIN_TIER, chain_tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Observation, Plan, chain_tier
 from tests.simulate.worlds import HostBound
 
 GPU = ExampleCosts()
@@ -87,3 +87,14 @@ def test_a_lone_client_whose_drafts_do_not_pay_is_looked_at_now_and_then() -> No
 @pytest.mark.parametrize("hazards", [(0.4, 0.85), (0.4, 0.4, 0.4, 0.85)])
 def test_where_drafts_pay_for_some_requests_none_is_lost(hazards: tuple[float, ...]) -> None:
     assert lone_rate(hazards, DEFAULTS) >= 0.99 * lone_rate(hazards, ALL_LOOKS)
+
+
+def test_runs_that_zero_steps_may_not_make_any_more_share_no_prefill() -> None:
+    """Requests wait, so each zero-step round is one decode; runs of eight were served before."""
+    policy = goodput(GPU, load_config(None), COST_NOISE, 1)
+    rate = WithPrefills(policy, busy(0.6), GPU).run().tokens_per_s
+    late = goodput(GPU, load_config(None), COST_NOISE, 1)
+    for _ in range(8):
+        plan = Plan(PLAIN_TIER, num_decodes=8)
+        late.observe(Observation(plan, 96, tuple(range(96)), [0] * 96))
+    assert WithPrefills(late, busy(0.6), GPU).run().tokens_per_s >= 0.99 * rate

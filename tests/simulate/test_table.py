@@ -103,7 +103,7 @@ def test_a_text_that_repeats_itself_now_and_then_leaves_no_stay_at_zero_steps(st
     """Without look-ups from there: 0.56 of the oracle at 60 and 200, 0.86 at 8 and 20."""
     workload = RecordedWorkload(by_turns(4000, stretch), 10)
     rate = Replay(goodput(COSTS, load_config(None)), workload, COSTS).run().tokens_per_s
-    assert rate > 0.93 * replay_oracle(workload, COSTS, TIERS).tokens_per_s
+    assert rate > 0.9 * replay_oracle(workload, COSTS, TIERS).tokens_per_s
 
 
 def test_a_trace_without_what_a_table_had_replays_as_a_head_s() -> None:

@@ -17,7 +17,7 @@ from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang.srt.speculative.spec_utils import record_stream_for_v2_verify
 
-from sglang_adaptive_spec.host.batch import Batch
+from sglang_adaptive_spec.host.batch import Batch, rows_of_extend
 from sglang_adaptive_spec.host.drafters.ngram import NgramDrafter
 from sglang_adaptive_spec.host.host_round import open_round
 from sglang_adaptive_spec.host.serving.adaptive_worker import AdaptiveWorker
@@ -117,7 +117,7 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
         if not mode.is_decode():
             if decodes is not None:
                 decodes.slots.forget()
-            self.controller.before_extend()
+            self.controller.before_extend(*rows_of_extend(batch))
             return super().forward_batch_generation(batch, on_publish, *args, **kwargs)
         described, self._trees, self._found, self._kept = self._describe(batch), None, None, None
         asks_first = decodes is not None and self._tells_found

@@ -16,7 +16,7 @@ from sglang.srt.speculative.eagle_worker_v2 import EAGLEWorkerV2
 from sglang.srt.speculative.standalone_worker_v2 import StandaloneWorkerV2
 
 from sglang_adaptive_spec.host.attention.lengths import may_be_late
-from sglang_adaptive_spec.host.batch import Batch, row_keys
+from sglang_adaptive_spec.host.batch import Batch, rows_of_extend
 from sglang_adaptive_spec.host.drafters.catch_up import decoding_rows
 from sglang_adaptive_spec.host.drafters.drafter import EagleRoundDrafter
 from sglang_adaptive_spec.host.host_round import HostRound, current_round, open_round
@@ -140,23 +140,20 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
 
     def _before_extend(self, batch: Batch, current: HostRound) -> None:
         """Runs a catch-up of a mixed batch's decode rows first, before they move on."""
-        plain = self._plain_rounds
+        plain, (prefilled, decoding) = self._plain_rounds, rows_of_extend(batch)
         if plain is None:
-            self.controller.before_extend()
+            self.controller.before_extend(prefilled, decoding)
             return
         plain.slots.forget()  # a mixed batch moves those on that decode
-        requests = row_keys(batch)
-        num_decoding = len(batch.decoding_reqs) if batch.forward_mode.is_mixed() else 0
-        first = len(requests) - num_decoding  # rows that decode come last
         # With attention data parallel the whole batch is padded, and no part of it can run alone.
         can_catch_up = batch.global_num_tokens is None
-        debts = self.controller.before_extend(requests[:first], requests[first:], can_catch_up)
+        debts = self.controller.before_extend(prefilled, decoding, can_catch_up)
         if not debts:
             return
-        current.plain = plain.begin_catch_up(requests[first:], debts)
+        current.plain = plain.begin_catch_up(decoding, debts)
         self.engine.pool.activate(PLAIN_TIER)
         try:
-            super().forward_batch_generation(decoding_rows(batch, first))
+            super().forward_batch_generation(decoding_rows(batch, len(prefilled)))
         finally:
             current.plain = None
             self.engine.pool.activate(self.controller.startup_tier)

@@ -20,7 +20,7 @@ class Drift:
 
     def __init__(self, state: CostState, settings: CostSettings) -> None:
         self._state, self._settings = state, settings
-        self.small = settings.small_drift  # a factor; less either way is 1
+        self._small = settings.small_drift
         self._sorted = sorted(state.drift_ratios)
         self.factor = self._of_window()
 
@@ -28,6 +28,17 @@ class Drift:
     def log(self) -> float:
         """The log of the factor."""
         return math.log(self.factor)
+
+    @property
+    def small(self) -> float:
+        """A factor; less either way is 1."""
+        return self._small
+
+    @small.setter
+    def small(self, factor: float) -> None:
+        if factor != self._small:
+            self._small = factor
+            self.factor = self._of_window()
 
     @property
     def is_below_alone(self) -> bool:
@@ -63,7 +74,7 @@ class Drift:
 
     def is_small(self, ratio: float) -> bool:
         """Returns whether a ratio of times is too near to 1 for a neighbour."""
-        return 1 / self.small < ratio < self.small
+        return 1 / self._small < ratio < self._small
 
     def recent_log(self) -> float:
         """Returns the log of what the last rounds took beyond their prediction."""
