@@ -23,7 +23,7 @@ from benchmarks.studies.real_text.__main__ import (
     prompts_of,
     requests_of,
 )
-from benchmarks.studies.real_text.pace import paces
+from benchmarks.studies.real_text.pace import paces, trail
 from benchmarks.studies.real_text.summary import DOMAINS, build_result, figure_table, figures
 from tests.lab.records import PROVENANCE
 
@@ -144,6 +144,15 @@ def test_rounds_stand_by_depth_and_by_what_came_before() -> None:
             "settled": [2, 2, 8.0, 4.0],
         },
     }
+
+
+def test_a_trail_has_every_round_with_what_it_took() -> None:
+    kinds = [(2, 4), (0, None), (2, 4), (1, 1)]  # batch size, drafted tokens
+    rounds = [
+        Round(number * number * 1_000_000, size, size, drafted, False, True)
+        for number, (size, drafted) in enumerate(kinds)
+    ]
+    assert trail(rounds) == [[-1, 0, 1000], [3, 2, 3000], [0, 1, 5000]]
 
 
 def passes(rates: dict[str, float], where: Cell, as_none: dict[str, str]) -> list[dict[str, Any]]:

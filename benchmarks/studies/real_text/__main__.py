@@ -54,7 +54,7 @@ from benchmarks.lab.run_files import (
 )
 from benchmarks.lab.settings import add_fleet_flags, fleet_plan, numbers, words
 from benchmarks.studies.real_text import summary
-from benchmarks.studies.real_text.pace import paces
+from benchmarks.studies.real_text.pace import paces, trail
 
 NEW_TOKENS = 256
 # Measured requests of a pass: so many a client, but no fewer. With one turn a client, passes took
@@ -108,6 +108,7 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument(
         "--earlier", type=Path, nargs="+", default=[], help="run files: who was far behind there"
     )
+    run_.add_argument("--trail", action="store_true", help="keep every round of ours in run files")
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
     run_.set_defaults(repeats=9, context_length=0)
     add_merge(commands)
@@ -245,7 +246,10 @@ def attempt(
     except (RuntimeError, ValueError, OSError) as error:  # the other arms go on
         print(f"{engine.arm.name} {cell}: {error!r}", flush=True)
         return None
-    return [each.text for each in answers], as_pass(answers, cell.concurrency, rounds)
+    measured = as_pass(answers, cell.concurrency, rounds)
+    if args.trail and engine.arm.name in (summary.OURS, summary.OURS_OF_TABLE):
+        measured["trail"] = trail([Round(*fields) for fields in rounds])
+    return [each.text for each in answers], measured
 
 
 def answers_of(

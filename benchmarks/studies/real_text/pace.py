@@ -43,6 +43,18 @@ def paces(rounds: Sequence[Round]) -> dict[str, dict[str, list[float]]]:
     }
 
 
+def trail(rounds: Sequence[Round]) -> list[list[int]]:
+    """Returns steps (-1: a prefill), batch size and us of every round, but for the first."""
+    return [
+        [
+            int(steps_of(each)) if each.batch_size else -1,
+            each.batch_size,
+            (each.time_ns - before.time_ns) // 1000,
+        ]
+        for before, each in pairwise(rounds)
+    ]
+
+
 def _summed(took: Sequence[tuple[int, float]]) -> list[Any]:
     num_decodes, ms = sum(decodes for decodes, _ in took), sum(ms for _, ms in took)
     of_decode = median(ms / decodes for decodes, ms in took)
