@@ -34,8 +34,8 @@ SAMPLE_EVERY = 5  # later one round in so many, on average
 # Round n is sampled if n * STRIDE % MODULUS falls into the first fifth: evenly spread, and with no
 # period in common with what comes every 4, 8 or 15 rounds (decisions, catch-ups). 499 is prime.
 STRIDE, MODULUS = 308, 499
-
-
+# Extends between two rounds, or what makes their period as useless as several.
+MANY = 2
 # A choice: a longer period with an extend holds a pause, not a prefill.
 LONGEST_MS = 2000.0
 
@@ -142,16 +142,14 @@ class RoundTimer:
     ) -> None:
         self._clock = clock if clock is not None else clock_of(device)
         self._newest = -1  # the number of the newest round
-        self._is_direct = False  # nothing came between since the newest start
-        self._num_extends = 0  # that did; a mixed batch counts as two
+        self._num_between = MANY  # extends since the newest start
         self._has_overlap = False  # the host launches a round before it reads the last one
         self._sampling = Sampling(warm_up_rounds)
-        # Per mark its round, for how many its time stands (0: it is not timed), and whether it
-        # follows the round before directly.
+        # Per mark its round, for how many its time stands (0: it is not timed), and the extends
+        # between it and the round before.
         self._rounds: list[Round | None] = [None] * RING_SIZE
         self._stands_for = [0] * RING_SIZE
-        self._follows_directly = [False] * RING_SIZE
-        self._follows_extend = [False] * RING_SIZE  # one
+        self._extends_before = [MANY] * RING_SIZE
 
     def start(self, launched: Round, num_in_flight: int) -> None:
         """Marks the head of a decode round, in the stream that is to run it.
@@ -161,7 +159,7 @@ class RoundTimer:
         if num_in_flight > 0:
             self._has_overlap = True
         elif self._has_overlap:  # nothing was in flight: the scheduler had gone idle
-            self._is_direct = False
+            self._num_between = self._num_between or MANY
         was_timed = self._stands_for[self._newest % RING_SIZE] > 0
         self._newest = launched.number
         idx = launched.number % RING_SIZE
@@ -169,9 +167,7 @@ class RoundTimer:
         if stands_for or was_timed:  # the head of a round is the end of the one before
             self._clock.mark(idx)
         self._rounds[idx], self._stands_for[idx] = launched, stands_for
-        self._follows_directly[idx] = self._is_direct
-        self._follows_extend[idx] = self._num_extends == 1
-        self._is_direct, self._num_extends = True, 0
+        self._extends_before[idx], self._num_between = self._num_between, 0
 
     def interrupt(self, is_mixed: bool = False) -> None:
         """Takes note that an extend comes before the next round.
@@ -181,8 +177,7 @@ class RoundTimer:
         Args:
             is_mixed: Whether requests that go on decode in it: then it is no mere prefill.
         """
-        self._is_direct = False
-        self._num_extends += 2 if is_mixed else 1
+        self._num_between += MANY if is_mixed else 1
 
     def poll(self, done: Round) -> Round | None:
         """Returns the round before ``done`` with its period, if it has one.
@@ -195,11 +190,10 @@ class RoundTimer:
             return None
         if not stands_for:
             return None
-        num_joined = 0
-        if not self._follows_directly[end_idx]:
-            num_joined = _num_joined(before, done) if self._follows_extend[end_idx] else 0
-            if not num_joined:
-                return None
+        num_extends = self._extends_before[end_idx]
+        num_joined = _num_joined(before, done) if num_extends == 1 else 0
+        if num_extends and not num_joined:
+            return None
         ms = self._clock.elapsed_ms(begin_idx, end_idx)
         if ms is None or ms <= 0.0:  # not measured, or by a clock that was set back
             return None
