@@ -72,9 +72,6 @@ class GoodputPolicy:
         self._known_requests: frozenset[Hashable] = frozenset()
         self._has_first = False  # zero-step rounds tell about position 1
         self._home_ms = 0.0
-        # Decodes of a zero-step round as served last, by batch size in octaves.
-        self._num_decodes: dict[int, int] = {}
-        self._was_plain = False  # the newest round observed
 
     @property
     def rounds_at_once(self) -> int:
@@ -140,10 +137,7 @@ class GoodputPolicy:
         self.prober.observe(tier)
         if tier == PLAIN_TIER:
             self.asks.count_decodes(observation.plan.num_decodes)
-            if self._was_plain:  # the first round of a stay always runs one decode
-                octave = observation.batch_size.bit_length()
-                self._num_decodes[octave] = observation.plan.num_decodes
-        self._was_plain = tier == PLAIN_TIER
+        self.runs.observe(observation.plan, observation.batch_size)
 
     def count_tokens(self, num_tokens: int) -> None:
         """Counts the tokens of a finished round."""
@@ -281,12 +275,13 @@ class GoodputPolicy:
             self._move(choice.tier, "gain")
         self._home_ms = float(round_ms[tiers.index(self.home)])
         size, best, reason = batch.size, choice.best, choice.reason
-        weighed = (self._round, size, tiers, tokens, round_ms)
-        return Decision(*weighed, best, self.home, reason, between_ms)
+        return Decision(
+            self._round, size, tiers, tokens, round_ms, best, self.home, reason, between_ms
+        )
 
     def _between_ms(self, tiers: tuple[Tier, ...], size: int, tokens: Floats) -> Floats:
         """Returns what prefills are expected to take before the next decode, by tier."""
-        of_run = self._num_decodes.get(size.bit_length(), 1)
+        of_run = self.runs.served(size)
         decodes = np.array([of_run if tier == PLAIN_TIER else 1 for tier in tiers])
         return self.interruptions.between_ms(size, tokens, decodes)
 

@@ -17,6 +17,7 @@ from collections import deque
 import numpy as np
 
 from sglang_adaptive_spec.policy.acceptance.hazards import Floats
+from sglang_adaptive_spec.policy.per_token import PerToken
 from sglang_adaptive_spec.policy.settings import InterruptionSettings
 from sglang_adaptive_spec.tiers import RoundTime
 
@@ -28,18 +29,15 @@ class Interruptions:
         self._settings = settings
         self._periods: dict[int, deque[tuple[int, float]]] = {}  # requests let in, ms beyond
         self._fixed_ms: dict[int, float] = {}  # where it was asked for since the newest period
-        self._tokens = 0.0  # remembered
-        self._joined = 0.0  # requests let in beside others within them
+        self._joined = PerToken(settings.memory_tokens)  # requests let in beside others
 
     def count_tokens(self, num_tokens: int) -> None:
         """Counts the tokens of a finished round."""
-        self._tokens += num_tokens
-        if self._tokens > self._settings.memory_tokens:
-            self._tokens, self._joined = self._tokens / 2, self._joined / 2
+        self._joined.count_tokens(num_tokens)
 
     def count_joined(self, num_requests: int) -> None:
         """Counts requests that were let in beside others."""
-        self._joined += num_requests
+        self._joined.count(num_requests)
 
     def learn(self, round_time: RoundTime, expected_ms: float) -> None:
         """Takes a period with an extend in it, and what its round takes alone."""
@@ -57,9 +55,9 @@ class Interruptions:
             decodes: [tiers] of a round.
         """
         fixed_ms = self._fixed_of(batch_size.bit_length())
-        if fixed_ms == 0.0 or self._tokens == 0.0:
+        if fixed_ms == 0.0:
             return np.zeros_like(tokens)
-        joined: Floats = self._joined / self._tokens * tokens * decodes
+        joined: Floats = self._joined.rate * tokens * decodes
         return -fixed_ms * np.expm1(-joined) / decodes
 
     def describe(self) -> dict[str, object]:
@@ -68,8 +66,7 @@ class Interruptions:
             str(2 ** (octave - 1)): round(self._fixed_of(octave), 3)
             for octave in sorted(self._periods)
         }
-        rate = self._joined / self._tokens if self._tokens else 0.0
-        return {"fixed_ms": fixed, "joined_per_token": round(rate, 6)}
+        return {"fixed_ms": fixed, "joined_per_token": round(self._joined.rate, 6)}
 
     def _fixed_of(self, octave: int) -> float:
         fixed_ms = self._fixed_ms.get(octave)

@@ -14,6 +14,7 @@ from math import hypot, sqrt
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
+from sglang_adaptive_spec.policy.per_token import PerToken
 from sglang_adaptive_spec.policy.settings import DEFAULTS, RunLengthSettings
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime
 
@@ -46,8 +47,9 @@ class RunLengths:
         self._seeded_ms: dict[int, float] = {}  # newest, by octave
         self._known: dict[tuple[int, int], Known] = {}  # of those timed often enough, when asked
         self._num_timed: dict[int, int] = {}  # by octave, since the last retry
-        self._tokens = 0.0  # of requests, remembered
-        self._ends = 0.0  # requests that left within them
+        self._ends = PerToken(settings.end_memory)  # of requests
+        self._served: dict[int, int] = {}  # the newest length, by octave
+        self._was_plain = False  # the newest round observed
 
     def choose(
         self, batch: DecodeBatch, seeded_ms: float, expected_ms: float, is_look: bool = False
@@ -84,6 +86,17 @@ class RunLengths:
                 return length
         return best
 
+    def observe(self, plan: Plan, batch_size: int) -> None:
+        """Takes a finished round; the first zero-step one of a stay always runs one decode."""
+        is_plain = plan.tier == PLAIN_TIER
+        if is_plain and self._was_plain:
+            self._served[batch_size.bit_length()] = plan.num_decodes
+        self._was_plain = is_plain
+
+    def served(self, batch_size: int) -> int:
+        """Returns the decodes of a zero-step round as served last."""
+        return self._served.get(batch_size.bit_length(), 1)
+
     def learn(self, round_time: RoundTime, seeded_ms: float) -> None:
         """Takes what a zero-step round took, and what one with one decode took at start-up."""
         octave, length = round_time.batch_size.bit_length(), round_time.plan.num_decodes
@@ -100,13 +113,11 @@ class RunLengths:
 
     def count_tokens(self, num_tokens: int) -> None:
         """Counts the tokens of a finished round."""
-        self._tokens += num_tokens
-        if self._tokens > self._settings.end_memory:
-            self._tokens, self._ends = self._tokens / 2, self._ends / 2
+        self._ends.count_tokens(num_tokens)
 
     def count_ends(self, before: Sequence[Hashable], after: Sequence[Hashable]) -> None:
         """Counts the requests that are not in the batch any more."""
-        self._ends += len(set(before).difference(after))
+        self._ends.count(len(set(before).difference(after)))
 
     def describe(self) -> dict[str, Any]:
         """Returns ms per decode by least batch size and length, for /server_info."""
@@ -116,11 +127,7 @@ class RunLengths:
             if each is not None:
                 ms = round(each.share * self._seeded_ms[octave], 4)
                 known.setdefault(str(2 ** (octave - 1)), {})[str(length)] = ms
-        return {"ms_per_decode": known, "ends_per_token": round(self._end_share, 6)}
-
-    @property
-    def _end_share(self) -> float:
-        return self._ends / self._tokens if self._tokens else 0.0
+        return {"ms_per_decode": known, "ends_per_token": round(self._ends.rate, 6)}
 
     def _decode_ms(self, octave: int, length: int, seeded_ms: float) -> float | None:
         """Returns ms per decode, as known of this length, else of another; None of neither."""
@@ -159,4 +166,4 @@ class RunLengths:
 
     def _kept(self, length: int) -> float:
         """Returns the share of decodes that are not lost to ends of requests."""
-        return 1 - min(self._settings.lost_per_decode * (length - 1) * self._end_share, 0.9)
+        return 1 - min(self._settings.lost_per_decode * (length - 1) * self._ends.rate, 0.9)
