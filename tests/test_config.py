@@ -48,7 +48,6 @@ def test_the_default_measures_within_a_memory_budget_and_goes_deepest_at_small_b
     assert steps == {
         1: (0, 1, 2, 3, 5, 7, 10),
         9: (0, 1, 2, 3, 5, 7),
-        129: (0, 1, 2, 3, 5),
         257: (0,),
     }
     assert config.initial_steps(None) == 3

@@ -85,7 +85,6 @@ WITH_TREES = {
         "candidate_tiers": TREES,
     },
     "9": {"candidate_steps": [0, 1, 2, 3, 5, 7]},
-    "129": {"candidate_steps": [0, 1, 2, 3, 5]},
     "257": {"candidate_steps": [0]},
 }
 
