@@ -50,6 +50,8 @@ class Plan(NamedTuple):
     tier: Tier
     num_decodes: int = 1  # decodes of a request; a zero-step round may run several in a row
     catch_up: CatchUp = CatchUp.NONE
+    # Tokens that the target verifies per row, the root included; None: all that the tier drafts.
+    verify_lens: tuple[int, ...] | None = None
 
     @property
     def is_catch_up(self) -> bool:
@@ -91,7 +93,7 @@ class Observation(NamedTuple):
     # Zero steps propose nothing; what the draft would have proposed first is known now and then.
     first_draft_correct: Sequence[bool | None] | None = None  # per row
     found: Sequence[int] | None = None  # drafts in a row that a table had per row
-    kept: Sequence[int] | None = None  # those of them that were verified
+    kept: Sequence[int] | None = None  # drafts per row that were verified, if not all
 
     @property
     def tier(self) -> Tier:

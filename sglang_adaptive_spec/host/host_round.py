@@ -9,15 +9,16 @@ ask `current_round`. The worker alone opens one and sets its fields, but for ``r
    for ``reqs``. A start-up measurement (``_run_alone``) opens one without requests.
 2. A decode round: ``controller.before_decode``; ``has_bounds`` if the draft runs on bounds of
    lengths, until ``verify`` fetches these.
-3. A zero-step round: ``plain``, ``num_decodes`` and ``ends_with_target``. The host then calls
+3. A packed round: ``packed``, which hooks around the target's forward ask (packed_round.py).
+4. A zero-step round: ``plain``, ``num_decodes`` and ``ends_with_target``. The host then calls
    ``_build_trivial_verify_input``, ``verify``, which sets ``relayed`` and publishes lengths before
    the target runs (other rounds do so after it), and the draft-extend, which asks
    ``plain.draft_extend`` (drafters/eagle.py). The worker takes ``plain`` away again, also after an
    error.
-4. An extend: ``controller.before_extend``. Where decoding rows are behind, ``plain`` for a catch-up
+5. An extend: ``controller.before_extend``. Where decoding rows are behind, ``plain`` for a catch-up
    without a target comes first, for which the worker itself puts zero steps in force. Without
    requests: ``controller.before_idle``.
-5. Until the next one the scheduler asks who read the shared buffers last, which drafts are relayed
+6. Until the next one the scheduler asks who read the shared buffers last, which drafts are relayed
    already (serving/repeats.py), and how many slots the round may have used. Its result comes, under
    the overlap schedule when the next one has begun: ``controller.observe``.
 """
@@ -42,12 +43,26 @@ class HostSteps(Protocol):
         """Extends the draft through the host's ``extend``, or not."""
 
 
+class PackedVerify(Protocol):
+    """What stands around the target's forward in a packed round (packed_round.py:PackedRound)."""
+
+    def prepare(self, verify_input: Any, req_to_token: Any, batch: Batch, target: Any) -> Any:
+        """Prepares the forward; returns its batch, and whether a graph runs it."""
+
+    def unpack(self, logits_output: Any) -> None:
+        """Puts the outputs where the host looks for them."""
+
+    def cap(self, accept_lens: Any, accept_index: Any) -> tuple[Any, Any]:
+        """Takes away what was accepted beyond the verified tokens."""
+
+
 @dataclass(slots=True)
 class HostRound:
     """The newest forward; the docstring of the module says who sets what."""
 
     reqs: Sequence[Request] = ()
     has_bounds: bool = False
+    packed: PackedVerify | None = None
     plain: HostSteps | None = None
     num_decodes: int | None = None  # of a zero-step round; None: as many tokens as any round
     ends_with_target: bool = False  # no draft-extend follows

@@ -88,6 +88,7 @@ class Chosen(NamedTuple):
     num_rounds: int = 1
     of_all: DecodeBatch | None = None  # where several ranks' rounds run together
     is_by_found: bool = False  # for one round, by the drafts that a table has for it
+    verify_lens: tuple[int, ...] | None = None  # as a plan has them
 
 
 class AdaptiveController:
@@ -272,7 +273,7 @@ class AdaptiveController:
             if not chosen.is_probe:
                 schedule.end_stay()
             if not lag.is_behind:
-                return Plan(tier), ()
+                return Plan(tier, verify_lens=chosen.verify_lens), ()
             catch_up, debts = schedule.book(batch, lag, True, 1)
             return Plan(PLAIN_TIER, 1, catch_up), debts
         may_draft, most = self.may_draft(batch.size), lag.most_decodes
@@ -331,6 +332,8 @@ class AdaptiveController:
             plan = policy.choose(batch)
             is_probe, num_rounds = policy.is_probe(plan), policy.rounds_at_once
             self._standing = Chosen(plan.tier, is_probe, policy.decision, num_rounds)
+            if plan.verify_lens is not None:
+                self._standing = self._standing._replace(verify_lens=plan.verify_lens)
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("choose")
             return Chosen(self.decode_tier)

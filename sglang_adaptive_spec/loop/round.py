@@ -40,7 +40,7 @@ class Round:
     debts: Sequence[int] = ()
     first_drafts: FirstDrafts | None = None
     found: Sequence[int] | None = None  # drafts in a row that a table had per row
-    kept: Sequence[int] | None = None  # those of them that are verified
+    kept: Sequence[int] | None = None  # drafts per row that are verified, if not all
     # Accepted drafts per request, bonus tokens excluded; None until the result is there.
     num_correct_drafts: Sequence[int] | None = None
     period: RoundTime | None = None  # known one result later, if it is timed
@@ -91,6 +91,8 @@ class RoundQueue:
         """Returns a new round at the end of the queue; the arguments are its fields."""
         launched = Round(self.num_launched, batch, plan, is_probe, decision, debts)
         launched.found = batch.found
+        if plan.verify_lens is not None:
+            launched.kept = [length - 1 for length in plan.verify_lens]
         self.num_launched += 1
         self._rounds.append(launched)
         return launched

@@ -108,6 +108,13 @@ def forced(
     return replace(launch, name=name, plugins=plugins, strict=not mutants)
 
 
+def packed(base: str, *mutants: str, host: str = "0.5.21", overlap: bool = True) -> Launch:
+    """The same, where every round verifies another length of each row, too."""
+    launch = forced(base, *mutants, host=host, overlap=overlap)
+    plugins = (OURS, "forced_lengths", *mutants)
+    return replace(launch, name=f"{launch.name}-packed", plugins=plugins)
+
+
 def forced_parallel(base: str, host: str, overlap: bool) -> Launch:
     """The same over chains and trees, served by two tensor-parallel ranks."""
     launch = forced(base, host=host, overlap=overlap, config=TREES)

@@ -6,7 +6,7 @@ Mistakes in what the draft catches up on leave the text alone; test_zero_steps.p
 import pytest
 
 from tests.e2e.fleet import Fleet
-from tests.e2e.launches import forced
+from tests.e2e.launches import forced, packed
 from tests.e2e.server import Launch
 from tests.e2e.traffic import answers, check_identical
 
@@ -18,6 +18,9 @@ CASES = [
     forced("standalone", "stale_width", overlap=True),
     forced("ngram", "stale_width", overlap=True),
     forced("ngram", "first_token_again", overlap=True),
+    packed("eagle3", "count_unverified"),
+    packed("eagle3", "leave_slots_packed"),
+    packed("eagle3", "pack_neighbours_root"),
 ]
 
 pytestmark = [

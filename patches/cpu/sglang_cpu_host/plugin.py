@@ -35,6 +35,11 @@ def register() -> None:
     )
     HookRegistry.register("torch.cuda.synchronize", skip_without_cuda, HookType.AROUND)
     HookRegistry.register(
+        "sglang.srt.layers.attention.intel_amx_backend.IntelAMXAttnBackend._build_extend_metadata",
+        verify_packed_on_cpu,
+        HookType.AROUND,
+    )
+    HookRegistry.register(
         "sglang.kernels.ops.elementwise.elementwise.fused_gate_sigmoid_mul_add",
         add_shared_expert_on_cpu,
         HookType.AROUND,
@@ -79,6 +84,21 @@ def skip_without_cuda(original: Callable[..., None], *args: Any, **kwargs: Any) 
 
     if torch.cuda.is_available():
         original(*args, **kwargs)
+
+
+def verify_packed_on_cpu(
+    original: Callable[..., tuple[Any, ...]], backend: Any, forward_batch: Any
+) -> tuple[Any, ...]:
+    """Verifies rows of another length each, which the backend takes for equal ones.
+
+    Returns:
+        Lengths with the new tokens [bs], the new tokens [bs], where those begin [bs], no tree.
+    """
+    layout = getattr(forward_batch.spec_info, "ragged_verify_layout", None)
+    if layout is None or not forward_batch.forward_mode.is_target_verify():
+        return original(backend, forward_batch)
+    lengths = forward_batch.seq_lens + layout.verify_lens
+    return lengths, layout.verify_lens, layout.extend_start_loc, None
 
 
 def corpus_without_compiler() -> type[Any]:

@@ -21,10 +21,8 @@ from sglang_adaptive_spec.host.drafters.catch_up import decoding_rows
 from sglang_adaptive_spec.host.drafters.drafter import EagleRoundDrafter
 from sglang_adaptive_spec.host.host_round import HostRound, current_round, open_round
 from sglang_adaptive_spec.host.serving.adaptive_worker import AdaptiveWorker
-from sglang_adaptive_spec.host.serving.plain_round import (
-    PlainRounds,
-    has_plain_rounds,
-)
+from sglang_adaptive_spec.host.serving.packed_round import PackedRounds
+from sglang_adaptive_spec.host.serving.plain_round import PlainRounds, has_plain_rounds
 from sglang_adaptive_spec.tiers import PLAIN_TIER, CatchUp, Tier
 
 logger = logging.getLogger(__name__)
@@ -38,6 +36,8 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self._plain_rounds: PlainRounds | None = None
+        self._packed_rounds = PackedRounds(self.engine, self.drafter.hidden_mode)
+        self._packed_rounds.install()
 
     # -- until the server is ready --
 
@@ -105,10 +105,13 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
                 current.num_decodes = launched.plan.num_decodes
                 current.ends_with_target = launched.plan.catch_up is CatchUp.NONE
                 on_publish = None  # published inside `verify`, before the target runs
+            elif launched.plan.verify_lens is not None:
+                width = launched.tier.num_draft_tokens
+                current.packed = self._packed_rounds.begin(launched.plan.verify_lens, width)
         try:
             return super().forward_batch_generation(batch, on_publish, *args, **kwargs)
         finally:
-            current.plain = None
+            current.plain = current.packed = None
 
     def _build_trivial_verify_input(self, batch: Batch, *args: object, **kwargs: object) -> Any:
         plain = current_round().plain

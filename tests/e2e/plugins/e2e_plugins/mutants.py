@@ -69,6 +69,42 @@ def decode_first_token() -> None:
     ngram_worker.newest_tokens = lambda tokens, lens: newest(tokens, lens.clamp(max=1))
 
 
+def count_unverified() -> None:
+    """Counts what the host accepts of a packed round's window beyond what was verified."""
+    from sglang_adaptive_spec.host.serving.packed_round import PackedRound
+
+    PackedRound.cap = lambda _self, *accepted: accepted
+
+
+def leave_slots_packed() -> None:
+    """Lets the draft-extend of a packed round write where its target wrote."""
+    from sglang_adaptive_spec.host.serving.packed_round import PackedRound
+
+    prepare = PackedRound.prepare
+
+    def prepare_only(packed: Any, verify_input: Any, rows: Any, batch: Any, target: Any) -> Any:
+        prepared = prepare(packed, verify_input, rows, batch, target)
+        batch.out_cache_loc = batch.out_cache_loc[packed._packing.places]
+        return prepared
+
+    PackedRound.prepare = prepare_only
+
+
+def pack_neighbours_root() -> None:
+    """Packs the root of the second row of a batch in the place of its first draft."""
+    from sglang_adaptive_spec.host.serving.packed_round import Packing
+
+    of = Packing.of.__func__
+
+    def shifted(cls: Any, lengths: Any, width: int, device: str) -> Any:
+        right = of(cls, lengths, width, device)
+        if len(lengths) > 1 and lengths[1] > 1:
+            right.places[lengths[0] + 1] = width
+        return right
+
+    Packing.of = classmethod(shifted)
+
+
 def skip_backlog_row() -> None:
     """Keeps nothing of the second row of a batch: its catch-ups read what another round left."""
     from sglang_adaptive_spec.host.drafters.backlog import Backlog

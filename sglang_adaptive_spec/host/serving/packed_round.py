@@ -1,0 +1,178 @@
+"""A round that verifies another number of drafts per request, packed without gaps.
+
+All requests draft as deep as the tier, so the window of each has ``width`` tokens: the root and its
+drafts. `Plan.verify_lens` says how many of them the target verifies. The host's DSPARK verifies
+such rows already; hooks on the two functions around the target's forward lend that to chains:
+
+    window [bs, width] --pack--> [tokens] --target--> logits [tokens, V] --unpack--> [bs, width, V]
+    the host samples --> accepted tokens --cap--> at most verify_lens
+
+Whether a draft of a chain holds depends on what came before it alone. So the last verified token,
+or the first that does not hold, is followed by the token that the target chose there, as in a round
+of so many steps. What is behind it in the window was never verified: its logits are zero, and what
+the host made of them is cut off. Before and after the target everything stays as wide as the tier.
+
+(sglang 0.5.23 speculative/: eagle_worker_common.py:run_eagle_verify, dflash_info.py,
+ragged_verify.py)
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+from sglang.srt.speculative.dflash_info import DFlashVerifyInput
+from sglang.srt.speculative.ragged_verify import RaggedVerifyLayout
+
+from sglang_adaptive_spec.host.batch import Batch
+from sglang_adaptive_spec.host.engine import HostEngine
+from sglang_adaptive_spec.host.hooks import hook_now
+from sglang_adaptive_spec.host.host_round import current_round
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Where the verified tokens of a batch stand."""
+
+    verify_lens: torch.Tensor  # [bs] int32
+    places: torch.Tensor  # [tokens] int64, in windows of [bs, width]
+    layout: RaggedVerifyLayout  # the host's words for it
+
+    @classmethod
+    def of(cls, verify_lens: Sequence[int], width: int, device: str) -> "Packing":
+        """Returns the packing of windows of ``width`` tokens; its copies do not wait."""
+        starts = range(0, len(verify_lens) * width, width)
+        rows = zip(starts, verify_lens, strict=True)
+        places = [place for start, length in rows for place in range(start, start + length)]
+        lens = _to_device(torch.tensor(verify_lens, dtype=torch.int32), device)
+        layout = RaggedVerifyLayout._assemble_device(
+            verify_lens=lens,
+            graph_num_tokens=len(places),
+            verify_lens_cpu=list(verify_lens),
+            total_verify_tokens=len(places),
+        )
+        return cls(lens, _to_device(torch.tensor(places), device), layout)
+
+
+class PackedRounds:
+    """Makes the packed rounds of a server; a packing is kept as long as lengths stay."""
+
+    def __init__(self, engine: HostEngine, hidden_mode: CaptureHiddenMode) -> None:
+        self._engine, self.hidden_mode = engine, hidden_mode
+        most = engine.options.startup_tier.num_draft_tokens
+        self.offsets = torch.arange(most, device=engine.device)
+        self._key: tuple[tuple[int, ...], int] | None = None
+        self._packing: Packing | None = None
+
+    @staticmethod
+    def install() -> None:
+        """Hooks what the host does around the target's forward; other rounds pass through."""
+        hook_now({"eagle_prepare_for_verify": prepare_packed, "eagle_sample": sample_packed})
+
+    def begin(self, verify_lens: tuple[int, ...], width: int) -> "PackedRound":
+        """Returns a round that verifies so many tokens of each request's window."""
+        key = verify_lens, width
+        if self._packing is None or key != self._key:
+            self._packing, self._key = Packing.of(*key, self._engine.device), key
+        return PackedRound(self, self._packing, width)
+
+
+class PackedRound:
+    """A packed round in progress: what the host's round calls around the target's forward."""
+
+    def __init__(self, rounds: PackedRounds, packing: Packing, width: int) -> None:
+        self._rounds, self._packing, self._width = rounds, packing, width
+
+    def prepare(
+        self, verify_input: Any, req_to_token: torch.Tensor, batch: Batch, target: Any
+    ) -> Any:
+        """Prepares the target's forward of the packed tokens, as the host does for DSPARK.
+
+        Args:
+            verify_input: Of the host: tokens and positions of whole windows.
+            req_to_token: [rows, slots] of the target.
+            batch: Its slots are those of whole windows afterwards: the draft-extend writes them.
+            target: The worker of the target.
+
+        Returns:
+            The forward's batch, and whether a graph runs it.
+        """
+        places = self._packing.places
+        ahead = batch.seq_lens.unsqueeze(1) + self._rounds.offsets[: self._width]
+        slots = req_to_token[batch.req_pool_indices.unsqueeze(1), ahead].to(torch.int64).flatten()
+        batch.out_cache_loc = slots[places]
+        packed = DFlashVerifyInput(
+            draft_token=verify_input.draft_token[places],
+            positions=verify_input.positions[places],
+            draft_token_num=self._width,
+            capture_hidden_mode=self._rounds.hidden_mode,
+            ragged_verify_layout=self._packing.layout,
+        )
+        forward_batch, is_in_graph = packed.prepare_for_verify(batch, target)
+        if is_in_graph:
+            forward_batch.mark_forward_metadata_ready()
+        batch.out_cache_loc, batch.spec_info = slots, verify_input
+        return forward_batch, is_in_graph
+
+    def unpack(self, logits_output: Any) -> None:
+        """Puts the target's outputs where the tokens stand in whole windows; zeros elsewhere."""
+        logits_output.next_token_logits = self._unpacked(logits_output.next_token_logits)
+        if logits_output.hidden_states is not None:
+            logits_output.hidden_states = self._unpacked(logits_output.hidden_states)
+
+    def cap(
+        self, accept_lens: torch.Tensor, accept_index: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Takes away what was accepted beyond the verified tokens.
+
+        Args:
+            accept_lens: [bs] tokens that a round gives, the target's own included.
+            accept_index: [bs, width] of the window, -1 behind those.
+        """
+        lens = torch.minimum(accept_lens, self._packing.verify_lens)
+        is_behind = self._rounds.offsets[: accept_index.shape[1]] >= lens.unsqueeze(1)
+        return lens, accept_index.masked_fill(is_behind, -1)
+
+    def _unpacked(self, packed: torch.Tensor) -> torch.Tensor:
+        num_tokens = self._width * len(self._packing.verify_lens)
+        windows = packed.new_zeros((num_tokens, *packed.shape[1:]))
+        return windows.index_copy_(0, self._packing.places, packed)
+
+
+def prepare_packed(
+    prepare: Callable[..., Any],
+    verify_input: Any,
+    req_to_token_pool: Any,
+    batch: Batch,
+    target_worker: Any,
+    *args: object,
+    **kwargs: object,
+) -> Any:
+    """Around ``eagle_prepare_for_verify``: a packed round has a forward of its own."""
+    packed = current_round().packed
+    if packed is None:
+        return prepare(verify_input, req_to_token_pool, batch, target_worker, *args, **kwargs)
+    return packed.prepare(verify_input, req_to_token_pool.req_to_token, batch, target_worker)
+
+
+def sample_packed(
+    sample: Callable[..., Any],
+    verify_input: Any,
+    batch: Batch,
+    logits_output: Any,
+    *args: object,
+    **kwargs: object,
+) -> Any:
+    """Around ``eagle_sample``: of the windows that the host samples the verified part counts."""
+    packed = current_round().packed
+    if packed is None:
+        return sample(verify_input, batch, logits_output, *args, **kwargs)
+    packed.unpack(logits_output)
+    predict, *accepted = sample(verify_input, batch, logits_output, *args, **kwargs)
+    return (predict, *packed.cap(*accepted))
+
+
+def _to_device(values: torch.Tensor, device: str) -> torch.Tensor:
+    """Copies without waiting."""
+    return values if device == "cpu" else values.pin_memory().to(device, non_blocking=True)

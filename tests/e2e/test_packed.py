@@ -1,0 +1,44 @@
+"""Greedy answers equal no speculation while every round verifies another length of each row.
+
+EAGLE-3 on all four releases, with and without overlap; EAGLE and a whole model besides. The tier
+changes in every round, too, and the host's own memory checks are on. This host has no graphs.
+"""
+
+import pytest
+
+from tests.e2e.fleet import Fleet
+from tests.e2e.launches import packed
+from tests.e2e.server import Launch
+from tests.e2e.traffic import answers, check_identical, check_idle_and_whole, check_not_degenerate
+
+CASES = [
+    packed("eagle3", host="0.5.20", overlap=True),
+    packed("eagle3", host="0.5.21", overlap=True),
+    packed("eagle3", host="0.5.22", overlap=True),
+    packed("eagle3", host="0.5.23", overlap=False),
+    packed("eagle", host="0.5.23", overlap=True),
+    packed("standalone", host="0.5.21", overlap=False),
+    packed("standalone", host="0.5.23", overlap=True),
+]
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.parametrize("launch", CASES, ids=str, scope="module"),
+]
+
+
+def test_every_greedy_answer_equals_no_speculation(fleet: Fleet, launch: Launch) -> None:
+    got, reference = fleet.compare(launch, answers)
+    check_not_degenerate(reference)
+    check_identical(got, reference)
+
+
+def test_rows_accept_what_was_verified_and_no_more(fleet: Fleet, launch: Launch) -> None:
+    fleet.ask_once(launch, answers)
+    check_idle_and_whole(fleet.use(launch))  # no round is in flight
+    state = fleet.use(launch).internal_state()
+    rows = state["e2e_packed"]
+    assert rows["rows"] > rows["shortened"] > rows["cut"] > 0, rows
+    assert rows["beyond"] == 0, rows
+    assert state["e2e_walk"]["wrong"] == 0, state["e2e_walk"]
+    assert state["adaptive_spec"]["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
