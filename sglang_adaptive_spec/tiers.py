@@ -90,8 +90,9 @@ class Observation(NamedTuple):
     batch_size: int
     requests: Sequence[Hashable]  # one opaque key per row
     num_correct_drafts: Sequence[int]  # accepted drafts per row, bonus token excluded
-    # Zero steps propose nothing; what the draft would have proposed first is known now and then.
-    first_draft_correct: Sequence[bool | None] | None = None  # per row
+    # Whether the first draft behind those verified would have held, per row, which the target's
+    # next token says. None where it is not known, or where an earlier one did not hold.
+    first_draft_correct: Sequence[bool | None] | None = None
     found: Sequence[int] | None = None  # drafts in a row that a table had per row
     kept: Sequence[int] | None = None  # drafts per row that were verified, if not all
 
@@ -99,6 +100,14 @@ class Observation(NamedTuple):
     def tier(self) -> Tier:
         """How far the round speculated."""
         return self.plan.tier
+
+    def seen(self) -> tuple[Sequence[int], Sequence[int] | None]:
+        """Returns per row the drafts known to hold, and of how many that is known; None: of all."""
+        counts, kept, firsts = self.num_correct_drafts, self.kept, self.first_draft_correct
+        if kept is None or firsts is None:
+            return counts, kept
+        more = [count + (first is True) for count, first in zip(counts, firsts, strict=True)]
+        return more, [most + (first is not None) for most, first in zip(kept, firsts, strict=True)]
 
 
 class RoundTime(NamedTuple):

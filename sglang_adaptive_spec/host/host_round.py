@@ -55,6 +55,9 @@ class PackedVerify(Protocol):
     def cap(self, accept_lens: Any, accept_index: Any) -> tuple[Any, Any]:
         """Takes away what was accepted beyond the verified tokens."""
 
+    def compare_next(self, drafted: Any, predicted: Any) -> None:
+        """Compares the first drafts that were not verified with what the target chose there."""
+
 
 @dataclass(slots=True)
 class HostRound:

@@ -21,10 +21,13 @@ MAX_ROUNDS = 32
 
 
 class FirstDrafts(Protocol):
-    """Whether the drafts that a zero-step round did not propose would have held."""
+    """Whether the first drafts that a round did not verify would have held."""
 
     def read(self) -> Sequence[bool | None]:
-        """Returns the answer per row, None where it is not known; on the CPU by now."""
+        """Returns the answer per row, None where it is not known; on the CPU by now.
+
+        It is about rows of which all verified drafts hold.
+        """
 
 
 @dataclass(slots=True)
@@ -61,6 +64,9 @@ class Round:
         self.num_correct_drafts = num_correct_drafts
         firsts = self.first_drafts.read() if self.first_drafts is not None else None
         self.first_drafts = None  # pinned memory; the round may stay known for a while
+        if firsts is not None and self.kept is not None:
+            triples = zip(firsts, num_correct_drafts, self.kept, strict=True)
+            firsts = [first if count >= kept else None for first, count, kept in triples]
         batch = self.batch
         rows = batch.requests
         return Observation(

@@ -22,6 +22,7 @@ from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.fresh_looks import FreshLooks
 from sglang_adaptive_spec.policy.interruptions import Interruptions
+from sglang_adaptive_spec.policy.packing import Packing
 from sglang_adaptive_spec.policy.probing import Prober
 from sglang_adaptive_spec.policy.run_length import RunLengths, of_one_decode
 from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
@@ -42,8 +43,11 @@ class GoodputPolicy:
         initial: Tier,
         learns_own_times: bool = True,
         settings: Settings = DEFAULTS,
+        packing: Packing | None = None,
     ) -> None:
         """Takes what a batch may choose, what rounds cost and what is accepted.
+
+        Packed rounds are planned where it is known what those cost.
 
         Raises:
             ValueError: A tier that the model of acceptance does not know.
@@ -59,6 +63,7 @@ class GoodputPolicy:
         self.asks = TableAsks(settings.cadence)
         self.runs = RunLengths(settings.run_length)
         self.interruptions = Interruptions(settings.interruptions)
+        self.packing = packing
         self._settings = settings
         self._learns_own_times = learns_own_times  # else `learn_time` is told what all ranks learn
         self.home = initial  # the tier in force, probes aside
@@ -87,7 +92,12 @@ class GoodputPolicy:
             self._note_batch(batch)
         if self.cadence.is_due_at_launch(has_batch_changed):
             self._decide(batch)
-        return Plan(self.prober.tier or self.home)
+        elif has_batch_changed:
+            self._pack_again(batch)
+        if self.prober.tier is not None:
+            return Plan(self.prober.tier)
+        packed = None if self.packing is None else self.packing.newest
+        return Plan(self.home) if packed is None else packed.plan
 
     @property
     def wants_found(self) -> bool:
@@ -126,15 +136,15 @@ class GoodputPolicy:
         if observation.found is not None:
             self.acceptance.count_found(observation.found)
         if tier.num_steps:
-            self.acceptance.observe(
-                observation.requests, observation.num_correct_drafts, tier, observation.kept
-            )
+            num_correct, num_seen = observation.seen()
+            self.acceptance.observe(observation.requests, num_correct, tier, num_seen)
             if self.fresh_looks.is_under_way:
                 self._book_look(observation)
         elif observation.first_draft_correct is not None:
             self._has_first = True
             self.acceptance.observe_first(observation.requests, observation.first_draft_correct)
-        self.prober.observe(tier)
+        if observation.plan.verify_lens is None:
+            self.prober.observe(tier)
         if tier == PLAIN_TIER:
             self.asks.count_decodes(observation.plan.num_decodes)
         self.runs.observe(observation.plan, observation.batch_size)
@@ -162,6 +172,9 @@ class GoodputPolicy:
         """
         size, context_tokens = round_time.batch_size, round_time.context_tokens
         tier, has_choice = round_time.tier, len(self.ladder.of(size)) > 1
+        if round_time.plan.verify_lens is not None:
+            self._learn_packed_time(round_time)
+            return
         if round_time.num_joined:
             if has_choice:
                 expected_ms = self.costs.round_ms(tier, size, context_tokens)
@@ -174,9 +187,19 @@ class GoodputPolicy:
             self.costs.observe(round_time)
             self.prober.observe_time(tier, round_time.ms)
 
+    def _learn_packed_time(self, round_time: RoundTime) -> None:
+        """Learns what a packed round took, which says nothing of its tier's own rounds."""
+        if self.packing is None:
+            return
+        costs = self.packing.costs
+        if round_time.num_joined:
+            self.interruptions.learn(round_time, costs.of_round(round_time))
+        else:
+            costs.learn(round_time)
+
     def is_probe(self, plan: Plan) -> bool:
         """Returns whether ``plan`` has another tier than the one in force."""
-        return plan.tier != self.home
+        return plan.verify_lens is None and plan.tier != self.home
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Returns the probes, those that paid, and the moves by reason."""
@@ -257,6 +280,7 @@ class GoodputPolicy:
         self.prober.keep_to(allowed)
         model = Model(self.acceptance, self.costs, self._requests, self._has_first)
         self.decision = self._weigh(batch, allowed, model)
+        self._pack(batch, allowed, max(self.decision.rates()))
         self.prober.step(self.decision, model)
         self._last_of_range[bound] = self.home
         is_best = self.decision.best == self.home
@@ -278,6 +302,24 @@ class GoodputPolicy:
         return Decision(
             self._round, size, tiers, tokens, round_ms, best, self.home, reason, between_ms
         )
+
+    def _pack(self, batch: DecodeBatch, tiers: tuple[Tier, ...], rate: float) -> None:
+        """Settles on a packed round, if one gives more than ``rate``."""
+        packing = self.packing
+        if packing is None:
+            return
+        survival = self.acceptance.survival_of(batch.requests)
+        packing.choose(batch, tiers, survival, partial(self._between_packed_ms, batch.size), rate)
+        if packing.newest is not None:
+            self._home_ms = packing.newest.round_ms
+
+    def _pack_again(self, batch: DecodeBatch) -> None:
+        """Finds lengths for other rows than those that were decided about."""
+        if self.packing is not None and self.packing.newest is not None:
+            self._pack(batch, self.ladder.of(batch.size), 0.0)
+
+    def _between_packed_ms(self, size: int, tokens: Floats) -> Floats:
+        return self.interruptions.between_ms(size, tokens, np.ones(len(tokens)))
 
     def _between_ms(self, tiers: tuple[Tier, ...], size: int, tokens: Floats) -> Floats:
         """Returns what prefills are expected to take before the next decode, by tier."""

@@ -270,6 +270,15 @@ class InterruptionSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PackingSettings:
+    """When rounds verify another number of drafts per request. Choices."""
+
+    min_gain: Least0 = 0.01  # over the best tier, to begin; half of it to go on
+    window: Count = 16  # timed rounds of a width that tell its time
+    prior_rounds: Count = 4  # as many count for what all packed rounds say
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All groups."""
 
@@ -281,6 +290,7 @@ class Settings:
     probing: ProbingSettings = field(default_factory=ProbingSettings)
     run_length: RunLengthSettings = field(default_factory=RunLengthSettings)
     interruptions: InterruptionSettings = field(default_factory=InterruptionSettings)
+    packing: PackingSettings = field(default_factory=PackingSettings)
 
 
 DEFAULTS = Settings()

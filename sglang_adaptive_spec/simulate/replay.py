@@ -12,9 +12,9 @@ is counted: with them and without a replay meets the same traffic, and its throu
 they did to the choices.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -45,6 +45,10 @@ class RoundCosts(Protocol):
 
     def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
         """Returns what catching the draft up adds to a zero-step round, spread over all of them."""
+
+
+# The true period of a packed round, of tier, batch size, context and verified tokens.
+PackedMs: TypeAlias = Callable[[Tier, int, int, int], float]
 
 
 class RoundRecorder(Protocol):
@@ -131,11 +135,13 @@ class Replay:
         seed: int = 1,
         recorder: RoundRecorder | None = None,
         tail: Tail = NO_TAIL,
+        packed_ms: PackedMs | None = None,
     ) -> None:
+        """Takes what is replayed; ``packed_ms`` where the policy may plan packed rounds."""
         self.result = ReplayResult()
         self.live = Live()
         self._workload = workload
-        self._costs = costs
+        self._costs, self._packed_ms = costs, packed_ms
         self._recorder = recorder
         startup_tier = policy.ladder.tiers[-1]
         self._stalls = Stalls(tail, seed)
@@ -213,6 +219,13 @@ class Replay:
         phase = self._workload.phase(self.clock)
         num_correct = self._workload.num_correct_drafts(phase, live, tier.num_steps)
         first = self._first_drafts(phase, launched.debts) if tier == PLAIN_TIER else None
+        if launched.plan.verify_lens is not None:
+            kept = np.array(launched.plan.verify_lens) - 1
+            first = [
+                bool(count > most) if most <= count and most < tier.num_steps else None
+                for count, most in zip(num_correct.tolist(), kept.tolist(), strict=True)
+            ]
+            num_correct = np.minimum(num_correct, kept)
         launched.first_drafts = None if first is None else KnownFirstDrafts(first)
         ms = self._ms(launched) * self._workload.slowdown(self.clock, tier.num_steps)
         correct: list[int] = num_correct.tolist()
@@ -235,7 +248,10 @@ class Replay:
         return [bool(one) if debt == 1 else None for debt, one in zip(debts, correct, strict=True)]
 
     def _ms(self, launched: Round) -> float:
-        batch = launched.batch
+        batch, lens = launched.batch, launched.plan.verify_lens
+        if lens is not None:
+            assert self._packed_ms is not None, "nobody knows what packed rounds take"
+            return self._packed_ms(launched.tier, batch.size, batch.context_tokens, sum(lens))
         ms = self._costs.round_ms(launched.tier, batch.size, batch.context_tokens)
         if launched.tier == PLAIN_TIER:  # the table's mean, taken apart again
             extra_ms = self._costs.plain_extra_ms(batch.size, batch.context_tokens)

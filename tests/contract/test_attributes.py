@@ -35,8 +35,8 @@ OF_OTHERS = {name for owner in OTHERS for name in dir(owner)}
 # Names that the rules here cannot place, by whose they are.
 PLACED_BY_HAND = {
     "ours, where a class of the host has such a one": "candidate_steps draft_extend "
-    "max_batch_size mode num_correct_drafts num_draft_tokens policy prefix_lens ranks release size "
-    "take to_dict",
+    "cap max_batch_size mode num_correct_drafts num_draft_tokens policy prefix_lens ranks release "
+    "size take to_dict verify_lens",
     "a config's of Hugging Face": "architectures hidden_size num_hidden_layers "
     "num_key_value_heads text_config",
     "settings of get_exec(), by their _NS_PATH": "features graph",

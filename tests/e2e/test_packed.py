@@ -38,7 +38,7 @@ def test_rows_accept_what_was_verified_and_no_more(fleet: Fleet, launch: Launch)
     check_idle_and_whole(fleet.use(launch))  # no round is in flight
     state = fleet.use(launch).internal_state()
     rows = state["e2e_packed"]
-    assert rows["rows"] > rows["shortened"] > rows["cut"] > 0, rows
+    assert rows["rows"] > rows["shortened"] > rows["cut"] > rows["held"] > 0, rows
     assert rows["beyond"] == 0, rows
     assert state["e2e_walk"]["wrong"] == 0, state["e2e_walk"]
     assert state["adaptive_spec"]["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}

@@ -291,6 +291,17 @@ def test_first_drafts_reach_the_observation_of_their_own_round() -> None:
     assert firsts.num_reads == 1
 
 
+def test_lengths_of_a_plan_stand_with_it_and_wait_for_a_draft_that_is_behind() -> None:
+    controller, policy, _ = lagging(0, 3)
+    lens = (1, 4)
+    decode(controller, ["a", "b"])  # at zero steps
+    policy.choose = lambda _batch: Plan(chain_tier(3), verify_lens=lens)  # type: ignore[method-assign]
+    catch_up, *packed = (decode(controller, ["a", "b"]) for _ in range(3))
+    assert (catch_up.tier, catch_up.plan.verify_lens, catch_up.kept) == (PLAIN_TIER, None, None)
+    for each in packed:
+        assert (each.tier, each.plan.verify_lens, each.kept) == (chain_tier(3), lens, [0, 3])
+
+
 # -- time --
 
 

@@ -69,7 +69,7 @@ def test_every_tier_is_kept(context_length: int, max_batch_size: int, is_ours: b
 
 def test_the_index_of_a_long_context_is_less_than_a_gigabyte() -> None:
     """A tier had one of its own before, up to 2.5 GB: 15 tokens in 256 catch-ups of 131,072."""
-    assert index_gb(DefaultLadder(MOST, free_gb=0.0), 131072) == pytest.approx(0.81, abs=0.01)
+    assert index_gb(DefaultLadder(MOST, free_gb=0.0), 131072) == pytest.approx(1.06, abs=0.01)
 
 
 def test_requests_beyond_the_graphs_cost_no_tier() -> None:
@@ -82,8 +82,8 @@ def test_requests_beyond_the_graphs_cost_no_tier() -> None:
     )
     host = DefaultLadder(MOST, free_gb=enough_gb, is_cap_ours=True)
     assert build(host) == every_tier
-    assert host.max_batch_size == 256 * 6  # as many rows as the verify of 256 with five steps
-    more_gb = reserved_gb(MOST, 0, VOCAB) - reserved_gb(256 * 6, 0, VOCAB)
+    assert host.max_batch_size == 256 * 8  # as many rows as the verify of 256 with seven steps
+    more_gb = reserved_gb(MOST, 0, VOCAB) - reserved_gb(256 * 8, 0, VOCAB)
     host = DefaultLadder(MOST, free_gb=enough_gb + more_gb, is_cap_ours=True)
     assert build(host) == every_tier
     assert host.max_batch_size == MOST
@@ -104,10 +104,10 @@ def test_penalties_have_room_for_as_many_requests_as_graphs_hold() -> None:
 
 
 def test_as_many_requests_stay_as_there_is_room_for() -> None:
-    least_gb, most_gb = (reserved_gb(size, 256, VOCAB) for size in (256 * 6, MOST))
+    least_gb, most_gb = (reserved_gb(size, 256, VOCAB) for size in (256 * 8, MOST))
     host = DefaultLadder(MOST, free_gb=2.0 + (least_gb + most_gb) / 2, is_cap_ours=True)
     assert build(host) == set(CONFIG.tiers)
-    assert 256 * 6 < host.max_batch_size < MOST
+    assert 256 * 8 < host.max_batch_size < MOST
 
 
 def test_a_tier_of_large_batches_alone_goes_with_them() -> None:

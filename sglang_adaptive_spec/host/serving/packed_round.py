@@ -29,6 +29,8 @@ from sglang_adaptive_spec.host.batch import Batch
 from sglang_adaptive_spec.host.engine import HostEngine
 from sglang_adaptive_spec.host.hooks import hook_now
 from sglang_adaptive_spec.host.host_round import current_round
+from sglang_adaptive_spec.host.serving.first_drafts import FirstDrafts
+from sglang_adaptive_spec.loop.round import Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +39,21 @@ class Packing:
 
     verify_lens: torch.Tensor  # [bs] int32
     places: torch.Tensor  # [tokens] int64, in windows of [bs, width]
+    lasts: torch.Tensor  # [bs] int64, places of the last tokens of each row
+    nexts: torch.Tensor  # [bs] int64, the places behind them, where the window goes on
+    goes_on: Sequence[bool]  # [bs] whether it does
     layout: RaggedVerifyLayout  # the host's words for it
 
     @classmethod
     def of(cls, verify_lens: Sequence[int], width: int, device: str) -> "Packing":
         """Returns the packing of windows of ``width`` tokens; its copies do not wait."""
         starts = range(0, len(verify_lens) * width, width)
-        rows = zip(starts, verify_lens, strict=True)
-        places = [place for start, length in rows for place in range(start, start + length)]
+        ends = [start + length for start, length in zip(starts, verify_lens, strict=True)]
+        rows = zip(starts, ends, strict=True)
+        places = [place for start, end in rows for place in range(start, end)]
+        goes_on = [length < width for length in verify_lens]
+        lasts = [end - 1 for end in ends]
+        nexts = [last + more for last, more in zip(lasts, goes_on, strict=True)]
         lens = _to_device(torch.tensor(verify_lens, dtype=torch.int32), device)
         layout = RaggedVerifyLayout._assemble_device(
             verify_lens=lens,
@@ -52,7 +61,8 @@ class Packing:
             verify_lens_cpu=list(verify_lens),
             total_verify_tokens=len(places),
         )
-        return cls(lens, _to_device(torch.tensor(places), device), layout)
+        on_device = [_to_device(torch.tensor(each), device) for each in (places, lasts, nexts)]
+        return cls(lens, on_device[0], on_device[1], on_device[2], goes_on, layout)
 
 
 class PackedRounds:
@@ -70,19 +80,21 @@ class PackedRounds:
         """Hooks what the host does around the target's forward; other rounds pass through."""
         hook_now({"eagle_prepare_for_verify": prepare_packed, "eagle_sample": sample_packed})
 
-    def begin(self, verify_lens: tuple[int, ...], width: int) -> "PackedRound":
-        """Returns a round that verifies so many tokens of each request's window."""
+    def begin(self, launched: Round, verify_lens: tuple[int, ...]) -> "PackedRound":
+        """Returns the round of the host that verifies so many tokens of each request's window."""
+        width = launched.tier.num_draft_tokens
         key = verify_lens, width
         if self._packing is None or key != self._key:
             self._packing, self._key = Packing.of(*key, self._engine.device), key
-        return PackedRound(self, self._packing, width)
+        return PackedRound(self, self._packing, width, launched)
 
 
 class PackedRound:
     """A packed round in progress: what the host's round calls around the target's forward."""
 
-    def __init__(self, rounds: PackedRounds, packing: Packing, width: int) -> None:
+    def __init__(self, rounds: PackedRounds, packing: Packing, width: int, launched: Round) -> None:
         self._rounds, self._packing, self._width = rounds, packing, width
+        self._launched = launched
 
     def prepare(
         self, verify_input: Any, req_to_token: torch.Tensor, batch: Batch, target: Any
@@ -134,6 +146,16 @@ class PackedRound:
         is_behind = self._rounds.offsets[: accept_index.shape[1]] >= lens.unsqueeze(1)
         return lens, accept_index.masked_fill(is_behind, -1)
 
+    def compare_next(self, drafted: torch.Tensor, predicted: torch.Tensor) -> None:
+        """Compares the first draft that was not verified with what the target chose there.
+
+        Args:
+            drafted: [bs * width] tokens of whole windows.
+            predicted: [bs * width] of the target, behind each of them.
+        """
+        is_correct = drafted[self._packing.nexts] == predicted[self._packing.lasts]
+        self._launched.first_drafts = FirstDrafts.copied(is_correct, self._packing.goes_on)
+
     def _unpacked(self, packed: torch.Tensor) -> torch.Tensor:
         num_tokens = self._width * len(self._packing.verify_lens)
         windows = packed.new_zeros((num_tokens, *packed.shape[1:]))
@@ -170,6 +192,7 @@ def sample_packed(
         return sample(verify_input, batch, logits_output, *args, **kwargs)
     packed.unpack(logits_output)
     predict, *accepted = sample(verify_input, batch, logits_output, *args, **kwargs)
+    packed.compare_next(verify_input.draft_token, predict)
     return (predict, *packed.cap(*accepted))
 
 

@@ -24,6 +24,7 @@ from sglang_adaptive_spec.host.batch import Batch, DraftInput
 from sglang_adaptive_spec.host.drafters.drafter import CatchUps, EagleRoundDrafter
 from sglang_adaptive_spec.host.engine import HostEngine, ModelRunner
 from sglang_adaptive_spec.host.host_round import current_round
+from sglang_adaptive_spec.host.serving.first_drafts import FirstDrafts
 from sglang_adaptive_spec.host.serving.next_slots import NextSlots
 from sglang_adaptive_spec.host.serving.plain_decodes import PlainDecodes
 from sglang_adaptive_spec.loop.round import Round
@@ -53,18 +54,6 @@ def has_plain_rounds(engine: HostEngine) -> bool:
     if reason is not None:
         logger.warning("ADAPTIVE_EAGLE keeps the host's zero-step round: %s.", reason)
     return reason is None
-
-
-class FirstDrafts:
-    """Whether the draft's next proposal would have held: known now and then, for free."""
-
-    def __init__(self, is_correct: torch.Tensor, is_known: Sequence[bool]) -> None:
-        self._is_correct, self._is_known = is_correct, is_known
-
-    def read(self) -> list[bool | None]:
-        """Returns the answer per row; the round's result must have been copied to the CPU."""
-        rows = zip(self._is_correct.tolist(), self._is_known, strict=True)
-        return [correct if known else None for correct, known in rows]
 
 
 class PlainRounds:
@@ -173,19 +162,10 @@ class PlainRound:
         if any(is_known):
             drafts = self._rounds.drafter.first_drafts(draft_input)
             if drafts is not None:
-                self.launched.first_drafts = FirstDrafts(
-                    _to_cpu(first_draft_correct(drafts, tokens)), is_known
-                )
+                is_correct = first_draft_correct(drafts, tokens)
+                self.launched.first_drafts = FirstDrafts.copied(is_correct, is_known)
 
 
 def first_draft_correct(drafts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Returns per row whether the draft's proposal is the target's token: [bs] bool."""
     return drafts == tokens
-
-
-def _to_cpu(values: torch.Tensor) -> torch.Tensor:
-    """Copies without waiting; the host waits for a later copy before it reads a result."""
-    if values.device.type == "cpu":
-        return values
-    copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-    return copy.copy_(values, non_blocking=True)

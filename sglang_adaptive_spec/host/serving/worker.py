@@ -106,8 +106,7 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
                 current.ends_with_target = launched.plan.catch_up is CatchUp.NONE
                 on_publish = None  # published inside `verify`, before the target runs
             elif launched.plan.verify_lens is not None:
-                width = launched.tier.num_draft_tokens
-                current.packed = self._packed_rounds.begin(launched.plan.verify_lens, width)
+                current.packed = self._packed_rounds.begin(launched, launched.plan.verify_lens)
         try:
             return super().forward_batch_generation(batch, on_publish, *args, **kwargs)
         finally:

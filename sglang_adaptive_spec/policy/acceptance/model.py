@@ -134,6 +134,11 @@ class AcceptanceModel:
         tokens = np.concatenate(([0.0], np.add.accumulate(by_depth))) + len(requests)
         return tokens[[tier.num_steps for tier in tiers]]
 
+    def survival_of(self, requests: Sequence[Hashable]) -> Floats:
+        """Returns per request the chance that its first d drafts hold: [max_steps, requests]."""
+        self._predict(requests)
+        return self._survival
+
     def expected_tokens(self, requests: Sequence[Hashable], tiers: Sequence[Tier]) -> Floats:
         """Returns the tokens of a round at every one of ``tiers``: [num_tiers]."""
         self._predict(requests)

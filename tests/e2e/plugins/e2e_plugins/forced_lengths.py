@@ -1,8 +1,8 @@
 """The walk through all tiers, where every drafting round verifies another length of each row.
 
-/server_info shows as ``e2e_packed`` rows that were packed, those that were verified less far than
-they drafted, those of them that all verified drafts of were accepted, and ``beyond``: rows that
-accepted more than was verified.
+/server_info shows as ``e2e_packed``: ``rows`` packed, of which ``shortened`` were verified
+less far than they drafted, of which ``cut`` had all verified drafts accepted, of which the next one
+would have ``held``; and rows that accepted drafts ``beyond`` those verified.
 """
 
 import random
@@ -18,7 +18,7 @@ class WalkAllLengths(WalkAllTiers):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._lengths = random.Random(SEED)
-        self.packed = dict.fromkeys(("rows", "shortened", "cut", "beyond"), 0)
+        self.packed = dict.fromkeys(("rows", "shortened", "cut", "held", "beyond"), 0)
 
     def choose(self, batch: Any) -> Any:
         plan = super().choose(batch)
@@ -34,9 +34,11 @@ class WalkAllLengths(WalkAllTiers):
         if observation.plan.verify_lens is None:
             return
         steps, packed = observation.tier.num_steps, self.packed
-        rows = zip(observation.kept, observation.num_correct_drafts, strict=True)
-        for kept, accepted in rows:
+        counts, firsts = observation.num_correct_drafts, observation.first_draft_correct
+        for kept, accepted, first in zip(observation.kept, counts, firsts, strict=True):
             packed["rows"] += 1
+            assert (first is None) == (kept == steps or accepted < kept)
+            packed["held"] += first is True
             packed["shortened"] += kept < steps
             packed["cut"] += kept < steps and accepted == kept
             packed["beyond"] += accepted > kept

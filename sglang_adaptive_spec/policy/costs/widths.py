@@ -1,0 +1,88 @@
+"""What a round takes that verifies another number of drafts per request.
+
+Start-up measures one round for every number of tokens T that has a graph, all of one depth and
+batch size. Between two such rounds only the verify differs, so they give its time by T, up to a
+constant. A packed round of another depth or batch is a round of its tier, with another verify:
+
+    round_ms(t, n, T) = ratio[T] * (round_ms(t, n) + verify_ms(T) - verify_ms(n * width of t))
+
+T is taken from measured ones alone: times do not rise evenly (on an H200 448 tokens took 3 ms more
+than 480). The width of the tier's own verify may lie between them, where the line through its
+neighbours serves; what that is off by is learned: ratio is served over expected time, of T as far
+as its rounds are known, else of all packed rounds. ms; no clock.
+"""
+
+import math
+from collections.abc import Mapping
+from statistics import median
+
+import numpy as np
+
+from sglang_adaptive_spec.policy.costs.curves import Floats
+from sglang_adaptive_spec.policy.costs.table import CostTable
+from sglang_adaptive_spec.policy.settings import PackingSettings
+from sglang_adaptive_spec.tiers import Plan, RoundTime, Tier
+
+
+class WidthCosts:
+    """Owns the times of verifies by their tokens, and what serving taught about them."""
+
+    def __init__(
+        self, table: CostTable, measured_ms: Mapping[int, float], settings: PackingSettings
+    ) -> None:
+        """Takes the table of rounds that are not packed, and measured rounds by tokens.
+
+        A number of tokens that is dearer than a larger one is never worth it: it is left out.
+        """
+        self._table, self._settings = table, settings
+        widths = sorted(measured_ms)
+        self._grid = np.array(widths)
+        self._grid_ms = np.array([measured_ms[width] for width in widths])
+        cheapest = np.minimum.accumulate(self._grid_ms[::-1])[::-1]
+        is_worth = self._grid_ms <= cheapest
+        self.widths = self._grid[is_worth]  # [W] tokens, ascending
+        self._verify_ms = self._grid_ms[is_worth]  # [W]
+        self._logs: dict[int, list[float]] = {}  # newest served over expected, by tokens
+        self._ratio = np.ones(len(self.widths))
+
+    def round_ms(
+        self, tier: Tier, batch_size: int, context_tokens: int, widths: slice = slice(None)
+    ) -> Floats:
+        """Returns what rounds of ``tier`` take that verify `widths` tokens: [W of the slice]."""
+        return self._expected_ms(tier, batch_size, context_tokens)[widths] * self._ratio[widths]
+
+    def of_round(self, round_time: RoundTime) -> float:
+        """Returns what a packed round is expected to take."""
+        plan, batch_size, context_tokens = round_time[:3]
+        return float(self.round_ms(plan.tier, batch_size, context_tokens)[self._idx(plan)])
+
+    def learn(self, round_time: RoundTime) -> None:
+        """Takes a packed round that nothing interrupted."""
+        plan, batch_size, context_tokens, ms = round_time[:4]
+        idx = self._idx(plan)
+        expected_ms = float(self._expected_ms(plan.tier, batch_size, context_tokens)[idx])
+        logs = self._logs.setdefault(idx, [])
+        logs.append(math.log(ms / expected_ms))
+        del logs[: -self._settings.window]
+        self._fit()
+
+    def _idx(self, plan: Plan) -> int:
+        assert plan.verify_lens is not None
+        return int(np.searchsorted(self.widths, sum(plan.verify_lens)))
+
+    def _expected_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> Floats:
+        base_ms = self._table.round_ms(tier, batch_size, context_tokens)
+        own_ms = np.interp(batch_size * tier.num_draft_tokens, self._grid, self._grid_ms)
+        # Drafting takes a part of a round, whatever is verified.
+        expected: Floats = np.maximum(base_ms + self._verify_ms - own_ms, base_ms / 4)
+        return expected
+
+    def _fit(self) -> None:
+        """Each width's median, as far as it has rounds; the rest follows all of them."""
+        own = {idx: median(logs) for idx, logs in self._logs.items()}
+        weights = {idx: min(len(logs), self._settings.window) for idx, logs in self._logs.items()}
+        common = sum(own[idx] * weights[idx] for idx in own) / sum(weights.values())
+        self._ratio[:] = math.exp(common)
+        for idx, log in own.items():
+            share = weights[idx] / (weights[idx] + self._settings.prior_rounds)
+            self._ratio[idx] = math.exp(share * log + (1 - share) * common)

@@ -1,0 +1,128 @@
+"""Which drafts a packed round verifies: the best that so many tokens can hold."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sglang_adaptive_spec.policy.packing import Packed, Packing
+from sglang_adaptive_spec.policy.settings import DEFAULTS
+from sglang_adaptive_spec.tiers import DecodeBatch, Plan, Tier, chain_tier
+
+ROWS = 3
+CHAINS = (chain_tier(0), chain_tier(1), chain_tier(2), chain_tier(3))
+
+
+class Times:
+    """Rounds that take a ms a step and a tenth a token, whatever the batch."""
+
+    def __init__(self, *widths: int) -> None:
+        self.widths = np.array(widths)
+
+    def round_ms(self, tier: Tier, _batch_size: int, _context: int, widths: slice) -> Any:
+        return tier.num_steps + 0.1 * self.widths[widths]
+
+
+def batch(num_rows: int = ROWS) -> DecodeBatch:
+    return DecodeBatch(num_rows, tuple(range(num_rows)))
+
+
+def survivals(hazards: Any) -> Any:
+    return np.multiply.accumulate(np.array(hazards), 0)
+
+
+def packing(*widths: int) -> Packing:
+    costs: Any = Times(*widths)
+    return Packing(costs, DEFAULTS.packing)
+
+
+def nothing(tokens: Any) -> Any:
+    return np.zeros_like(tokens)
+
+
+def best(packed: Packing, survival: Any, tiers: tuple[Tier, ...] = CHAINS) -> Packed:
+    found = packed.best(batch(survival.shape[1]), tiers, survival, nothing)
+    assert found is not None
+    return found
+
+
+def by_force(survival: Any, tier: Tier, width: int) -> float:
+    """Returns the most tokens that ``width`` verified tokens of a tier's drafts can give."""
+    num_rows = survival.shape[1]
+    lens = itertools.product(range(1, tier.num_draft_tokens + 1), repeat=num_rows)
+    return max(
+        num_rows + sum(float(survival[: most - 1, row].sum()) for row, most in enumerate(each))
+        for each in lens
+        if sum(each) == width
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_other_lengths_and_no_other_tier_give_more(seed: int) -> None:
+    survival = survivals(np.random.default_rng(seed).random((3, ROWS)))
+    widths = (4, 5, 6, 8, 11)
+    found = best(packing(*widths), survival)
+    lens = found.plan.verify_lens
+    assert lens is not None
+    assert all(1 <= length <= found.plan.tier.num_draft_tokens for length in lens)
+    most = by_force(survival, found.plan.tier, sum(lens))
+    assert found.tokens == pytest.approx(most)
+    rates = [
+        by_force(survival, tier, width) / (tier.num_steps + 0.1 * width)
+        for tier in CHAINS[1:]
+        for width in widths
+        if width < ROWS * tier.num_draft_tokens
+    ]
+    assert found.rate == pytest.approx(max(rates))
+
+
+def test_every_width_is_filled_exactly_where_all_are_alike() -> None:
+    survival = survivals(np.full((3, 8), 0.7))
+    for width in range(9, 32):
+        lens = best(packing(width), survival).plan.verify_lens
+        assert lens is not None
+        assert (len(lens), sum(lens)) == (8, width)
+
+
+def test_a_row_that_is_never_accepted_gets_its_root_alone() -> None:
+    survival = survivals([[0.9, 0.1], [0.9, 0.1], [0.9, 0.1]])
+    found = best(packing(5), survival, (chain_tier(3),))
+    assert found.plan == Plan(chain_tier(3), verify_lens=(4, 1))
+
+
+def test_there_is_none_without_a_width_between_no_drafts_and_all() -> None:
+    survival = survivals(np.full((3, ROWS), 0.5))
+    for width in (2, ROWS, 4 * ROWS, 100):
+        assert packing(width).best(batch(), CHAINS, survival, nothing) is None
+
+
+def test_trees_are_not_packed() -> None:
+    survival = survivals(np.full((3, ROWS), 0.5))
+    trees = (Tier(3, 2, 6),)
+    assert packing(5).best(batch(), trees, survival, nothing) is None
+
+
+def test_it_must_gain_to_begin_and_half_of_that_to_go_on() -> None:
+    survival = survivals(np.full((3, ROWS), 0.5))
+    packed, gain = packing(5), DEFAULTS.packing.min_gain
+    rate = best(packed, survival).rate
+
+    def is_in_force(rate_of_tiers: float) -> bool:
+        packed.choose(batch(), CHAINS, survival, nothing, rate_of_tiers)
+        return packed.newest is not None
+
+    assert not is_in_force(rate / (1 + 0.9 * gain))
+    assert is_in_force(rate / (1 + 1.1 * gain))
+    assert is_in_force(rate / (1 + 0.6 * gain))
+    assert not is_in_force(rate / (1 + 0.4 * gain))
+
+
+def test_what_comes_between_rounds_counts() -> None:
+    """Where a prefill comes before almost every round, rounds that give much have fewer."""
+    survival = survivals(np.full((3, ROWS), 0.9))
+    packed = packing(5, 11)
+    assert sum(best(packed, survival).plan.verify_lens or ()) == 5
+    found = packed.best(batch(), CHAINS, survival, lambda tokens: np.full_like(tokens, 50.0))
+    assert found is not None
+    assert sum(found.plan.verify_lens or ()) == 11

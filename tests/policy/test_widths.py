@@ -1,0 +1,72 @@
+"""Round times by verified tokens: from one measured series, and from what is served."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sglang_adaptive_spec.policy.costs.widths import WidthCosts
+from sglang_adaptive_spec.policy.settings import DEFAULTS
+from sglang_adaptive_spec.tiers import Plan, RoundTime, Tier, chain_tier
+from tests.simulate.packed_world import Fa3Costs
+
+TRUE = Fa3Costs()
+GRID = (64, 128, 192, 256, 320, 384, 416, 448, 480, 512)
+CONTEXT = 150
+DEEP = chain_tier(7)
+
+
+def width_costs(grid: tuple[int, ...] = GRID, size: int = 128) -> WidthCosts:
+    table: Any = TRUE
+    measured = {width: TRUE.packed_ms(DEEP, size, size * CONTEXT, width) for width in grid}
+    return WidthCosts(table, measured, DEFAULTS.packing)
+
+
+def served(tier: Tier, size: int, width: int, ms: float) -> RoundTime:
+    lens = (width - size + 1, *[1] * (size - 1))  # whatever they are, their sum counts
+    return RoundTime(Plan(tier, verify_lens=lens), size, size * CONTEXT, ms)
+
+
+def test_a_width_dearer_than_a_larger_one_is_left_out() -> None:
+    assert width_costs().widths.tolist() == [64, 128, 192, 256, 320, 384, 416, 480, 512]
+
+
+@pytest.mark.parametrize(("steps", "size"), [(7, 128), (7, 64), (3, 64), (5, 96), (2, 128)])
+def test_rounds_of_other_depths_and_sizes_follow_from_one_series(steps: int, size: int) -> None:
+    costs, tier = width_costs((*GRID, 640, 768, 1024)), chain_tier(steps)
+    expected = costs.round_ms(tier, size, size * CONTEXT)
+    for width, ms in zip(costs.widths.tolist(), expected.tolist(), strict=True):
+        if size < width < size * tier.num_draft_tokens:
+            assert ms == pytest.approx(TRUE.packed_ms(tier, size, size * CONTEXT, width), rel=0.05)
+
+
+def test_a_width_that_serves_slower_is_known_soon_and_the_others_follow_until_they_serve() -> None:
+    costs = width_costs()
+    before = costs.round_ms(DEEP, 64, 64 * CONTEXT)
+    at = costs.widths.tolist().index(256)
+    for _ in range(8):
+        costs.learn(served(DEEP, 64, 256, 1.2 * before[at]))
+    ratio = costs.round_ms(DEEP, 64, 64 * CONTEXT) / before
+    assert ratio[at] == pytest.approx(1.2)
+    np.testing.assert_allclose(ratio, 1.2)
+    other = costs.widths.tolist().index(320)
+    for _ in range(DEFAULTS.packing.window):
+        costs.learn(served(DEEP, 64, 320, before[other]))
+    ratio = costs.round_ms(DEEP, 64, 64 * CONTEXT) / before
+    assert ratio[other] == pytest.approx(1.0, abs=0.02)
+    assert ratio[at] == pytest.approx(1.17, abs=0.03)
+    assert 1.0 < ratio[0] < 1.2
+
+
+def test_a_stall_is_no_time_of_its_width() -> None:
+    costs = width_costs()
+    expected = costs.of_round(served(DEEP, 64, 256, 1.0))
+    for ms in (expected, expected, 10 * expected, expected):
+        costs.learn(served(DEEP, 64, 256, ms))
+    assert costs.of_round(served(DEEP, 64, 256, 1.0)) == pytest.approx(expected)
+
+
+def test_drafting_keeps_its_part_of_a_round() -> None:
+    costs = width_costs((64, 1024))
+    ms = costs.round_ms(DEEP, 64, 64 * CONTEXT)
+    assert (ms >= TRUE.round_ms(DEEP, 64, 64 * CONTEXT) / 4).all()
