@@ -80,6 +80,7 @@ class TopLevelKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=
     memory_budget_gb: Annotated[float, Meta(gt=0, le=sys.float_info.max)] | UnsetType = UNSET
     record: WritablePath | None = None
     exact: Exact = "processors"
+    packing: bool | UnsetType = UNSET
 
 
 class SlotKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,7 +94,7 @@ Keys = TypeVar("Keys", bound=TuningKeys)
 
 # Keys that mean nothing under a policy, and the policy that they belong to.
 FOREIGN_KEYS: Mapping[PolicyName, tuple[Collection[str], PolicyName]] = {
-    "ema": (("memory_budget_gb", "candidate_tiers"), "goodput"),
+    "ema": (("memory_budget_gb", "candidate_tiers", "packing"), "goodput"),
     "goodput": (TuningKeys.__struct_fields__, "ema"),
 }
 

@@ -12,7 +12,7 @@ from sglang_adaptive_spec.host.ranks import Ranks
 from sglang_adaptive_spec.host.server_args import ServerArgs
 from sglang_adaptive_spec.host.sizes import ModelConfig
 from sglang_adaptive_spec.runtime.pool import RuntimePool
-from sglang_adaptive_spec.tiers import Tier
+from sglang_adaptive_spec.tiers import Plan
 
 
 class SlotAllocator(Protocol):
@@ -88,7 +88,7 @@ class HostEngine:
     target: TargetWorker
     draft_runner: ModelRunner | None  # None: no model drafts
     pool: RuntimePool
-    run_alone: Callable[[Tier, Batch, bool], None]  # a round that no controller chose
+    run_alone: Callable[[Plan, Batch], None]  # a round that no controller chose
 
     @property
     def target_runner(self) -> ModelRunner:

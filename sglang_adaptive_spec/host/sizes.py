@@ -61,6 +61,7 @@ class ModelConfig(Protocol):
     head_dim: int
     hf_config: Any
     is_hybrid_swa: bool
+    model_is_mrope: bool
 
     def get_num_kv_heads(self, tensor_parallel_size: int) -> int:
         """Returns those of a rank."""

@@ -8,6 +8,7 @@ from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.ema import EmaPolicy
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.joint import JointPolicy
+from sglang_adaptive_spec.policy.packing import Packing
 from sglang_adaptive_spec.policy.protocol import Policy
 from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
 
@@ -20,6 +21,7 @@ def build_policy(
     learns_own_times: bool = True,
     settings: Settings = DEFAULTS,
     is_joint: bool = False,
+    packing: Packing | None = None,
 ) -> Policy:
     """Returns a fresh policy.
 
@@ -32,6 +34,7 @@ def build_policy(
         learns_own_times: Else it waits to be told what all ranks learn (`Policy.learn_time`).
         settings: What goodput was tuned with.
         is_joint: Whether several ranks have requests of their own (policy/joint.py).
+        packing: Chooses packed rounds of goodput, where a server has such; made with ``costs``.
     """
     ladder = ladder or config.ladder
     if config.policy == "ema":
@@ -43,4 +46,4 @@ def build_policy(
         return JointPolicy(ladder, costs, JointAcceptance(max_steps, settings), initial, settings)
     trees = [tier for tier in config.tiers if tier.topk > 1]
     acceptance = AcceptanceModel(max_steps, trees, settings)
-    return GoodputPolicy(ladder, costs, acceptance, initial, learns_own_times, settings)
+    return GoodputPolicy(ladder, costs, acceptance, initial, learns_own_times, settings, packing)

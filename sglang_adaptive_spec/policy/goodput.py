@@ -227,6 +227,7 @@ class GoodputPolicy:
             },
             "runs": self.runs.describe(),
             "interruptions": self.interruptions.describe(),
+            "packing": None if self.packing is None else self.packing.describe(),
             "acceptance": self.acceptance.describe(),
             "costs": self.costs.describe(newest.size, newest.context_tokens),
             "cost_table": self.costs.snapshot(),

@@ -18,7 +18,7 @@ import numpy as np
 
 from sglang_adaptive_spec.policy.acceptance.hazards import Floats
 from sglang_adaptive_spec.policy.costs.widths import WidthCosts
-from sglang_adaptive_spec.policy.settings import PackingSettings
+from sglang_adaptive_spec.policy.settings import DEFAULTS, PackingSettings
 from sglang_adaptive_spec.tiers import DecodeBatch, Plan, Tier
 
 
@@ -34,9 +34,28 @@ class Packed(NamedTuple):
 class Packing:
     """Chooses tier, tokens and lengths of packed rounds."""
 
-    def __init__(self, costs: WidthCosts, settings: PackingSettings) -> None:
+    def __init__(
+        self,
+        costs: WidthCosts,
+        window: int,
+        most_rows: int,
+        settings: PackingSettings = DEFAULTS.packing,
+    ) -> None:
+        """Takes what rounds cost, of rows of up to ``window`` tokens, so many at most."""
         self.costs, self._settings = costs, settings
+        self._window, self._most_rows = window, most_rows
         self.newest: Packed | None = None  # in force; None: a tier is
+
+    def describe(self) -> dict[str, object]:
+        """Returns the packed round in force and what widths take, for /server_info."""
+        newest = self.newest
+        in_force = newest and {
+            "tier": newest.plan.tier.label,
+            "verify_lens": newest.plan.verify_lens,
+            "tokens": round(newest.tokens, 3),
+            "round_ms": round(newest.round_ms, 3),
+        }
+        return {"in_force": in_force, "widths": self.costs.describe()}
 
     def choose(
         self,
@@ -68,12 +87,14 @@ class Packing:
     ) -> Packed | None:
         """Returns the packed round with the most tokens per ms; None if there is no width."""
         num_rows = survival.shape[1]
+        if num_rows > self._most_rows or num_rows != batch.size:
+            return None
         order = np.argsort(-survival, axis=None, kind="stable")  # of [steps, rows], row by row
         steps = order // num_rows
         worth = survival.ravel()[order]
         found: tuple[float, Tier, int, float, float] | None = None
         for tier in tiers:
-            if tier.topk > 1 or tier.num_steps < 1:
+            if tier.topk > 1 or not 1 < tier.num_draft_tokens <= self._window:
                 continue
             widths = self._widths(num_rows, tier)
             if widths.start == widths.stop:

@@ -153,6 +153,12 @@ def reserved_gb(rows: int, num_penalized: int, vocab_size: int) -> float:
     return max(MIN_RESERVED_GB, sampling_gb) + penalties_gb
 
 
+def room_gb(pool: RuntimePool, host: TierHost, budget_gb: float) -> float:
+    """Returns the GB beside all that was built and what stays free for serving."""
+    reserve_gb = _reserve_gb(host, _reachable(host) & _built(pool))
+    return min(host.min_free_gb() - reserve_gb, _left_gb(pool, budget_gb))
+
+
 def _chains_first(tier: Tier) -> tuple[bool, Tier]:
     return tier.topk > 1, tier
 

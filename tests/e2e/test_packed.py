@@ -4,12 +4,29 @@ EAGLE-3 on all four releases, with and without overlap; EAGLE and a whole model 
 changes in every round, too, and the host's own memory checks are on. This host has no graphs.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from tests.e2e.fleet import Fleet
-from tests.e2e.launches import packed
-from tests.e2e.server import Launch
-from tests.e2e.traffic import answers, check_identical, check_idle_and_whole, check_not_degenerate
+from tests.e2e.launches import CONFIGS, adaptive, packed
+from tests.e2e.server import OURS, Launch
+from tests.e2e.traffic import (
+    answers,
+    check_identical,
+    check_idle_and_whole,
+    check_not_degenerate,
+    check_served_whole,
+)
+
+
+def by_its_own_policy(host: str, overlap: bool) -> Launch:
+    """ADAPTIVE_EAGLE whose policy finds tier and lengths, and packs whatever it can."""
+    launch = adaptive("eagle3", host=host, overlap=overlap, config=CONFIGS / "packed.json")
+    return replace(
+        launch, name="eagle3-always-packed", plugins=(OURS, "always_packed"), strict=True
+    )
+
 
 CASES = [
     packed("eagle3", host="0.5.20", overlap=True),
@@ -21,18 +38,20 @@ CASES = [
     packed("standalone", host="0.5.23", overlap=True),
 ]
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.parametrize("launch", CASES, ids=str, scope="module"),
-]
+OWN_CASES = [by_its_own_policy("0.5.21", overlap=True), by_its_own_policy("0.5.23", overlap=False)]
+
+pytestmark = pytest.mark.e2e
+of_walks = pytest.mark.parametrize("launch", CASES, ids=str, scope="module")
 
 
+@of_walks
 def test_every_greedy_answer_equals_no_speculation(fleet: Fleet, launch: Launch) -> None:
     got, reference = fleet.compare(launch, answers)
     check_not_degenerate(reference)
     check_identical(got, reference)
 
 
+@of_walks
 def test_rows_accept_what_was_verified_and_no_more(fleet: Fleet, launch: Launch) -> None:
     fleet.ask_once(launch, answers)
     check_idle_and_whole(fleet.use(launch))  # no round is in flight
@@ -42,3 +61,14 @@ def test_rows_accept_what_was_verified_and_no_more(fleet: Fleet, launch: Launch)
     assert rows["beyond"] == 0, rows
     assert state["e2e_walk"]["wrong"] == 0, state["e2e_walk"]
     assert state["adaptive_spec"]["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
+
+
+@pytest.mark.parametrize("launch", OWN_CASES, ids=str, scope="module")
+def test_lengths_that_the_policy_finds_never_change_text(fleet: Fleet, launch: Launch) -> None:
+    spec = check_served_whole(fleet, launch)
+    assert spec["why_not_packed"] is None
+    widths = spec["packing"]["widths"]
+    assert widths
+    assert any(ratio != 1.0 for _, ratio in widths.values()), "no packed round was timed"
+    proposed = sum(spec["num_proposed_drafts"].values())
+    assert 0 < sum(spec["num_correct_drafts"].values()) < proposed

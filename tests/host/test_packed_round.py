@@ -19,7 +19,7 @@ def packed_round() -> tuple[PackedRound, Round]:
     launched = Round(0, DecodeBatch(3, ("a", "b", "c")), Plan(chain_tier(3), verify_lens=LENS))
     launched.kept = [length - 1 for length in LENS]
     hidden_mode: Any = None
-    return PackedRounds(engine, hidden_mode).begin(launched, LENS), launched
+    return PackedRounds(engine, hidden_mode).begin(chain_tier(3), LENS, launched), launched
 
 
 def test_the_tokens_of_each_row_stand_behind_each_other() -> None:
@@ -79,8 +79,8 @@ def test_it_is_not_known_behind_a_draft_that_did_not_hold() -> None:
 
 
 def test_lengths_that_stay_are_packed_once() -> None:
-    packed, launched = packed_round()
+    packed, _ = packed_round()
     rounds = packed._rounds
-    again = rounds.begin(launched, LENS)
+    again = rounds.begin(chain_tier(3), LENS)
     assert again._packing is packed._packing
-    assert rounds.begin(launched, (1, 1, 1))._packing is not packed._packing
+    assert rounds.begin(chain_tier(3), (1, 1, 1))._packing is not packed._packing

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.costs.cache import CostKey
 from sglang_adaptive_spec.policy.costs.table import CostTable
-from sglang_adaptive_spec.tiers import Tier, chain_tier
+from sglang_adaptive_spec.tiers import Plan, Tier, chain_tier
 
 DEEP = chain_tier(3)
 RESERVE = 2 * DEEP.num_draft_tokens
@@ -190,14 +190,14 @@ def test_half_a_table_is_not_complete_and_compiling_is_no_part_of_the_limit(
 def test_every_timed_round_finds_the_draft_input_that_the_first_one_found(seeding: Any) -> None:
     found: list[int] = []
 
-    def widen(_tier: Tier, batch: Any, _is_catch_up: bool) -> None:
+    def widen(_plan: Plan, batch: Any) -> None:
         found.append(batch.spec_info.width)
         batch.spec_info.width *= 4  # as a tree drafted without a graph does
 
     engine, *others = parts_of(free=10**6, row=10**5)
     engine.device, engine.run_alone = "cpu", widen
     batch = SimpleNamespace(spec_info=SimpleNamespace(width=4))
-    assert min(seeding.Seeder(engine, *others)._times_ms(DEEP, batch, False)) >= 0
+    assert min(seeding.Seeder(engine, *others)._times_ms(Plan(DEEP), batch)) >= 0
     assert len(found) > 2
     assert set(found) == {4}
 
@@ -277,7 +277,8 @@ def test_what_contradicts_its_neighbours_is_measured_again(
     """One stall made 1 step at batch 1 look dearer than 3 steps."""
     measured: list[tuple[Tier, int]] = []
 
-    def times_ms(_self: Any, tier: Tier, size: int, _is_catch_up: bool) -> list[float]:
+    def times_ms(_self: Any, plan: Plan, size: int) -> list[float]:
+        tier = plan.tier
         measured.append((tier, size))
         is_stalled = (tier, size) == (chain_tier(1), 1) and measured.count((tier, size)) == 1
         ms = 5.0 + tier.num_steps + 0.1 * size + 20.0 * is_stalled
@@ -394,8 +395,8 @@ def test_a_seeding_that_fails_at_any_step_ends_the_start_and_keeps_no_table(
 def test_a_round_that_fails_names_its_tier_and_a_way_out(
     seeding: Any, monkeypatch: pytest.MonkeyPatch, of: str, error: Exception, fix: str
 ) -> None:
-    def run_alone(tier: Tier, *_: Any) -> None:
-        if tier == chain_tier(1):  # neither the first nor the start-up tier
+    def run_alone(plan: Plan, *_: Any) -> None:
+        if plan.tier == chain_tier(1):  # neither the first nor the start-up tier
             raise error
 
     engine, *others = parts_of(free=10**6, row=10**5)

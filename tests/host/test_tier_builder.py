@@ -62,7 +62,9 @@ def builder(engine: Any, captures: Any) -> Any:
     from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 
     took = SimpleNamespace(running=contextlib.nullcontext, gb=0.5, seconds=0.25)
-    startup = SimpleNamespace(catch_ups=took, backends=took, graphs=took, shared_gb=lambda: 1.5)
+    startup = SimpleNamespace(
+        catch_ups=took, backends=took, graphs=took, packed=took, shared_gb=lambda: 1.5
+    )
     return TierBuilder(engine, captures, startup, drafter=engine, lora=())
 
 
@@ -142,4 +144,5 @@ def test_what_belongs_to_no_tier_is_shown_by_what_it_is(plugins_loaded: None) ->
     assert kept == {
         "kept for the draft at zero steps": (0.5, 0.25),
         "shared by all tiers": (1.5, 0.0),
+        "packed rounds": (0.5, 0.25),
     }

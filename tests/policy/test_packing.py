@@ -34,7 +34,7 @@ def survivals(hazards: Any) -> Any:
 
 def packing(*widths: int) -> Packing:
     costs: Any = Times(*widths)
-    return Packing(costs, DEFAULTS.packing)
+    return Packing(costs, window=4, most_rows=8)
 
 
 def nothing(tokens: Any) -> Any:

@@ -19,7 +19,7 @@ DEEP = chain_tier(7)
 def width_costs(grid: tuple[int, ...] = GRID, size: int = 128) -> WidthCosts:
     table: Any = TRUE
     measured = {width: TRUE.packed_ms(DEEP, size, size * CONTEXT, width) for width in grid}
-    return WidthCosts(table, measured, DEFAULTS.packing)
+    return WidthCosts(table, [measured])
 
 
 def served(tier: Tier, size: int, width: int, ms: float) -> RoundTime:
@@ -38,6 +38,21 @@ def test_rounds_of_other_depths_and_sizes_follow_from_one_series(steps: int, siz
     for width, ms in zip(costs.widths.tolist(), expected.tolist(), strict=True):
         if size < width < size * tier.num_draft_tokens:
             assert ms == pytest.approx(TRUE.packed_ms(tier, size, size * CONTEXT, width), rel=0.05)
+
+
+def test_series_of_two_batch_sizes_are_joined_where_they_measured_the_same() -> None:
+    def series(size: int, *widths: int) -> dict[int, float]:
+        return {width: TRUE.packed_ms(DEEP, size, size * CONTEXT, width) for width in widths}
+
+    table: Any = TRUE
+    small, large = series(64, 128, 256, 320), series(128, 256, 320, 512, 640, 1024)
+    apart = series(16, 20, 40)  # shares none: where it would stand nobody knows
+    costs = WidthCosts(table, [large, small, apart])
+    assert costs.widths.tolist() == [128, 256, 320, 512, 640, 1024]
+    for size in (64, 96):
+        expected = costs.round_ms(DEEP, size, size * CONTEXT).tolist()
+        for width, ms in zip(costs.widths.tolist(), expected, strict=True):
+            assert ms == pytest.approx(TRUE.packed_ms(DEEP, size, size * CONTEXT, width), rel=0.05)
 
 
 def test_a_width_that_serves_slower_is_known_soon_and_the_others_follow_until_they_serve() -> None:

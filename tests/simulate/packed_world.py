@@ -11,7 +11,6 @@ from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.policy.costs.widths import WidthCosts
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.packing import Packing
-from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.simulate.command import goodput
 from sglang_adaptive_spec.simulate.replay import Replay, ReplayResult
 from sglang_adaptive_spec.simulate.synthetic import SyntheticWorkload
@@ -77,8 +76,7 @@ def packing_policy(costs: Fa3Costs, seed: int = 1) -> GoodputPolicy:
     measured_ms = {
         tokens: costs.packed_ms(tier, size, size * USUAL_CONTEXT, tokens) for tokens in GRID
     }
-    settings = DEFAULTS.packing
-    policy.packing = Packing(WidthCosts(policy.costs, measured_ms, settings), settings)
+    policy.packing = Packing(WidthCosts(policy.costs, [measured_ms]), tier.num_draft_tokens, size)
     return policy
 
 

@@ -72,5 +72,16 @@ class EagleRoundDrafter(Drafter, Protocol):
     def building(self, host_state: AbstractContextManager[None]) -> AbstractContextManager[None]:
         """Surrounds the state that the host puts in place while it builds a tier."""
 
+    def build_packed(self, window: int, sizes: Sequence[int]) -> tuple[object, ...]:
+        """Builds what verifies up to ``window`` tokens of a request, all in one row.
+
+        Args:
+            window: Of them.
+            sizes: Requests whose whole windows are the numbers of tokens that get a graph.
+
+        Returns:
+            The values of the target's places.
+        """
+
     def first_drafts(self, draft_input: DraftInput) -> torch.Tensor | None:
         """Returns what the draft would propose next, as the target's tokens: [bs]; or None."""

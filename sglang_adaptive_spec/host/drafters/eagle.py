@@ -26,6 +26,7 @@ from sglang_adaptive_spec.host.drafters.catch_up import EagleCatchUps
 from sglang_adaptive_spec.host.drafters.drafter import CatchUps
 from sglang_adaptive_spec.host.drafters.kv_alone import pairs_of_graphs
 from sglang_adaptive_spec.host.drafters.layout import draft_layout, own_ranks
+from sglang_adaptive_spec.host.drafters.packed_verify import PackedVerifyGraphRunner
 from sglang_adaptive_spec.host.drafters.parts import RELAYED
 from sglang_adaptive_spec.host.drafters.target import TARGET_PLACES, plain_graphs
 from sglang_adaptive_spec.host.host_round import current_round
@@ -227,6 +228,20 @@ class EagleDrafter:
             backend = runner._get_attention_backend(init_new_workspace=False)
             graphs = plain_graphs(runner, backend, self.hidden_mode, self._captures)
         return (*self._values[: -len(TARGET_PLACES)], backend, graphs)
+
+    def build_packed(self, window: int, sizes: Sequence[int]) -> tuple[object, ...]:
+        """Builds the target's part of packed rounds; the draft's is that of their tier."""
+        self._topk, runner = 1, self._target_runner
+        with self._worker._override_worker_state(window - 1, window):
+            backend = runner._get_attention_backend(init_new_workspace=False)
+            with self._captures.narrowed(tuple(sizes)):
+                graphs = PackedVerifyGraphRunner(
+                    runner,
+                    attn_backend=backend,
+                    speculative_num_steps=window - 1,
+                    speculative_num_draft_tokens=window,
+                )
+        return backend, graphs
 
     def _put_topk(self, topk: int) -> None:
         """Puts a tree's width where backends and captures read it."""

@@ -35,6 +35,7 @@ class Telemetry:
         seeding: How round times were measured, if they were.
         left_out: Tiers that were not built, and why.
         kept: GB and seconds of what belongs to no tier, by what it is.
+        why_not_packed: Why no round can be packed, if none can.
     """
 
     def __init__(
@@ -47,10 +48,12 @@ class Telemetry:
         seeding: Seeding | None,
         left_out: Mapping[Tier, str],
         kept: Mapping[str, tuple[float, float]],
+        why_not_packed: str | None,
     ) -> None:
         self._engine, self._controller, self._control = engine, controller, control
         self._policy, self._meter = policy, meter
         self._seeding, self._left_out, self._kept = seeding, left_out, kept
+        self._why_not_packed = why_not_packed
         self._exporter: MetricsExporter | None = None
         if get_observability().enable_metrics and engine.ranks.is_first:
             model_name = get_serving().served_model_name
@@ -117,6 +120,7 @@ class Telemetry:
                 "feedback_mismatch": counters.num_feedback_mismatches,
             },
             "disagreements": counters.num_disagreements,
+            "why_not_packed": self._why_not_packed,
             "skipped_tiers": {tier.label: why for tier, why in self._left_out.items()},
         }
 

@@ -29,11 +29,12 @@ from sglang_adaptive_spec.host.startup.capture import (
     logits_gb,
 )
 from sglang_adaptive_spec.host.startup.lora import lora_places
+from sglang_adaptive_spec.host.startup.packed_graphs import PackedTarget
 from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.joint import JointController
 from sglang_adaptive_spec.runtime.pool import RuntimePool
-from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan
 
 
 class AdaptiveWorker(BaseSpecWorker):
@@ -46,6 +47,7 @@ class AdaptiveWorker(BaseSpecWorker):
     telemetry: Telemetry
     adaptive_controller: TierBuilder | None  # the host's place for one
     agreement: Agreement | None = None  # of ranks with requests of their own
+    packed_target: PackedTarget | None = None  # None: no round is packed
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
@@ -104,11 +106,12 @@ class AdaptiveWorker(BaseSpecWorker):
         """Builds all tiers behind the host's own captures, then puts together what decides."""
         super().init_cuda_graphs(*args, **kwargs)
         self._tier_builder.build_others()
+        self.packed_target = self._build_packed()
         self.adaptive_controller = None  # of the host; the builder may have stood there
         self._startup.is_over = True
         self._garbage_hold.release()
         self._late_lengths = LateLengths(self._may_be_late())
-        assembled = assemble(self.engine, self._tier_builder, self.drafter)
+        assembled = assemble(self.engine, self._tier_builder, self.drafter, self.packed_target)
         self.controller, self.control, self.telemetry = assembled
         exact, ladder = self.engine.options.config.exact, self.controller.policy.ladder
         self.exact_requests = ExactRequests(exact, ladder, self.has_plain_rounds)
@@ -129,11 +132,15 @@ class AdaptiveWorker(BaseSpecWorker):
         self.decode_batches.waiting = lambda: scheduler.waiting_queue
         self._late_lengths.connect(scheduler.future_map)
 
+    def _build_packed(self) -> PackedTarget | None:
+        """Builds what packed rounds need, where there are any."""
+        return None
+
     def _may_be_late(self) -> bool:
         """Returns whether a round may begin before the CPU knows its lengths."""
         return False
 
-    def _run_alone(self, tier: Tier, batch: Batch, is_catch_up: bool = False) -> None:
+    def _run_alone(self, plan: Plan, batch: Batch) -> None:
         """Runs one round that no controller chose and nobody waits for: start-up measurements."""
         raise NotImplementedError
 

@@ -17,7 +17,8 @@ from sglang_adaptive_spec.host.reporting.telemetry import Telemetry
 from sglang_adaptive_spec.host.serving.ends import install_end_hooks
 from sglang_adaptive_spec.host.serving.prefix_cache import CachedPrefixes
 from sglang_adaptive_spec.host.serving.repeats import Repeats
-from sglang_adaptive_spec.host.startup.seeding import measured_costs
+from sglang_adaptive_spec.host.startup.packed_graphs import PackedTarget
+from sglang_adaptive_spec.host.startup.seeding import measured_costs, measured_widths
 from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.joint import JointController
@@ -26,6 +27,8 @@ from sglang_adaptive_spec.loop.minutes import Minutes
 from sglang_adaptive_spec.loop.sharing import SharedTimes
 from sglang_adaptive_spec.loop.timing import RoundTimer
 from sglang_adaptive_spec.policy.build import build_policy
+from sglang_adaptive_spec.policy.costs.widths import WidthCosts
+from sglang_adaptive_spec.policy.packing import Packing
 from sglang_adaptive_spec.trace.record import TraceRecorder
 
 
@@ -37,8 +40,10 @@ class Assembled(NamedTuple):
     telemetry: Telemetry
 
 
-def assemble(engine: HostEngine, builder: TierBuilder, drafter: Drafter) -> Assembled:
-    """Returns what decides on a server whose tiers are built.
+def assemble(
+    engine: HostEngine, builder: TierBuilder, drafter: Drafter, packed: PackedTarget | None
+) -> Assembled:
+    """Returns what decides on a server whose tiers are built, and what packed rounds need.
 
     Raises:
         ConfigError: The file to record to cannot be written.
@@ -51,9 +56,12 @@ def assemble(engine: HostEngine, builder: TierBuilder, drafter: Drafter) -> Asse
     # share theirs know the same, but for round times.
     is_joint = ranks.num_replicas > 1
     is_alone = is_joint or not ranks.are_several
-    policy = build_policy(
-        config, options.starting_steps, builder.ladder, costs, is_alone, is_joint=is_joint
-    )
+    packing = None
+    if packed is not None and costs is not None:
+        series = measured_widths(engine, builder, drafter, packed)
+        packing = Packing(WidthCosts(costs, series), packed.window, packed.most_rows)
+    parts_of_policy = config, options.starting_steps, builder.ladder, costs, is_alone
+    policy = build_policy(*parts_of_policy, is_joint=is_joint, packing=packing)
     tiers = [state.tier for state in engine.pool.states]
     # Ranks must choose alike and would time their rounds differently: rank 0's times count.
     clock = RoundTimer(str(engine.device)) if ranks.is_first else None
@@ -82,9 +90,8 @@ def assemble(engine: HostEngine, builder: TierBuilder, drafter: Drafter) -> Asse
     if schedule is not None and schedule.prefixes is not None:
         CachedPrefixes(schedule.prefixes, engine.target_runner.req_to_token_pool).install()
     control = Control(engine.pool, controller)
-    telemetry = Telemetry(
-        engine, controller, policy, meter, control, seeding, builder.left_out, builder.kept()
-    )
+    parts_of_start = seeding, builder.left_out, builder.kept(), builder.why_not_packed
+    telemetry = Telemetry(engine, controller, policy, meter, control, *parts_of_start)
     return Assembled(controller, control, telemetry)
 
 

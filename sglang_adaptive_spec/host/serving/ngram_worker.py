@@ -23,7 +23,7 @@ from sglang_adaptive_spec.host.host_round import open_round
 from sglang_adaptive_spec.host.serving.adaptive_worker import AdaptiveWorker
 from sglang_adaptive_spec.host.serving.plain_decodes import PlainDecodes
 from sglang_adaptive_spec.host.serving.plain_round import has_plain_rounds
-from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Plan
 
 # Zero-step decodes between two times that the table learns what they wrote. A choice.
 LEARN_EVERY = 16
@@ -90,9 +90,9 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
             self.most_decodes = self.full_width
             self._decodes = PlainDecodes(self.engine, self.drafter.hidden_mode, self.most_decodes)
 
-    def _run_alone(self, tier: Tier, batch: Batch, is_catch_up: bool = False) -> None:
+    def _run_alone(self, plan: Plan, batch: Batch) -> None:
         open_round(())
-        if self._decodes is not None and tier == PLAIN_TIER:
+        if self._decodes is not None and plan.tier == PLAIN_TIER:
             self._decodes.slots.forget()
             self._decode(self._decodes, batch, 1, None)
             return

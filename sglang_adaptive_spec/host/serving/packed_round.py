@@ -31,6 +31,7 @@ from sglang_adaptive_spec.host.hooks import hook_now
 from sglang_adaptive_spec.host.host_round import current_round
 from sglang_adaptive_spec.host.serving.first_drafts import FirstDrafts
 from sglang_adaptive_spec.loop.round import Round
+from sglang_adaptive_spec.tiers import Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,14 @@ class PackedRounds:
         """Hooks what the host does around the target's forward; other rounds pass through."""
         hook_now({"eagle_prepare_for_verify": prepare_packed, "eagle_sample": sample_packed})
 
-    def begin(self, launched: Round, verify_lens: tuple[int, ...]) -> "PackedRound":
-        """Returns the round of the host that verifies so many tokens of each request's window."""
-        width = launched.tier.num_draft_tokens
+    def begin(
+        self, tier: Tier, verify_lens: tuple[int, ...], launched: Round | None = None
+    ) -> "PackedRound":
+        """Returns the round of the host that verifies so many tokens of each request's window.
+
+        ``launched`` is the loop's, if a controller chose.
+        """
+        width = tier.num_draft_tokens
         key = verify_lens, width
         if self._packing is None or key != self._key:
             self._packing, self._key = Packing.of(*key, self._engine.device), key
@@ -92,7 +98,9 @@ class PackedRounds:
 class PackedRound:
     """A packed round in progress: what the host's round calls around the target's forward."""
 
-    def __init__(self, rounds: PackedRounds, packing: Packing, width: int, launched: Round) -> None:
+    def __init__(
+        self, rounds: PackedRounds, packing: Packing, width: int, launched: Round | None
+    ) -> None:
         self._rounds, self._packing, self._width = rounds, packing, width
         self._launched = launched
 
@@ -153,6 +161,8 @@ class PackedRound:
             drafted: [bs * width] tokens of whole windows.
             predicted: [bs * width] of the target, behind each of them.
         """
+        if self._launched is None:
+            return
         is_correct = drafted[self._packing.nexts] == predicted[self._packing.lasts]
         self._launched.first_drafts = FirstDrafts.copied(is_correct, self._packing.goes_on)
 

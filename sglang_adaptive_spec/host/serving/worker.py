@@ -23,7 +23,8 @@ from sglang_adaptive_spec.host.host_round import HostRound, current_round, open_
 from sglang_adaptive_spec.host.serving.adaptive_worker import AdaptiveWorker
 from sglang_adaptive_spec.host.serving.packed_round import PackedRounds
 from sglang_adaptive_spec.host.serving.plain_round import PlainRounds, has_plain_rounds
-from sglang_adaptive_spec.tiers import PLAIN_TIER, CatchUp, Tier
+from sglang_adaptive_spec.host.startup.packed_graphs import PackedTarget
+from sglang_adaptive_spec.tiers import PLAIN_TIER, CatchUp, Plan
 
 logger = logging.getLogger(__name__)
 
@@ -70,15 +71,21 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
         with self.drafter.building(super()._override_worker_state(*args, **kwargs)):
             yield
 
-    def _run_alone(self, tier: Tier, batch: Batch, is_catch_up: bool = False) -> None:
+    def _build_packed(self) -> PackedTarget | None:
+        return self._tier_builder.build_packed(self.drafter)
+
+    def _run_alone(self, plan: Plan, batch: Batch) -> None:
         """Runs one round that no controller chose and nobody waits for: start-up measurements."""
         current = open_round(())
-        if self._plain_rounds is not None and tier == PLAIN_TIER:
-            current.plain = self._plain_rounds.begin_alone(batch.seq_lens.shape[0], is_catch_up)
+        if self._plain_rounds is not None and plan.tier == PLAIN_TIER:
+            size, is_catch_up = batch.seq_lens.shape[0], plan.is_catch_up
+            current.plain = self._plain_rounds.begin_alone(size, is_catch_up)
+        elif plan.verify_lens is not None:
+            current.packed = self._packed_rounds.begin(plan.tier, plan.verify_lens)
         try:
             super().forward_batch_generation(batch)
         finally:
-            current.plain = None
+            current.plain = current.packed = None
 
     # -- a round --
 
@@ -106,7 +113,8 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
                 current.ends_with_target = launched.plan.catch_up is CatchUp.NONE
                 on_publish = None  # published inside `verify`, before the target runs
             elif launched.plan.verify_lens is not None:
-                current.packed = self._packed_rounds.begin(launched, launched.plan.verify_lens)
+                lens = launched.plan.verify_lens
+                current.packed = self._packed_rounds.begin(launched.tier, lens, launched)
         try:
             return super().forward_batch_generation(batch, on_publish, *args, **kwargs)
         finally:
@@ -126,6 +134,9 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
             self._late_lengths.fetch(batch)
         if current.plain is not None:
             return current.plain.verify(batch, kwargs.get("grammar_barrier"))
+        if current.packed is not None and self.packed_target is not None:
+            with self.packed_target.in_place(self._target_worker.model_runner):
+                return super().verify(batch, *args, **kwargs)
         return super().verify(batch, *args, **kwargs)
 
     @property

@@ -201,6 +201,7 @@ class StartupCapture:
         self.backends = Consumption(device, gpu_id, shared_gb)
         self.graphs = Consumption(device, gpu_id, shared_gb)
         self.catch_ups = Consumption(device, gpu_id, shared_gb)
+        self.packed = Consumption(device, gpu_id, shared_gb)
         self.shared_gb = shared_gb
         self.is_measured = False  # what is captured from now on belongs to other tiers
         self.is_over = False  # all tiers are built

@@ -26,13 +26,14 @@ from sglang_adaptive_spec.host.drafters.drafter import Drafter
 from sglang_adaptive_spec.host.engine import HostEngine
 from sglang_adaptive_spec.host.startup.borrowed_batch import BorrowedBatch, fresh, longest_context
 from sglang_adaptive_spec.host.startup.cost_key import cost_key
+from sglang_adaptive_spec.host.startup.packed_graphs import PackedTarget
 from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 from sglang_adaptive_spec.policy.costs.cache import CostKey, default_folder, load, save
 from sglang_adaptive_spec.policy.costs.curves import MIN_MS
 from sglang_adaptive_spec.policy.costs.table import DEFAULT_BUCKETS, CostTable
 from sglang_adaptive_spec.runtime.builder import WHAT_TO_CHANGE
 from sglang_adaptive_spec.runtime.pool import TierState
-from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, CatchUp, Plan, Tier
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,10 @@ TIMED_ROUNDS = 3  # on a GPU, between events
 # benchmarks/results/archive/matrix-trees-h200.json.xz), with six rounds a point.
 LIMIT_S = 8.0  # or TIER_LIMIT_S for each tier, where that is more
 TIER_LIMIT_S = 1.2
+# Packed rounds: numbers of tokens that are not measured by then are not used.
+WIDTHS_LIMIT_S = 3.0
+# Of the batch of one series of widths to the next one's: they share most of theirs.
+SERIES_RATIO = 4
 # A choice: kept round times are dropped where one is off by more, either way. Windows of one arm
 # differ by up to 1.18 on an H200 (FlashInfer); measuring again costs 8 s.
 MAX_KEPT_RATIO = 1.25
@@ -114,6 +119,18 @@ def measured_costs(
         costs.catch_up_rounds = drafter.catch_ups.width
     seconds = time.perf_counter() - start_s - seeder.warm_up_s
     return costs, Seeding(source, seconds, seeder.num_points, seeder.warm_up_s)
+
+
+def measured_widths(
+    engine: HostEngine, builder: TierBuilder, drafter: Drafter, packed: PackedTarget
+) -> list[dict[int, float]]:
+    """Returns what packed rounds take, ms by verified tokens, a series per batch size; not kept.
+
+    Raises:
+        RuntimeError: Such a round cannot be run on a borrowed batch.
+    """
+    series = Seeder(engine, builder, drafter).series(packed)
+    return engine.ranks.broadcast(series)
 
 
 def _keep(key: CostKey, costs: CostTable, folder: Path | None, seeder: "Seeder") -> None:
@@ -184,7 +201,7 @@ class Seeder:
                 with self._borrowed(size, context_len) as batch:
                     if batch is None:
                         continue
-                    ms = median(self._times_ms(tier, batch, False))
+                    ms = median(self._times_ms(Plan(tier), batch))
                 self.num_points += 1
                 expected_ms = costs.round_ms(tier, size, size * context_len)
                 if tier == PLAIN_TIER:
@@ -243,6 +260,43 @@ class Seeder:
         self.is_complete = not (self.out_of_time or self.out_of_room)  # last: nothing failed
         return costs
 
+    def series(self, packed: PackedTarget) -> list[dict[int, float]]:
+        """Measures packed rounds of the deepest chain at some batch sizes, the largest first.
+
+        Rows are as alike as their number of tokens allows: how those are spread changes little.
+        """
+        found = []
+        deadline_s = time.perf_counter() + WIDTHS_LIMIT_S
+        size = packed.most_rows
+        try:
+            while size > 1:
+                tier = max(
+                    (t for t in self._builder.ladder.of(size) if packed.holds(t)),
+                    default=PLAIN_TIER,
+                )
+                widths = [n for n in packed.widths if size < n <= size * tier.num_draft_tokens]
+                if widths:
+                    found.append(self._widths_ms(tier, size, widths, deadline_s))
+                size //= SERIES_RATIO
+        finally:
+            self._reset()
+        return found
+
+    def _widths_ms(
+        self, tier: Tier, size: int, widths: Sequence[int], deadline_s: float
+    ) -> dict[int, float]:
+        """Returns the ms of rounds by verified tokens, as many as there is time for."""
+        self._pool.activate(tier)
+        found: dict[int, float] = {}
+        with self._borrowed(size, self._contexts(size, False)[0]) as batch:
+            for width in widths if batch is not None else ():
+                if not self._builder.agree(time.perf_counter() < deadline_s):
+                    break
+                each, more = divmod(width, size)
+                lens = tuple(each + (row < more) for row in range(size))
+                found[width] = median(self._times_ms(Plan(tier, verify_lens=lens), batch))
+        return found
+
     def _measure_again(
         self, costs: CostTable, points: Sequence[tuple[Tier, int, bool]], deadline_s: float
     ) -> None:
@@ -278,7 +332,7 @@ class Seeder:
             with self._borrowed(min(sizes, default=1), 1) as batch:
                 if batch is not None and sizes:
                     self._pool.activate(state.tier)
-                    self._run(state.tier, batch, self._has_catch_up(state.tier))
+                    self._run(self._plan(state.tier, self._has_catch_up(state.tier)), batch)
         self.warm_up_s = time.perf_counter() - start_s
 
     def _points(self) -> Iterator[tuple[Tier, int, bool]]:
@@ -308,7 +362,7 @@ class Seeder:
                     continue
                 kinds = (False, True) if self._has_catch_up(tier) else (False,)
                 for is_catch_up in kinds:
-                    times_ms = self._times_ms(tier, batch, is_catch_up)
+                    times_ms = self._times_ms(self._plan(tier, is_catch_up), batch)
                     ms, spread = median(times_ms), relative_error(times_ms)
                     for padded in self._padding_up_to(tier, size):
                         context = padded * context_len
@@ -337,10 +391,15 @@ class Seeder:
         catch_ups = self._drafter.catch_ups
         return tier == PLAIN_TIER and catch_ups is not None and catch_ups.schedule is not None
 
-    def _run(self, tier: Tier, batch: ScheduleBatch, is_catch_up: bool) -> None:
-        """Runs a round of ``tier``, which is in force, on a batch that no request owns."""
+    @staticmethod
+    def _plan(tier: Tier, is_catch_up: bool) -> Plan:
+        return Plan(tier, catch_up=CatchUp.WHOLE if is_catch_up else CatchUp.NONE)
+
+    def _run(self, plan: Plan, batch: ScheduleBatch) -> None:
+        """Runs a round whose tier is in force on a batch that no request owns."""
+        tier = plan.tier
         try:
-            self._engine.run_alone(tier, batch, is_catch_up)
+            self._engine.run_alone(plan, batch)
         except torch.OutOfMemoryError as error:
             raise RuntimeError(
                 f"ADAPTIVE_EAGLE ran out of memory in a round of tier {tier.label}. "
@@ -353,21 +412,21 @@ class Seeder:
                 "model and draft."
             ) from error
 
-    def _times_ms(self, tier: Tier, batch: ScheduleBatch, is_catch_up: bool) -> list[float]:
+    def _times_ms(self, plan: Plan, batch: ScheduleBatch) -> list[float]:
         """Returns the times of some rounds that follow each other at once."""
         for _ in range(1 if self._is_cpu else WARM_UP_ROUNDS):
-            self._run(tier, fresh(batch), is_catch_up)
+            self._run(plan, fresh(batch))
         if self._is_cpu:
             marks_s = [time.perf_counter()]
             for _ in range(CPU_TIMED_ROUNDS):
-                self._run(tier, fresh(batch), is_catch_up)
+                self._run(plan, fresh(batch))
                 marks_s.append(time.perf_counter())
             return [(end - begin) * 1e3 for begin, end in pairwise(marks_s)]
         event = torch.get_device_module(self._engine.device).Event
         marks = [event(enable_timing=True) for _ in range(TIMED_ROUNDS + 1)]
         marks[0].record()
         for mark in marks[1:]:
-            self._run(tier, fresh(batch), is_catch_up)
+            self._run(plan, fresh(batch))
             mark.record()
         marks[-1].synchronize()
         return [float(begin.elapsed_time(end)) for begin, end in pairwise(marks)]

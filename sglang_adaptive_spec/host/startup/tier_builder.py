@@ -15,7 +15,7 @@ from sglang.srt.arg_groups.overrides import resolved_view
 
 from sglang_adaptive_spec.host.attention.flashinfer.workspace import provide_workspace
 from sglang_adaptive_spec.host.attention.kv_index_size import Extent
-from sglang_adaptive_spec.host.drafters.drafter import Drafter
+from sglang_adaptive_spec.host.drafters.drafter import Drafter, EagleRoundDrafter
 from sglang_adaptive_spec.host.engine import HostEngine
 from sglang_adaptive_spec.host.sizes import (
     GRAPH_REQUESTS,
@@ -28,8 +28,16 @@ from sglang_adaptive_spec.host.startup.capture import (
     OutOfMemoryGuard,
     StartupCapture,
 )
+from sglang_adaptive_spec.host.startup.packed_graphs import (
+    FEWEST_REQUESTS,
+    PackedTarget,
+    capture_sizes,
+    packed_window,
+    packing_unsupported_reason,
+    widths_without_graphs,
+)
 from sglang_adaptive_spec.ladder import Ladder
-from sglang_adaptive_spec.runtime.builder import build_tiers
+from sglang_adaptive_spec.runtime.builder import build_tiers, room_gb
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import Place, TierState, read_places, restored
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
@@ -55,7 +63,9 @@ class TierBuilder:
         self._engine, self._captures, self._drafter = engine, captures, drafter
         self._startup, self._startup_tier = startup, engine.options.startup_tier
         self._lora = lora  # behind the drafter's places
+        self._memory: MemoryModel
         self.left_out: dict[Tier, str] = {}
+        self.why_not_packed: str | None = None  # why no round can be packed
 
     def provide_workspace(self) -> None:
         """Makes room for FlashInfer's plans of the largest graphs; before any attention backend."""
@@ -117,10 +127,32 @@ class TierBuilder:
         pool, config = self._engine.pool, self._engine.options.config
         fixed_gb = BACKENDS_PER_TIER * self._startup.backends.gb
         memory = MemoryModel(fixed_gb, num_forwards=self._engine.options.stages.num_forwards)
+        self._memory = memory
         sizes, graphs_gb = pool.states[0].graph_batch_sizes, self._startup.graphs.gb
         memory.learn(self._startup_tier, sizes, fixed_gb + graphs_gb)
         budget_gb = config.memory_budget_gb if config.policy == "goodput" else math.inf
         build_tiers(pool, self, memory, budget_gb)
+
+    def build_packed(self, drafter: EagleRoundDrafter) -> PackedTarget | None:
+        """Builds what packed rounds need, behind all tiers; None, and why, where none can be."""
+        engine, rows = self._engine, self.max_listed_size()
+        window = packed_window(self.ladder, rows)
+        self.why_not_packed = packing_unsupported_reason(engine)
+        if self.why_not_packed is None and window <= PLAIN_TIER.num_draft_tokens + 1:
+            self.why_not_packed = f"no batch of {FEWEST_REQUESTS} or more drafts two steps"
+        if self.why_not_packed is not None:
+            return None
+        if engine.device == "cpu":
+            return PackedTarget(window, rows, widths_without_graphs(window, rows), None)
+        sizes = capture_sizes(rows)
+        memory, config = self._memory, engine.options.config
+        needed_gb = memory.fixed_gb / BACKENDS_PER_TIER + memory.unit_gb * len(sizes)
+        if not self.agree(needed_gb <= room_gb(engine.pool, self, config.memory_budget_gb)):
+            self.why_not_packed = "memory"
+            return None
+        with self._startup.packed.running():
+            state = drafter.build_packed(window, sizes)
+        return PackedTarget(window, rows, tuple(window * size for size in sizes), state)
 
     # -- TierHost --
 
@@ -205,9 +237,11 @@ class TierBuilder:
     def kept(self) -> dict[str, tuple[float, float]]:
         """Returns GB and seconds of what belongs to no tier, by what it is."""
         catch_ups, shared_gb = self._startup.catch_ups, self._startup.shared_gb()
+        packed = self._startup.packed
         return {
             "kept for the draft at zero steps": (catch_ups.gb, catch_ups.seconds),
             "shared by all tiers": (shared_gb, 0.0),
+            **({"packed rounds": (packed.gb, packed.seconds)} if packed.seconds else {}),
         }
 
     # -- what the host keeps --

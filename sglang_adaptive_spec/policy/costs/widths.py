@@ -1,8 +1,9 @@
 """What a round takes that verifies another number of drafts per request.
 
-Start-up measures one round for every number of tokens T that has a graph, all of one depth and
-batch size. Between two such rounds only the verify differs, so they give its time by T, up to a
-constant. A packed round of another depth or batch is a round of its tier, with another verify:
+Start-up measures a round for every number of tokens T that has a graph, in series of one depth and
+batch size. Between two rounds of a series only the verify differs, so it gives the time of that by
+T, up to a constant; series of other batch sizes are joined where they measured the same T. A packed
+round of any depth and batch is a round of its tier, with another verify:
 
     round_ms(t, n, T) = ratio[T] * (round_ms(t, n) + verify_ms(T) - verify_ms(n * width of t))
 
@@ -13,14 +14,14 @@ as its rounds are known, else of all packed rounds. ms; no clock.
 """
 
 import math
-from collections.abc import Mapping
-from statistics import median
+from collections.abc import Mapping, Sequence
+from statistics import mean, median
 
 import numpy as np
 
 from sglang_adaptive_spec.policy.costs.curves import Floats
 from sglang_adaptive_spec.policy.costs.table import CostTable
-from sglang_adaptive_spec.policy.settings import PackingSettings
+from sglang_adaptive_spec.policy.settings import DEFAULTS, PackingSettings
 from sglang_adaptive_spec.tiers import Plan, RoundTime, Tier
 
 
@@ -28,16 +29,25 @@ class WidthCosts:
     """Owns the times of verifies by their tokens, and what serving taught about them."""
 
     def __init__(
-        self, table: CostTable, measured_ms: Mapping[int, float], settings: PackingSettings
+        self,
+        table: CostTable,
+        series: Sequence[Mapping[int, float]],
+        settings: PackingSettings = DEFAULTS.packing,
     ) -> None:
-        """Takes the table of rounds that are not packed, and measured rounds by tokens.
+        """Takes the table of rounds that are not packed, and measured rounds by their tokens.
 
         A number of tokens that is dearer than a larger one is never worth it: it is left out.
+
+        Args:
+            table: Of tiers.
+            series: ms by tokens, each of one depth and batch size; one shares tokens with those
+                before it, or is left out.
+            settings: How fast serving corrects it.
         """
         self._table, self._settings = table, settings
-        widths = sorted(measured_ms)
-        self._grid = np.array(widths)
-        self._grid_ms = np.array([measured_ms[width] for width in widths])
+        joined = _joined(series)
+        self._grid = np.array(sorted(joined))
+        self._grid_ms = np.array([joined[width] for width in sorted(joined)])
         cheapest = np.minimum.accumulate(self._grid_ms[::-1])[::-1]
         is_worth = self._grid_ms <= cheapest
         self.widths = self._grid[is_worth]  # [W] tokens, ascending
@@ -50,6 +60,15 @@ class WidthCosts:
     ) -> Floats:
         """Returns what rounds of ``tier`` take that verify `widths` tokens: [W of the slice]."""
         return self._expected_ms(tier, batch_size, context_tokens)[widths] * self._ratio[widths]
+
+    def describe(self) -> dict[str, list[float]]:
+        """Returns by tokens what verifies take beyond the fewest, and served over expected time."""
+        shares = zip(self.widths.tolist(), self._verify_ms.tolist(), self._ratio, strict=True)
+        least_ms = float(self._verify_ms.min(initial=math.inf))
+        return {
+            str(width): [round(ms - least_ms, 4), round(float(ratio), 4)]
+            for width, ms, ratio in shares
+        }
 
     def of_round(self, round_time: RoundTime) -> float:
         """Returns what a packed round is expected to take."""
@@ -86,3 +105,16 @@ class WidthCosts:
         for idx, log in own.items():
             share = weights[idx] / (weights[idx] + self._settings.prior_rounds)
             self._ratio[idx] = math.exp(share * log + (1 - share) * common)
+
+
+def _joined(series: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """Returns the ms of all series, shifted to the first; of two for a width their mean."""
+    joined: dict[int, list[float]] = {}
+    for each in series:
+        shared = joined.keys() & each.keys()
+        if joined and not shared:
+            continue
+        shift = sum(mean(joined[width]) - each[width] for width in shared) / max(len(shared), 1)
+        for width, ms in each.items():
+            joined.setdefault(width, []).append(ms + shift)
+    return {width: mean(each) for width, each in joined.items()}

@@ -1,0 +1,108 @@
+"""What packed rounds need of the target: a backend and graphs for numbers of verified tokens.
+
+One family of graphs, keyed by tokens, serves every depth: rows of a window are its own affair. It
+is built behind the tiers (drafters/packed_verify.py) and takes the target's places for the verify
+of a packed round alone. Where rounds run without graphs, on a CPU, any number of tokens will do.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sglang.srt.arg_groups.overrides import resolved_view
+from sglang.srt.configs.hybrid_arch import mambaish_config
+
+from sglang_adaptive_spec.host.drafters.target import TARGET_PLACES, has_decode_graphs
+from sglang_adaptive_spec.host.engine import HostEngine, ModelRunner
+from sglang_adaptive_spec.ladder import Ladder
+from sglang_adaptive_spec.tiers import Tier, chain_tier
+
+BACKENDS = ("fa3",)  # whose graphs take rows of unlike lengths; on a CPU that of the tests does
+# Numbers of tokens per octave. A choice: one of four rounds up by a fifth at most.
+PER_OCTAVE = 4
+FEWEST_REQUESTS = 8  # whose whole windows are the fewest tokens that have a graph
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTarget:
+    """What packed verifies may be, and the target's state for them."""
+
+    window: int  # tokens of a request at most
+    most_rows: int
+    widths: tuple[int, ...]  # verified tokens of a batch, ascending
+    state: tuple[object, ...] | None  # of the target's places; None: no graphs
+
+    def holds(self, tier: Tier) -> bool:
+        """Returns whether rounds of ``tier`` can be packed."""
+        return tier.topk == 1 and 1 < tier.num_draft_tokens <= self.window
+
+    @contextlib.contextmanager
+    def in_place(self, runner: ModelRunner) -> Iterator[None]:
+        """Puts the state in the target's places."""
+        if self.state is None:
+            yield
+            return
+        before = [getattr(runner, name) for name in TARGET_PLACES]
+        for name, value in zip(TARGET_PLACES, self.state, strict=True):
+            setattr(runner, name, value)
+        try:
+            yield
+        finally:
+            for name, value in zip(TARGET_PLACES, before, strict=True):
+                setattr(runner, name, value)
+
+
+def packing_unsupported_reason(engine: HostEngine) -> str | None:
+    """Returns why no round can be packed, or None."""
+    runner, config = engine.target_runner, engine.options.config
+    if not config.packing:
+        return "the config does not ask for it"
+    if not engine.options.stages.has_draft:
+        return "a table drafts trees"
+    if engine.ranks.num_replicas > 1:
+        return "ranks have requests of their own"
+    if mambaish_config(runner.model_config) is not None:
+        return "the model keeps recurrent state"
+    if runner.model_config.model_is_mrope:
+        return "the model has positions in several dimensions"
+    if runner.lora_manager is not None:
+        return "adapters"
+    backend = resolved_view(engine.server_args).attention_backend
+    if engine.device != "cpu" and backend not in BACKENDS:
+        return f"attention backend {backend}"
+    if engine.device != "cpu" and not has_decode_graphs():
+        return "rounds run without graphs"
+    return None
+
+
+def packed_window(ladder: Ladder, most_rows: int) -> int:
+    """Returns the tokens of a request's window at the deepest chain of the larger batches."""
+    first = min(FEWEST_REQUESTS + 1, most_rows)
+    depths = [
+        tier.num_steps
+        for size in range(first, most_rows + 1)
+        for tier in ladder.of(size)
+        if tier.topk == 1
+    ]
+    return chain_tier(max(depths, default=0)).num_draft_tokens
+
+
+def sizes_by_octave(most: int, fewest: int = 1) -> list[int]:
+    """Returns numbers from ``fewest`` to ``most``, `PER_OCTAVE` to each octave, and the last."""
+    numbers = [size for size in range(fewest, most) if not size % max(1, octave(size))]
+    return [*numbers, most]
+
+
+def octave(size: int) -> int:
+    """Returns the distance of the numbers that are taken about ``size``."""
+    return 1 << max(size.bit_length() - PER_OCTAVE.bit_length(), 0)
+
+
+def widths_without_graphs(window: int, most_rows: int) -> tuple[int, ...]:
+    """Returns numbers of tokens where any will do."""
+    return tuple(sizes_by_octave(window * most_rows, fewest=2))
+
+
+def capture_sizes(most_rows: int) -> Sequence[int]:
+    """Returns requests whose whole windows are the numbers of tokens that get a graph."""
+    return sizes_by_octave(most_rows, fewest=FEWEST_REQUESTS)

@@ -1,0 +1,110 @@
+"""What packed rounds may verify, where such can be, and whose places they take."""
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sglang_adaptive_spec.config.schema import load_config, parse_config
+from sglang_adaptive_spec.ladder import Ladder
+from sglang_adaptive_spec.tiers import Tier, chain_tier
+
+LADDER = load_config(None).ladder
+ASKS = parse_config("test", b'{"policy": "goodput", "packing": true}')
+
+
+@pytest.fixture
+def graphs(plugins_loaded: None) -> Any:
+    from sglang_adaptive_spec.host.startup import packed_graphs
+
+    return packed_graphs
+
+
+def test_the_window_is_that_of_the_deepest_chain_of_larger_batches(graphs: Any) -> None:
+    assert graphs.packed_window(LADDER, 256) == 8  # ten steps are for batches up to 8
+    assert graphs.packed_window(LADDER, 8) == 11
+    trees = Ladder({1: [chain_tier(0), chain_tier(1), Tier(3, 2, 6)]})
+    assert graphs.packed_window(trees, 64) == 2
+
+
+def test_four_numbers_of_tokens_an_octave_up_to_all_windows_of_the_largest_batch(
+    graphs: Any,
+) -> None:
+    widths = [8 * size for size in graphs.capture_sizes(256)]
+    assert widths[:9] == [64, 80, 96, 112, 128, 160, 192, 224, 256]
+    assert widths[-2:] == [1792, 2048]
+    assert len(widths) == 21
+    assert graphs.capture_sizes(100)[-1] == 100
+    assert list(graphs.capture_sizes(5)) == [5]
+
+
+@pytest.mark.parametrize("most", range(1, 200))
+def test_numbers_ascend_and_end_with_the_last(graphs: Any, most: int) -> None:
+    numbers = graphs.sizes_by_octave(most)
+    assert numbers == sorted(set(numbers))
+    assert (numbers[0], numbers[-1]) == (1, most)
+    assert all(later <= 1.5 * size + 1 for size, later in itertools.pairwise(numbers))
+
+
+def test_the_places_are_taken_for_a_verify_and_given_back_also_after_an_error(graphs: Any) -> None:
+    packed = graphs.PackedTarget(8, 64, (64,), ("packed backend", "packed graphs"))
+    runner = SimpleNamespace(attn_backend="backend", decode_cuda_graph_runner="graphs")
+    before = dict(vars(runner))
+    in_place = packed.in_place(runner)
+    in_place.__enter__()
+    assert list(vars(runner).values()) == ["packed backend", "packed graphs"]
+    assert not in_place.__exit__(ValueError, ValueError("planted"), None)
+    assert vars(runner) == before
+    with graphs.PackedTarget(8, 64, (64,), None).in_place(runner):  # rounds without graphs
+        assert vars(runner) == before
+
+
+def test_chains_up_to_the_window_are_packed(graphs: Any) -> None:
+    packed = graphs.PackedTarget(8, 64, (64,), None)
+    held = [steps for steps in (0, 1, 3, 7, 8, 10) if packed.holds(chain_tier(steps))]
+    assert held == [1, 3, 7]
+    assert not packed.holds(Tier(3, 2, 6))
+
+
+def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
+    found = {
+        **{"config": ASKS, "has_draft": True, "num_replicas": 1, "state": None, "mrope": False},
+        **{"lora": None, "device": "cuda", "backend": "fa3", "has_graphs": True},
+        **changes,
+    }
+    monkeypatch.setattr(graphs, "mambaish_config", lambda _config: found["state"])
+    monkeypatch.setattr(graphs, "has_decode_graphs", lambda: found["has_graphs"])
+    view = SimpleNamespace(attention_backend=found["backend"])
+    monkeypatch.setattr(graphs, "resolved_view", lambda _args: view)
+    model_config = SimpleNamespace(model_is_mrope=found["mrope"])
+    return SimpleNamespace(
+        options=SimpleNamespace(
+            config=found["config"], stages=SimpleNamespace(has_draft=found["has_draft"])
+        ),
+        ranks=SimpleNamespace(num_replicas=found["num_replicas"]),
+        target_runner=SimpleNamespace(model_config=model_config, lora_manager=found["lora"]),
+        device=found["device"],
+        server_args=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"device": "cpu", "backend": "intel_amx", "has_graphs": False}, None),
+        ({"config": load_config(None)}, "the config does not ask for it"),
+        ({"has_draft": False}, "a table drafts trees"),
+        ({"num_replicas": 2}, "ranks have requests of their own"),
+        ({"state": object()}, "the model keeps recurrent state"),
+        ({"mrope": True}, "the model has positions in several dimensions"),
+        ({"lora": object()}, "adapters"),
+        ({"backend": "flashinfer"}, "attention backend flashinfer"),
+        ({"has_graphs": False}, "rounds run without graphs"),
+    ],
+)
+def test_why_no_round_can_be_packed(
+    graphs: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], reason: str | None
+) -> None:
+    assert graphs.packing_unsupported_reason(engine(monkeypatch, graphs, **changes)) == reason
