@@ -33,6 +33,8 @@ visit=${VISIT:-1} # of a cell; on four GPUs c and d are the next one, of the tex
 # A model of 1B beside each of 8B: three servers fit a GPU. For the next visit swap the GPUs.
 standalone="matrix run --at-once --context-length 131072 --windows 6 --max-total-tokens 65536"
 standalone="$standalone --drafter standalone --batches 1,4,16,32,64 --first-repeat $visit"
+# Rows of unlike acceptance: what packed rounds gain over one depth for all.
+kinds="matrix run $matrix --batches 16,64,128 --acceptances 0.95/0.3,0.9/0.3,0.3/0.5/0.7/0.9,0.7"
 flashinfer="matrix run $matrix --attention-backend flashinfer"
 small="matrix run $matrix --batches 1,16,64" # two servers fit a GPU of 80 GB
 two_a="--arms goodput,none"
@@ -77,6 +79,9 @@ matrix-a               20300 $matrix_a --first-repeat $visit --tag a$visit
 matrix-b               20900 $matrix_b --first-repeat $visit --tag b$visit
 matrix-c               26000 $matrix_b --first-repeat $((visit + 1)) --tag b$((visit + 1))
 matrix-d               26600 $matrix_a --first-repeat $((visit + 1)) --tag a$((visit + 1))
+kinds-a                9000  $kinds --arms goodput,goodput-packed,none --first-repeat $visit --tag ka$visit
+kinds-b                8400  $kinds --arms static-1,static-3,static-5,static-7 \
+  --first-repeat $visit --tag kb$visit
 flashinfer-a           12000 $flashinfer $two_a --tag fa$visit
 flashinfer-b           12300 $flashinfer $two_b --tag fb$visit
 flashinfer-c           12600 $flashinfer $two_c --tag fc$visit
@@ -135,6 +140,7 @@ sampling-of-host       31700 sampling run PAIR --cells min_p,top_k_top_p --seed 
 backends               28700 backends run PAIR --new-tokens 64 --tag 1 --cases flashinfer,triton
 backends-mla           29300 backends run --new-tokens 64 --tag 2 --cases flashinfer-mla,triton-mla
 backends-table         28400 backends run --new-tokens 64 --many 100 --tag 5 --cases $drafters
+backends-packed        9300  backends run PAIR --new-tokens 64 --tag 6 --cases default-packed
 backends-tp            29900 backends run --new-tokens 64 --tag 3 --cases triton-mla-tp2
 tensor-parallel        30500 tensor_parallel run --tag 1
 zero-8b                21200 never_below_none run --repeats 6 --trace-s 0.5 --tag 8b

@@ -1,9 +1,10 @@
 """Injected acceptance by name: each row's probability, its request ids, and what must come of it.
 
-A name is a probability per position (``0.7``) or ``mixed``: half the rows at 0.3, half at 0.9. A
-row's probability travels in its request id, so that the server needs no other channel. With chains
-of d drafts, each accepted with probability p if all before it were, a round yields on average
-1 + p + ... + p^d tokens a request, whatever was drawn before.
+A name is a probability per position (``0.7``), several that rows have in turn (``0.95/0.3``), or
+``mixed``: half the rows at 0.3, half at 0.9. A row's probability travels in its request id, so that
+the server needs no other channel. With chains of d drafts, each accepted with probability p if all
+before it were, a round yields on average 1 + p + ... + p^d tokens a request, whatever was drawn
+before.
 
 A tree accepts more: p is raised by the lift, in logits, that this very shape showed with a real
 pair (studies/tree_acceptance.py). Rounds are recorded by their number of drafts, so only trees
@@ -66,16 +67,30 @@ def probabilities(name: str, batch_size: int) -> list[float]:
     """Returns the probability of each row.
 
     Raises:
-        ValueError: The name is no probability, or an odd batch is to be mixed.
+        ValueError: The name is no probability, or the rows have no equal parts.
+    """
+    kinds = kinds_of(name)
+    if batch_size % len(kinds):
+        raise ValueError(
+            f"batch {batch_size} has no {len(kinds)} equal parts: take a multiple for {name}."
+        )
+    return [kinds[row % len(kinds)] for row in range(batch_size)]
+
+
+def kinds_of(name: str) -> tuple[float, ...]:
+    """Returns the probabilities that rows have in turn.
+
+    Raises:
+        ValueError: The name is no probability.
     """
     if name == MIXED:
-        if batch_size % 2:
-            raise ValueError(f"batch {batch_size} has no two halves: take an even one for mixed.")
-        return [MIXED_PROBABILITIES[row % 2] for row in range(batch_size)]
-    probability = float(name)
-    if not 0 <= probability < 1:
-        raise ValueError(f"acceptance {name!r}: use a probability in [0, 1), or {MIXED}.")
-    return [probability] * batch_size
+        return MIXED_PROBABILITIES
+    kinds = tuple(map(float, name.split("/")))
+    if not all(0 <= each < 1 for each in kinds):
+        raise ValueError(
+            f"acceptance {name!r}: use a probability in [0, 1), several as 0.95/0.3, or {MIXED}."
+        )
+    return kinds
 
 
 def request_ids(name: str, batch_size: int, repeat: int) -> list[str]:

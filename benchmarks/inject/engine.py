@@ -8,6 +8,7 @@ instance.
 """
 
 import itertools
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import numpy as np
 from sglang_adaptive_spec.tiers import Plan
 
 STEPS = "steps-"  # begins a command's policy that keeps to one depth
+LENGTHS = "lengths"  # all tiers in turn, and of each row another length
 VOTES = "votes"  # the smallest of what ranks with requests of their own would choose alone
 SINGLE = "single"  # the policy that keeps to zero steps and one decode a round
 
@@ -78,6 +80,28 @@ class ForcedPolicy:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
+
+
+class AnyLengths(ForcedPolicy):
+    """All tiers in turn, and of each row another number of drafts is verified in every round."""
+
+    def __init__(self, policy: Any, packed: Any) -> None:
+        """Takes the server's policy, and what its packed rounds may be (`PackedTarget`)."""
+        super().__init__(policy)
+        self._packed, self._random = packed, random.Random(LENGTHS)
+
+    def choose(self, batch: Any) -> Any:
+        """Plans the next tier; lengths fill a number of tokens that has a graph."""
+        plan = super().choose(batch)
+        rows, most = len(batch.requests), plan.tier.num_draft_tokens
+        widths = [width for width in self._packed.widths if rows < width <= rows * most]
+        if not widths or rows > self._packed.most_rows or not self._packed.holds(plan.tier):
+            return plan
+        lens = [1] * rows
+        for _ in range(self._random.choice(widths) - rows):
+            shorter = [row for row, length in enumerate(lens) if length < most]
+            lens[self._random.choice(shorter)] += 1
+        return plan._replace(verify_lens=tuple(lens))
 
 
 class SmallestVote(ForcedPolicy):
@@ -180,6 +204,8 @@ class Engine:
         elif policy.startswith(STEPS):
             depth = int(policy.removeprefix(STEPS))
             self._ours.policy = ForcedPolicy(self._own_policy, depth)
+        elif policy == LENGTHS:
+            self._ours.policy = AnyLengths(self._own_policy, self._worker.packed_target)
         elif policy == VOTES:
             self._ours.policy = SmallestVote(self._own_policy)
         elif policy == SINGLE:

@@ -33,6 +33,8 @@ VERIFY = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.verify"
 # Our own zero-step rounds verify nothing; they compare one draft now and then.
 PLAIN_VERIFY = "sglang_adaptive_spec.host.serving.plain_round.PlainRound.verify"
 FIRST_DRAFT = "sglang_adaptive_spec.host.serving.plain_round.first_draft_correct"
+# Packed ones compare the first draft of each row that they do not verify.
+NEXT_DRAFT = "sglang_adaptive_spec.host.serving.packed_round.next_draft_correct"
 # Any id that every model's vocabulary has; the host's own simulation uses the same.
 TOKEN_ID = 100
 # Deeper than any tier: how many consecutive verdicts the table counts.
@@ -221,6 +223,12 @@ class Injector:
         """Stands for the comparison of the first draft with the target's token. # [bs] bool"""
         return self._num_correct() > 0
 
+    def next_draft_correct(
+        self, _compare: Callable[..., Any], packing: Any, *_args: Any
+    ) -> torch.Tensor:
+        """Stands for the comparison of the first draft that was not verified. # [bs] bool"""
+        return self._num_correct() >= packing.verify_lens
+
     def _num_correct(self, lift: float = 0.0) -> torch.Tensor:
         """Returns the accepted drafts of each row, whatever the depth. # [bs] int32
 
@@ -258,3 +266,4 @@ def register() -> None:
     if OURS_ENV in os.environ:
         HookRegistry.register(PLAIN_VERIFY, injector.around_verify, HookType.AROUND)
         HookRegistry.register(FIRST_DRAFT, injector.first_draft_correct, HookType.AROUND)
+        HookRegistry.register(NEXT_DRAFT, injector.next_draft_correct, HookType.AROUND)

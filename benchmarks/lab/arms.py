@@ -25,7 +25,7 @@ class Arm:
     name: str
     speculative: tuple[str, ...] = ()  # arguments beside the draft's path
     config: Mapping[str, object] | None = None  # written to a file for ADAPTIVE_EAGLE
-    policy: str = "own"  # or: alternate
+    policy: str = "own"  # or: alternate, lengths
     extra: tuple[str, ...] = ()  # arguments that come last, so that they win over shared ones
     environment: Mapping[str, str] | None = None  # beside that of all servers
     has_draft: bool = True  # else a table of what was written drafts
@@ -107,6 +107,7 @@ ARMS = {
         Arm("builtin", BUILTIN),
         Arm("ema", (*OURS, "--speculative-adaptive-config", SAME_CONFIG)),
         Arm("goodput", OURS),
+        Arm("goodput-packed", OURS, {"policy": "goodput", "packing": True}),
         Arm("ema-alternate", OURS, ALL_TIERS, policy="alternate"),
         Arm("goodput-trees", OURS, WITH_TREES),
         *(static(Tier(*shape)) for shape in TREES),

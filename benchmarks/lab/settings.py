@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.inject.acceptance import MIXED
+from benchmarks.inject.acceptance import kinds_of
 from benchmarks.lab.models import DRAFTERS, ModelPair, write_dummy_pair
 from benchmarks.lab.run_files import add_run_flags
 from benchmarks.lab.session import Plan
@@ -106,10 +106,10 @@ def plan_with(args: argparse.Namespace, scratch: Path, arguments: Sequence[str])
 
 
 def cells_of(batch_sizes: Sequence[int], acceptances: Sequence[str]) -> list[tuple[int, str]]:
-    """Returns the cells of a matrix; one request cannot be mixed."""
+    """Returns the cells of a matrix; rows of several kinds have equal parts."""
     return [
         (size, name)
         for size in batch_sizes
         for name in acceptances
-        if not (name == MIXED and size % 2)
+        if not size % len(kinds_of(name))
     ]

@@ -60,6 +60,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.inject.delay_plugin import DELAY_ENV
+from benchmarks.inject.engine import LENGTHS
 from benchmarks.inject.indexer_plugin import INDEXER_ENV
 from benchmarks.inject.plant_plugin import FAULT_ENV
 from benchmarks.lab.arms import (
@@ -165,6 +166,7 @@ class Setting(NamedTuple):
     environment: Mapping[str, str] = NO_ENVIRONMENT
     adapters: tuple[str | None, ...] = ()  # of LoRA, by turns; None: the base model
     prefill: tuple[str, ...] = ()  # of the server that reads the prompts of one that speculates
+    is_packed: bool = False  # of each row another number of drafts is verified in every round
 
 
 SETTINGS = {
@@ -196,6 +198,7 @@ SETTINGS = {
     ),
     "plan-stream": Setting((), environment={"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}),
     PLANTED: Setting((), environment={FAULT_ENV: "1"}),
+    "packed": Setting((), is_packed=True),
     # The GPU lags by a forward and more, so that plans are made well ahead of their use.
     "slow-gpu": Setting((), environment={DELAY_ENV: "10"}),
 }
@@ -264,6 +267,11 @@ class Case(NamedTuple):
         return extra + self.given.extra + OTHER_KERNELS.get(self.family, ())
 
     @property
+    def concurrency(self) -> tuple[int, ...]:
+        """Requests at once, pass by pass: packed rounds have graphs for many."""
+        return (1, 64) if self.given.is_packed else CONCURRENCY
+
+    @property
     def static_steps(self) -> tuple[int, ...]:
         """Depths of static EAGLE to compare with.
 
@@ -283,6 +291,8 @@ class Case(NamedTuple):
         """Returns ADAPTIVE_EAGLE, which takes another tier in every round."""
         config = TREE_CONFIG if self.has_trees else CHAIN_CONFIG
         arm = Arm("ours", OURS, config, policy="alternate")
+        if self.given.is_packed:
+            arm = replace(arm, config={**config, "packing": True}, policy=LENGTHS)
         return replace(arm, config=TABLE_CONFIG, has_draft=False) if self.given.has_table else arm
 
     def arms(self) -> list[Arm]:
@@ -319,6 +329,7 @@ CASES = {
             for backend in ("flashinfer", "fa3", "triton", "intel_amx")
         ),
         Case("", is_mla=False, has_trees=False, tp_size=2, has_dp=True, family="qwen3-moe"),
+        *(Case(backend, False, has_trees=False, setting="packed") for backend in ("", "intel_amx")),
         *(Case("", is_mla=True, has_trees=False, sparse=name) for name in SPARSE),  # Hopper
         Case("intel_amx", is_mla=False, has_trees=True),  # the CPU host
         Case("intel_amx", is_mla=True, has_trees=True),
@@ -398,7 +409,7 @@ def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -
     if args.prompts is not None and not case.is_miniature:
         prompts = [prompt for phase in read_prompts(args.prompts).values() for prompt in phase]
     few = prompts[:NUM_PROMPTS] if args.many else prompts
-    by_concurrency = dict(zip(CONCURRENCY, (few, prompts), strict=True))
+    by_concurrency = dict(zip(case.concurrency, (few, prompts), strict=True))
 
     arms = arms_of(case, args.before)
     readers, nodes = prefill_arms(case, arms, plan.port)
@@ -415,7 +426,7 @@ def compare(case: Case, plan: Plan, args: argparse.Namespace, deadline: float) -
         by_arm = {each["arm"]: each for each in in_parallel(engines, answered)}
     return {
         "name": case.name,
-        "texts": agreed_texts(by_arm) if len(by_arm) == len(arms) else {},
+        "texts": agreed_texts(by_arm, case.concurrency) if len(by_arm) == len(arms) else {},
         **{name: {arm: each[name] for arm, each in by_arm.items()} for name in OF_ROUNDS},
         "servers": [engine.measured for engine in engines],
     }
@@ -526,7 +537,9 @@ def made_pair(case: Case, folder: Path, is_cpu: bool) -> ModelPair | None:
     return ModelPair(folders[case.family], folders[case.draft])
 
 
-def agreed_texts(by_arm: Mapping[str, Raw]) -> dict[str, list[dict[str, Any]]]:
+def agreed_texts(
+    by_arm: Mapping[str, Raw], at_once: Sequence[int] = CONCURRENCY
+) -> dict[str, list[dict[str, Any]]]:
     """Returns, per arm but `none` and number of requests at once, how far each text agrees."""
     reference = by_arm["none"]["texts"]
     return {
@@ -535,7 +548,7 @@ def agreed_texts(by_arm: Mapping[str, Raw]) -> dict[str, list[dict[str, Any]]]:
                 "concurrency": concurrency,
                 "agreed": [agreement(*pair) for pair in zip(mine, theirs, strict=True)],
             }
-            for concurrency, mine, theirs in zip(CONCURRENCY, each["texts"], reference, strict=True)
+            for concurrency, mine, theirs in zip(at_once, each["texts"], reference, strict=True)
         ]
         for arm, each in by_arm.items()
         if arm != "none"

@@ -46,6 +46,8 @@ class HostSteps(Protocol):
 class PackedVerify(Protocol):
     """What stands around the target's forward in a packed round (packed_round.py:PackedRound)."""
 
+    kept: Sequence[int]  # drafts per row that are verified
+
     def prepare(self, verify_input: Any, req_to_token: Any, batch: Batch, target: Any) -> Any:
         """Prepares the forward; returns its batch, and whether a graph runs it."""
 

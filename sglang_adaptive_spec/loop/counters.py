@@ -14,6 +14,8 @@ class RoundCounters:
         self.num_rounds: dict[Tier, int] = defaultdict(int)
         # histogram[tier][n]: request-rounds in which exactly n drafts were accepted
         self.histogram: dict[Tier, list[int]] = {}
+        self.num_packed: dict[Tier, int] = defaultdict(int)  # rounds that verified lengths
+        self.num_unverified: dict[Tier, int] = defaultdict(int)  # drafts of those, over requests
         self.num_runs: dict[int, int] = defaultdict(int)  # zero-step rounds by their decodes
         self.num_switches = dict.fromkeys(
             ("policy", "found", "batch_size", "pin", "exact", "context_end"), 0
@@ -39,14 +41,18 @@ class RoundCounters:
             return
         for num_correct in num_correct_drafts:
             histogram[num_correct] += 1
+        if plan.verify_lens is not None:
+            self.num_packed[tier] += 1
+            windows = len(plan.verify_lens) * tier.num_draft_tokens
+            self.num_unverified[tier] += windows - sum(plan.verify_lens)
 
     def num_request_rounds(self, tier: Tier) -> int:
         """Returns the rounds at ``tier``, each counted once per request."""
         return sum(self.histogram.get(tier, ()))
 
     def num_proposed_drafts(self, tier: Tier) -> int:
-        """Returns the drafts proposed at ``tier``, summed over requests and rounds."""
-        return self.num_request_rounds(tier) * tier.num_drafts
+        """Returns the drafts at ``tier`` that the target verified, over requests and rounds."""
+        return self.num_request_rounds(tier) * tier.num_drafts - self.num_unverified.get(tier, 0)
 
     def num_correct_drafts(self, tier: Tier) -> int:
         """Returns the drafts accepted at ``tier``, bonus tokens excluded."""

@@ -97,7 +97,7 @@ class RoundMeter:
         if not self._has_decisions:
             return 0.0, 0.0
         decision = done.decision
-        return None if decision is None else decision.expected(done.tier, done.batch.size)
+        return None if decision is None else decision.expected(done.plan, done.batch.size)
 
 
 def size_class(batch_size: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sglang_adaptive_spec.tiers import Tier
+from sglang_adaptive_spec.tiers import Plan, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +24,20 @@ class Decision:
     reason: str
     # [tiers] that prefills are expected to take before the next round.
     between_ms: NDArray[np.float64] | float = 0.0
+    packed: tuple[float, float] | None = None  # tokens and ms of the packed round in force
 
     @property
     def period_ms(self) -> NDArray[np.float64]:
         """Expected from one round to the next: [tiers]."""
         return self.round_ms + self.between_ms
 
-    def expected(self, tier: Tier, batch_size: int) -> tuple[float, float] | None:
-        """Returns the tokens and ms of a round; None if such a one was not weighed."""
-        if batch_size != self.batch_size or tier not in self.tiers:
+    def expected(self, plan: Plan, batch_size: int) -> tuple[float, float] | None:
+        """Returns the tokens and ms of a round's decode; None if such a one was not weighed."""
+        if batch_size != self.batch_size or plan.tier not in self.tiers:
             return None
-        idx = self.tiers.index(tier)
+        if plan.verify_lens is not None:
+            return self.packed
+        idx = self.tiers.index(plan.tier)
         return float(self.tokens[idx]), float(self.round_ms[idx])
 
     def rates(self) -> list[float]:

@@ -8,6 +8,7 @@ nothing is observed, so `policy/probing.py` looks at others now and then. No clo
 """
 
 from collections.abc import Hashable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -311,8 +312,10 @@ class GoodputPolicy:
             return
         survival = self.acceptance.survival_of(batch.requests)
         packing.choose(batch, tiers, survival, partial(self._between_packed_ms, batch.size), rate)
-        if packing.newest is not None:
+        if packing.newest is not None and self.decision is not None:
             self._home_ms = packing.newest.round_ms
+            expected = packing.newest.tokens, packing.newest.round_ms
+            self.decision = replace(self.decision, packed=expected)
 
     def _pack_again(self, batch: DecodeBatch) -> None:
         """Finds lengths for other rows than those that were decided about."""

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sglang_adaptive_spec.cli import main
 from tests.e2e.fleet import Fleet
-from tests.e2e.launches import MODELS, adaptive, forced
+from tests.e2e.launches import MODELS, adaptive, forced, packed
 from tests.e2e.server import Launch, Server
 from tests.e2e.traffic import PROMPTS, greedy
 
@@ -23,6 +23,7 @@ METRICS = ("--enable-metrics", "--decode-log-interval", "4")
 GAUGES = ("spec_accept_rate", "spec_accept_length", "spec_num_steps", "spec_num_draft_tokens")
 SWITCHING = forced("eagle3")
 SWITCHING = replace(SWITCHING, name=f"{SWITCHING.name}-figures", args=(*SWITCHING.args, *METRICS))
+PACKED = packed("eagle3", overlap=False)  # lengths besides
 NEWEST = replace(adaptive("eagle3", *METRICS, host="0.5.23", overlap=True), name="eagle3-figures")
 
 pytestmark = pytest.mark.e2e
@@ -51,7 +52,7 @@ def gauges(server: Server) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("launch", [SWITCHING], ids=str)
+@pytest.mark.parametrize("launch", [SWITCHING, PACKED], ids=str)
 def test_an_answer_has_the_rate_of_its_own_rounds(fleet: Fleet, launch: Launch) -> None:
     server = fleet.use(launch)
     for text in PROMPTS[:3]:

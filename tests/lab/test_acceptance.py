@@ -32,8 +32,14 @@ def test_an_acceptance_that_is_no_probability_is_refused(name: str) -> None:
         probabilities(name, 4)
 
 
+def test_rows_have_several_probabilities_in_turn() -> None:
+    assert probabilities("0.95/0.3/0.5", 6) == [0.95, 0.3, 0.5] * 2
+    with pytest.raises(ValueError, match="use a probability"):
+        probabilities("0.95/1.5", 4)
+
+
 def test_an_odd_batch_has_no_halves() -> None:
-    with pytest.raises(ValueError, match="no two halves"):
+    with pytest.raises(ValueError, match="no 2 equal parts"):
         probabilities("mixed", 1)
 
 

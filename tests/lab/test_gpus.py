@@ -50,11 +50,19 @@ STREAMS = (
     ),
     *("flashinfer-a", "flashinfer-b", "flashinfer-c", "flashinfer-d"),
     *("small-a", "small-b", "small-c", "small-d"),
+    *("kinds-a", "kinds-b"),
     *("starts-a", "starts-b", "starts-c", "starts-d"),
     *("transition-real", "transition-alternating", "ramp", "ramp-2", "ramp-3", "overhead"),
     *("defaults-pair", "defaults-builtin"),
     *("overlap-1", "overlap-2", "sampling", "sampling-of-host"),
-    *("backends", "backends-mla", "backends-table", "backends-tp", "tensor-parallel"),
+    *(
+        "backends",
+        "backends-mla",
+        "backends-table",
+        "backends-packed",
+        "backends-tp",
+        "tensor-parallel",
+    ),
     *("standalone-a", "standalone-b"),
     *("long-a", "long-b", "grow-a", "grow-b", "grow-c", "grow-d"),
     *("zero-8b", "zero-small", "texts-plans"),
@@ -229,7 +237,7 @@ def test_the_pair_goes_to_those_that_need_it(calls: dict[str, Call]) -> None:
     with_pair = {name for name, call in calls.items() if call.args.target is not None}
     real = {"transition-real", "transition-alternating", "two-mixed", "two-alternating"}
     real |= {name for name in STREAMS if name.startswith(("text-", "table-"))}
-    small = {"overlap-2", "sampling", "sampling-of-host", "backends", *real}
+    small = {"overlap-2", "sampling", "sampling-of-host", "backends", "backends-packed", *real}
     assert with_pair == {*small, "zero-small", "outside"}
     assert {calls[name].args.prompts.parts[-2:] for name in small} == {("a pair", "prompts.json")}
     assert calls["outside"].args.requests.parts[-2:] == ("a pair", "requests.jsonl")

@@ -19,6 +19,15 @@ def test_a_round_books_proposed_correct_and_positions_per_request() -> None:
     assert counters.accepted_per_position(THREE) == [3, 3, 2]
 
 
+def test_a_packed_round_proposes_what_was_verified() -> None:
+    counters = RoundCounters()
+    counters.count_round(Plan(THREE, verify_lens=(1, 4, 3)), [0, 3, 1])
+    counters.count_round(Plan(THREE), [0, 0, 0])
+    assert (counters.num_rounds[THREE], counters.num_packed[THREE]) == (2, 1)
+    assert counters.num_proposed_drafts(THREE) == 0 + 3 + 2 + 9
+    assert counters.num_correct_drafts(THREE) == 4
+
+
 def test_zero_steps_propose_nothing_and_an_unvisited_tier_counts_nothing() -> None:
     counters = RoundCounters()
     counters.count_round(Plan(PLAIN_TIER), [0, 0])

@@ -73,6 +73,15 @@ def test_a_width_that_serves_slower_is_known_soon_and_the_others_follow_until_th
     assert 1.0 < ratio[0] < 1.2
 
 
+def test_a_width_that_is_left_out_teaches_nothing() -> None:
+    costs = width_costs()
+    before = costs.round_ms(DEEP, 64, 64 * CONTEXT).tolist()
+    for width in (448, 100, 2000):
+        costs.learn(served(DEEP, 64, width, 100.0))
+        assert costs.of_round(served(DEEP, 64, width, 1.0)) == TRUE.round_ms(DEEP, 64, 64 * CONTEXT)
+    assert costs.round_ms(DEEP, 64, 64 * CONTEXT).tolist() == before
+
+
 def test_a_stall_is_no_time_of_its_width() -> None:
     costs = width_costs()
     expected = costs.of_round(served(DEEP, 64, 256, 1.0))

@@ -9,7 +9,8 @@ nothing of EAGLE writes, travels to the tokenizer, and is reset with the others.
 The host forgets how many requests it put back for want of memory; they are counted, too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any
 
 from sglang.srt.runtime_context import get_spec
@@ -18,6 +19,8 @@ from sglang_adaptive_spec.host.batch import Batch
 from sglang_adaptive_spec.host.hooks import AFTER, hook_now
 from sglang_adaptive_spec.tiers import Tier
 
+# On the result of a packed round: drafts of each row that were verified (packed_round.py).
+KEPT = "_adaptive_spec_kept"
 RATE = "spec_accept_rate"
 PROPOSED = ("spec_num_proposed_drafts", "spec_proposed_drafts")  # 0.5.20 has both names
 
@@ -28,7 +31,7 @@ class HostFigures:
     def __init__(self, tier_in_force: Callable[[], Tier]) -> None:
         """Takes what returns the tier of the newest decode round."""
         self._tier_in_force = tier_in_force
-        self._num_drafts = 0  # of a request, in the round whose result is being processed
+        self._num_proposed = 0  # drafts of all requests in the round whose result is processed
         self.num_retractions = 0
 
     def install(self) -> None:
@@ -60,11 +63,14 @@ class HostFigures:
         """Around _resolve_spec_v2_tokens, once a decode result: one verify of each request."""
         tokens = host(processor, result, batch, *args, **kwargs)
         more = result.num_non_draft_tokens_per_req - 1
-        num_drafts = self._num_drafts = (result.speculative_num_draft_tokens or 1) - 1
+        num_drafts = (result.speculative_num_draft_tokens or 1) - 1
+        kept: Sequence[int] | None = getattr(result, KEPT, None)
+        by_row = repeat(num_drafts, len(batch.reqs)) if kept is None else kept
+        self._num_proposed = len(batch.reqs) * num_drafts if kept is None else sum(kept)
         if num_drafts or more:
-            for req in batch.reqs:
+            for req, proposed in zip(batch.reqs, by_row, strict=True):
                 if not (req.is_retracted or req.finished()):
-                    req.spec_num_block_accept_tokens += num_drafts
+                    req.spec_num_block_accept_tokens += proposed
                     req.spec_verify_ct += more
                     for _ in range(more):
                         req.update_spec_correct_drafts_histogram(0)
@@ -81,7 +87,7 @@ class HostFigures:
     ) -> Any:
         """Around update_spec_metrics, right after: what is no draft came from a verify each."""
         num_verifies = max(bs, num_accept_tokens - num_correct_drafts)
-        kwargs["num_block_accept_tokens"] = self._num_drafts * bs
+        kwargs["num_block_accept_tokens"] = self._num_proposed
         return host(reporter, num_verifies, num_correct_drafts, num_accept_tokens, **kwargs)
 
     def snapshot(self, *_args: object, **_kwargs: object) -> dict[str, int]:

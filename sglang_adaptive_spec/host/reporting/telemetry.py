@@ -106,6 +106,7 @@ class Telemetry:
             **policy_state(self._policy, self._meter, newest),
             "seeding": None if self._seeding is None else self._seeding._asdict(),
             "rounds": _by_steps(tiers, lambda tier: counters.num_rounds.get(tier, 0)),
+            "packed_rounds": _by_steps(tiers, lambda tier: counters.num_packed.get(tier, 0)),
             "num_request_rounds": _by_steps(tiers, counters.num_request_rounds),
             "num_proposed_drafts": _by_steps(tiers, counters.num_proposed_drafts),
             "num_correct_drafts": _by_steps(tiers, counters.num_correct_drafts),

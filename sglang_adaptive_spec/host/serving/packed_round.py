@@ -43,6 +43,7 @@ class Packing:
     lasts: torch.Tensor  # [bs] int64, places of the last tokens of each row
     nexts: torch.Tensor  # [bs] int64, the places behind them, where the window goes on
     goes_on: Sequence[bool]  # [bs] whether it does
+    kept: Sequence[int]  # [bs] drafts that are verified
     layout: RaggedVerifyLayout  # the host's words for it
 
     @classmethod
@@ -63,7 +64,8 @@ class Packing:
             total_verify_tokens=len(places),
         )
         on_device = [_to_device(torch.tensor(each), device) for each in (places, lasts, nexts)]
-        return cls(lens, on_device[0], on_device[1], on_device[2], goes_on, layout)
+        kept = [length - 1 for length in verify_lens]
+        return cls(lens, on_device[0], on_device[1], on_device[2], goes_on, kept, layout)
 
 
 class PackedRounds:
@@ -103,6 +105,7 @@ class PackedRound:
     ) -> None:
         self._rounds, self._packing, self._width = rounds, packing, width
         self._launched = launched
+        self.kept = packing.kept
 
     def prepare(
         self, verify_input: Any, req_to_token: torch.Tensor, batch: Batch, target: Any
@@ -163,13 +166,20 @@ class PackedRound:
         """
         if self._launched is None:
             return
-        is_correct = drafted[self._packing.nexts] == predicted[self._packing.lasts]
+        is_correct = next_draft_correct(self._packing, drafted, predicted)
         self._launched.first_drafts = FirstDrafts.copied(is_correct, self._packing.goes_on)
 
     def _unpacked(self, packed: torch.Tensor) -> torch.Tensor:
         num_tokens = self._width * len(self._packing.verify_lens)
         windows = packed.new_zeros((num_tokens, *packed.shape[1:]))
         return windows.index_copy_(0, self._packing.places, packed)
+
+
+def next_draft_correct(
+    packing: Packing, drafted: torch.Tensor, predicted: torch.Tensor
+) -> torch.Tensor:
+    """Returns per row whether the first unverified draft is the target's token: [bs] bool."""
+    return drafted[packing.nexts] == predicted[packing.lasts]
 
 
 def prepare_packed(

@@ -20,6 +20,7 @@ from sglang_adaptive_spec.host.batch import Batch, rows_of_extend
 from sglang_adaptive_spec.host.drafters.catch_up import decoding_rows
 from sglang_adaptive_spec.host.drafters.drafter import EagleRoundDrafter
 from sglang_adaptive_spec.host.host_round import HostRound, current_round, open_round
+from sglang_adaptive_spec.host.reporting.host_figures import KEPT
 from sglang_adaptive_spec.host.serving.adaptive_worker import AdaptiveWorker
 from sglang_adaptive_spec.host.serving.packed_round import PackedRounds
 from sglang_adaptive_spec.host.serving.plain_round import PlainRounds, has_plain_rounds
@@ -134,10 +135,13 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
             self._late_lengths.fetch(batch)
         if current.plain is not None:
             return current.plain.verify(batch, kwargs.get("grammar_barrier"))
-        if current.packed is not None and self.packed_target is not None:
-            with self.packed_target.in_place(self._target_worker.model_runner):
-                return super().verify(batch, *args, **kwargs)
-        return super().verify(batch, *args, **kwargs)
+        if current.packed is None:
+            return super().verify(batch, *args, **kwargs)
+        packed, runner = self.packed_target, self._target_worker.model_runner
+        with contextlib.nullcontext() if packed is None else packed.in_place(runner):
+            result = super().verify(batch, *args, **kwargs)
+        setattr(result, KEPT, current.packed.kept)
+        return result
 
     @property
     def last_shared_read_runner(self) -> Any:

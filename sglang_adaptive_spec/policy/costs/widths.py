@@ -73,21 +73,29 @@ class WidthCosts:
     def of_round(self, round_time: RoundTime) -> float:
         """Returns what a packed round is expected to take."""
         plan, batch_size, context_tokens = round_time[:3]
-        return float(self.round_ms(plan.tier, batch_size, context_tokens)[self._idx(plan)])
+        idx = self._idx(plan)
+        if idx is None:
+            return self._table.round_ms(plan.tier, batch_size, context_tokens)
+        return float(self.round_ms(plan.tier, batch_size, context_tokens)[idx])
 
     def learn(self, round_time: RoundTime) -> None:
-        """Takes a packed round that nothing interrupted."""
+        """Takes a packed round that nothing interrupted; one of another width is left alone."""
         plan, batch_size, context_tokens, ms = round_time[:4]
         idx = self._idx(plan)
+        if idx is None:
+            return
         expected_ms = float(self._expected_ms(plan.tier, batch_size, context_tokens)[idx])
         logs = self._logs.setdefault(idx, [])
         logs.append(math.log(ms / expected_ms))
         del logs[: -self._settings.window]
         self._fit()
 
-    def _idx(self, plan: Plan) -> int:
+    def _idx(self, plan: Plan) -> int | None:
+        """Returns where a plan's width stands; None if it is left out."""
         assert plan.verify_lens is not None
-        return int(np.searchsorted(self.widths, sum(plan.verify_lens)))
+        width = sum(plan.verify_lens)
+        idx = int(np.searchsorted(self.widths, width))
+        return idx if idx < len(self.widths) and self.widths[idx] == width else None
 
     def _expected_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> Floats:
         base_ms = self._table.round_ms(tier, batch_size, context_tokens)
