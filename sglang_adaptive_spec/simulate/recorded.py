@@ -172,12 +172,12 @@ def _phases(sizes: Sequence[int]) -> list[int]:
 
 def _bounds(one: TraceRound) -> tuple[list[int], list[bool]]:
     """Returns per row the drafts known to be accepted, and whether more may have been."""
-    if one.num_steps > 0:
-        known = one.num_correct_drafts
-        most = one.kept or one.found or [one.num_steps] * len(known)
-        return known, [count >= drafts for count, drafts in zip(known, most, strict=True)]
-    first = one.first_draft_correct or [None] * len(one.requests)
-    return [int(correct is True) for correct in first], [correct is not False for correct in first]
+    counts = one.num_correct_drafts
+    verified = one.kept or one.found or [one.num_steps] * len(counts)
+    firsts = one.first_draft_correct or [None] * len(counts)  # behind those
+    rows = list(zip(counts, verified, firsts, strict=True))
+    known = [count + (first is True) for count, _, first in rows]
+    return known, [count >= most and first is not False for count, most, first in rows]
 
 
 def _hazards(rounds: Sequence[TraceRound], phases: Sequence[int], max_steps: int) -> Floats:

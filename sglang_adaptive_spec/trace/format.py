@@ -45,13 +45,12 @@ class TraceRound(
     num_steps: Count  # of the tier that ran
     requests: list[Count]  # small numbers in order of first appearance
     num_correct_drafts: list[Count]
-    # Zero-step rounds only: would the draft's first proposal have been accepted?
+    # Would the first draft behind those verified have been accepted? Where it is known.
     first_draft_correct: list[bool | None] | None = None
     num_decodes: Annotated[int, Meta(ge=1)] = 1  # of a zero-step round: tokens of each request
-    # Where a table drafts: drafts in a row that it had, of a round that it was asked for, and those
-    # of them that were verified, if these are others.
+    # Where a table drafts: drafts in a row that it had, of a round that it was asked for.
     found: list[Count] | None = None
-    kept: list[Count] | None = None
+    kept: list[Count] | None = None  # drafts that were verified, if not all
 
     @property
     def num_tokens(self) -> int:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def _live(size: int) -> Live:
     return live
 
 
-def censored_trace(counts: list[int], num_steps: int, **last: list[bool | None]) -> Trace:
+def censored_trace(counts: list[int], num_steps: int, **last: Any) -> Trace:
     rounds = tuple(
         TraceRound(
             time_s=float(idx),
@@ -113,6 +114,18 @@ def test_zero_step_rounds_tell_of_the_first_draft_only() -> None:
     assert RecordedWorkload(trace, 3).expected_tokens(0, _live(1))[3] == pytest.approx(1.0)
     trace = censored_trace([0] * 1000, 0, first_draft_correct=[None])
     assert RecordedWorkload(trace, 3).expected_tokens(0, _live(1))[1] == pytest.approx(1.5)
+
+
+def test_rounds_tell_of_the_drafts_that_they_verified_and_of_one_more() -> None:
+    rounds = ({"kept": [1], "first_draft_correct": [True]}, {"kept": [2]})
+    held, open_end = (censored_trace([1] * 1000, 3, **more) for more in rounds)
+    gains = np.diff(RecordedWorkload(held, 3).expected_tokens(0, _live(1)))
+    assert gains[:2] == pytest.approx([1.0, 1.0])  # the second draft held, too
+    gains = np.diff(RecordedWorkload(open_end, 3).expected_tokens(0, _live(1)))
+    assert gains[:2] == pytest.approx([1.0, 0.0])  # it was verified, and did not hold
+    failed = censored_trace([1] * 1000, 3, kept=[1], first_draft_correct=[False])
+    gains = np.diff(RecordedWorkload(failed, 3).expected_tokens(0, _live(1)))
+    assert gains[:2] == pytest.approx([1.0, 0.0])
 
 
 def test_the_load_of_a_trace_is_kept(tmp_path: Path) -> None:
