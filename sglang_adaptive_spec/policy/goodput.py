@@ -319,11 +319,13 @@ class GoodputPolicy:
 
     def _pack_again(self, batch: DecodeBatch) -> None:
         """Finds lengths for other rows than those that were decided about."""
-        if self.packing is not None and self.packing.newest is not None:
-            self._pack(batch, self.ladder.of(batch.size), 0.0)
+        if self.packing is None or self.packing.newest is None:
+            return
+        tier, allowed = self.packing.newest.plan.tier, self.ladder.of(batch.size)
+        self._pack(batch, (tier,) if tier in allowed else allowed, 0.0)
 
     def _between_packed_ms(self, size: int, tokens: Floats) -> Floats:
-        return self.interruptions.between_ms(size, tokens, np.ones(len(tokens)))
+        return self.interruptions.between_ms(size, tokens, np.ones_like(tokens))
 
     def _between_ms(self, tiers: tuple[Tier, ...], size: int, tokens: Floats) -> Floats:
         """Returns what prefills are expected to take before the next decode, by tier."""

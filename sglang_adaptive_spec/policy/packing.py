@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from sglang_adaptive_spec.policy.acceptance.hazards import Floats
 from sglang_adaptive_spec.policy.costs.widths import WidthCosts
@@ -71,7 +72,7 @@ class Packing:
             batch: Whose rows are asked about.
             tiers: That it may choose; trees are not packed.
             survival: [steps, rows] chance that a draft is accepted; falls along the steps.
-            between_ms: What comes between rounds that give so many tokens: [W] of [W].
+            between_ms: What comes between rounds that give so many tokens: [tiers, W] of as many.
             rate: Tokens per ms.
         """
         margin = self._settings.min_gain * (0.5 if self.newest is not None else 1.0)
@@ -86,39 +87,35 @@ class Packing:
         between_ms: Callable[[Floats], Floats],
     ) -> Packed | None:
         """Returns the packed round with the most tokens per ms; None if there is no width."""
-        num_rows = survival.shape[1]
-        if num_rows > self._most_rows or num_rows != batch.size:
+        num_rows, costs = survival.shape[1], self.costs
+        tiers = tuple(t for t in tiers if t.topk == 1 and 1 < t.num_draft_tokens <= self._window)
+        if not tiers or num_rows > self._most_rows or num_rows != batch.size:
             return None
-        order = np.argsort(-survival, axis=None, kind="stable")  # of [steps, rows], row by row
-        steps = order // num_rows
-        worth = survival.ravel()[order]
-        found: tuple[float, Tier, int, float, float] | None = None
-        for tier in tiers:
-            if tier.topk > 1 or not 1 < tier.num_draft_tokens <= self._window:
-                continue
-            widths = self._widths(num_rows, tier)
-            if widths.start == widths.stop:
-                continue
-            given = np.cumsum(worth[steps < tier.num_steps])
-            num_drafts = self.costs.widths[widths] - num_rows
-            tokens = num_rows + given[num_drafts - 1]
-            ms = self.costs.round_ms(tier, batch.size, batch.context_tokens, widths)
-            rates = tokens / (ms + between_ms(tokens))
-            idx = int(rates.argmax())
-            if found is None or rates[idx] > found[0]:
-                most = int(num_drafts[idx])
-                found = float(rates[idx]), tier, most, float(tokens[idx]), float(ms[idx])
-        if found is None:
+        num_drafts = costs.widths - num_rows
+        tokens = np.zeros((len(tiers), len(num_drafts)))
+        for idx, tier in enumerate(tiers):
+            given = np.cumsum(np.sort(survival[: tier.num_steps], axis=None)[::-1])
+            first, end = np.searchsorted(num_drafts, (1, len(given)))  # some drafts, not all
+            tokens[idx, first:end] = num_rows + given[num_drafts[first:end] - 1]
+        ms = costs.round_ms(tiers, batch.size, batch.context_tokens)
+        rates = tokens / (ms + between_ms(tokens))
+        if not rates.any():
             return None
-        rate, tier, num_drafts_best, tokens_best, ms_best = found
-        chosen = order[steps < tier.num_steps][:num_drafts_best] % num_rows
-        lens = np.bincount(chosen, minlength=num_rows) + 1
-        plan = Plan(tier, verify_lens=tuple(lens.tolist()))
-        return Packed(plan, tokens_best, ms_best, rate)
+        at = np.unravel_index(int(rates.argmax()), rates.shape)
+        tier = tiers[at[0]]
+        lens = lengths(survival[: tier.num_steps], int(num_drafts[at[1]]))
+        plan = Plan(tier, verify_lens=tuple((lens + 1).tolist()))
+        return Packed(plan, float(tokens[at]), float(ms[at]), float(rates[at]))
 
-    def _widths(self, num_rows: int, tier: Tier) -> slice:
-        """Returns which of the measured widths leave room to choose: some drafts, not all."""
-        begin, end = np.searchsorted(
-            self.costs.widths, (num_rows + 1, num_rows * tier.num_draft_tokens)
-        )
-        return slice(int(begin), int(end))
+
+def lengths(survival: Floats, num_drafts: int) -> npt.NDArray[np.int64]:
+    """Returns how many drafts of each row are among the ``num_drafts`` likeliest: [rows].
+
+    Of those equally likely the shallower ones come first.
+    """
+    num_rows = survival.shape[1]
+    least = np.partition(survival, survival.size - num_drafts, axis=None)[-num_drafts:].min()
+    found: npt.NDArray[np.int64] = (survival > least).sum(axis=0)
+    ties = np.flatnonzero(survival == least)[: num_drafts - int(found.sum())]
+    np.add.at(found, ties % num_rows, 1)
+    return found

@@ -20,8 +20,8 @@ class Times:
     def __init__(self, *widths: int) -> None:
         self.widths = np.array(widths)
 
-    def round_ms(self, tier: Tier, _batch_size: int, _context: int, widths: slice) -> Any:
-        return tier.num_steps + 0.1 * self.widths[widths]
+    def round_ms(self, tiers: tuple[Tier, ...], _batch_size: int, _context: int) -> Any:
+        return np.array([[tier.num_steps] for tier in tiers]) + 0.1 * self.widths
 
 
 def batch(num_rows: int = ROWS) -> DecodeBatch:

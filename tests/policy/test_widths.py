@@ -34,8 +34,8 @@ def test_a_width_dearer_than_a_larger_one_is_left_out() -> None:
 @pytest.mark.parametrize(("steps", "size"), [(7, 128), (7, 64), (3, 64), (5, 96), (2, 128)])
 def test_rounds_of_other_depths_and_sizes_follow_from_one_series(steps: int, size: int) -> None:
     costs, tier = width_costs((*GRID, 640, 768, 1024)), chain_tier(steps)
-    expected = costs.round_ms(tier, size, size * CONTEXT)
-    for width, ms in zip(costs.widths.tolist(), expected.tolist(), strict=True):
+    (expected,) = costs.round_ms((tier,), size, size * CONTEXT).tolist()
+    for width, ms in zip(costs.widths.tolist(), expected, strict=True):
         if size < width < size * tier.num_draft_tokens:
             assert ms == pytest.approx(TRUE.packed_ms(tier, size, size * CONTEXT, width), rel=0.05)
 
@@ -50,24 +50,24 @@ def test_series_of_two_batch_sizes_are_joined_where_they_measured_the_same() -> 
     costs = WidthCosts(table, [large, small, apart])
     assert costs.widths.tolist() == [128, 256, 320, 512, 640, 1024]
     for size in (64, 96):
-        expected = costs.round_ms(DEEP, size, size * CONTEXT).tolist()
+        (expected,) = costs.round_ms((DEEP,), size, size * CONTEXT).tolist()
         for width, ms in zip(costs.widths.tolist(), expected, strict=True):
             assert ms == pytest.approx(TRUE.packed_ms(DEEP, size, size * CONTEXT, width), rel=0.05)
 
 
 def test_a_width_that_serves_slower_is_known_soon_and_the_others_follow_until_they_serve() -> None:
     costs = width_costs()
-    before = costs.round_ms(DEEP, 64, 64 * CONTEXT)
+    (before,) = costs.round_ms((DEEP,), 64, 64 * CONTEXT)
     at = costs.widths.tolist().index(256)
     for _ in range(8):
         costs.learn(served(DEEP, 64, 256, 1.2 * before[at]))
-    ratio = costs.round_ms(DEEP, 64, 64 * CONTEXT) / before
+    (ratio,) = costs.round_ms((DEEP,), 64, 64 * CONTEXT) / before
     assert ratio[at] == pytest.approx(1.2)
     np.testing.assert_allclose(ratio, 1.2)
     other = costs.widths.tolist().index(320)
     for _ in range(DEFAULTS.packing.window):
         costs.learn(served(DEEP, 64, 320, before[other]))
-    ratio = costs.round_ms(DEEP, 64, 64 * CONTEXT) / before
+    (ratio,) = costs.round_ms((DEEP,), 64, 64 * CONTEXT) / before
     assert ratio[other] == pytest.approx(1.0, abs=0.02)
     assert ratio[at] == pytest.approx(1.17, abs=0.03)
     assert 1.0 < ratio[0] < 1.2
@@ -75,11 +75,11 @@ def test_a_width_that_serves_slower_is_known_soon_and_the_others_follow_until_th
 
 def test_a_width_that_is_left_out_teaches_nothing() -> None:
     costs = width_costs()
-    before = costs.round_ms(DEEP, 64, 64 * CONTEXT).tolist()
+    before = costs.round_ms((DEEP,), 64, 64 * CONTEXT).tolist()
     for width in (448, 100, 2000):
         costs.learn(served(DEEP, 64, width, 100.0))
         assert costs.of_round(served(DEEP, 64, width, 1.0)) == TRUE.round_ms(DEEP, 64, 64 * CONTEXT)
-    assert costs.round_ms(DEEP, 64, 64 * CONTEXT).tolist() == before
+    assert costs.round_ms((DEEP,), 64, 64 * CONTEXT).tolist() == before
 
 
 def test_a_stall_is_no_time_of_its_width() -> None:
@@ -92,5 +92,5 @@ def test_a_stall_is_no_time_of_its_width() -> None:
 
 def test_drafting_keeps_its_part_of_a_round() -> None:
     costs = width_costs((64, 1024))
-    ms = costs.round_ms(DEEP, 64, 64 * CONTEXT)
+    ms = costs.round_ms((DEEP,), 64, 64 * CONTEXT)
     assert (ms >= TRUE.round_ms(DEEP, 64, 64 * CONTEXT) / 4).all()

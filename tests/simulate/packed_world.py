@@ -5,9 +5,12 @@ windows of 0.3 s; a proof before this was built). Verifies by tokens: rounds of 
 drafted 7, less the shortest.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from sglang_adaptive_spec.config.schema import load_config
+from sglang_adaptive_spec.policy.costs.curves import Floats
 from sglang_adaptive_spec.policy.costs.widths import WidthCosts
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.packing import Packing
@@ -50,6 +53,10 @@ class Fa3Costs:
         if tier == PLAIN_TIER:
             ms += self.plain_extra_ms(batch_size, context_tokens)
         return ms + self._context_ms(batch_size, context_tokens)
+
+    def round_ms_all(self, tiers: Sequence[Tier], batch_size: int, context_tokens: int) -> Floats:
+        """Returns those of several tiers, as a cost table does: [tiers]."""
+        return np.array([self.round_ms(tier, batch_size, context_tokens) for tier in tiers])
 
     def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
         """Returns a catch-up's share of every zero-step round."""

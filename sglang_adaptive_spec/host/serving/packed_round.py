@@ -48,24 +48,22 @@ class Packing:
 
     @classmethod
     def of(cls, verify_lens: Sequence[int], width: int, device: str) -> "Packing":
-        """Returns the packing of windows of ``width`` tokens; its copies do not wait."""
-        starts = range(0, len(verify_lens) * width, width)
-        ends = [start + length for start, length in zip(starts, verify_lens, strict=True)]
-        rows = zip(starts, ends, strict=True)
-        places = [place for start, end in rows for place in range(start, end)]
-        goes_on = [length < width for length in verify_lens]
-        lasts = [end - 1 for end in ends]
-        nexts = [last + more for last, more in zip(lasts, goes_on, strict=True)]
-        lens = _to_device(torch.tensor(verify_lens, dtype=torch.int32), device)
+        """Returns the packing of windows of ``width`` tokens; its copy does not wait."""
+        lens = torch.tensor(verify_lens)
+        starts = torch.arange(0, len(verify_lens) * width, width)
+        lasts, goes_on = starts + lens - 1, lens < width
+        places = (torch.arange(width) < lens.unsqueeze(1)).flatten().nonzero().flatten()
+        num_tokens, parts = len(places), (lens, places, lasts, lasts + goes_on)
+        at_once = _to_device(torch.cat(parts), device).split([len(part) for part in parts])
+        lens, places, lasts, nexts = at_once
         layout = RaggedVerifyLayout._assemble_device(
-            verify_lens=lens,
-            graph_num_tokens=len(places),
+            verify_lens=lens.to(torch.int32),
+            graph_num_tokens=num_tokens,
             verify_lens_cpu=list(verify_lens),
-            total_verify_tokens=len(places),
+            total_verify_tokens=num_tokens,
         )
-        on_device = [_to_device(torch.tensor(each), device) for each in (places, lasts, nexts)]
         kept = [length - 1 for length in verify_lens]
-        return cls(lens, on_device[0], on_device[1], on_device[2], goes_on, kept, layout)
+        return cls(layout.verify_lens, places, lasts, nexts, goes_on.tolist(), kept, layout)
 
 
 class PackedRounds:

@@ -55,11 +55,9 @@ class WidthCosts:
         self._logs: dict[int, list[float]] = {}  # newest served over expected, by tokens
         self._ratio = np.ones(len(self.widths))
 
-    def round_ms(
-        self, tier: Tier, batch_size: int, context_tokens: int, widths: slice = slice(None)
-    ) -> Floats:
-        """Returns what rounds of ``tier`` take that verify `widths` tokens: [W of the slice]."""
-        return self._expected_ms(tier, batch_size, context_tokens)[widths] * self._ratio[widths]
+    def round_ms(self, tiers: tuple[Tier, ...], batch_size: int, context_tokens: int) -> Floats:
+        """Returns what rounds of ``tiers`` take that verify `widths` tokens: [tiers, W]."""
+        return self._expected_ms(tiers, batch_size, context_tokens) * self._ratio
 
     def describe(self) -> dict[str, list[float]]:
         """Returns by tokens what verifies take beyond the fewest, and served over expected time."""
@@ -76,7 +74,7 @@ class WidthCosts:
         idx = self._idx(plan)
         if idx is None:
             return self._table.round_ms(plan.tier, batch_size, context_tokens)
-        return float(self.round_ms(plan.tier, batch_size, context_tokens)[idx])
+        return float(self.round_ms((plan.tier,), batch_size, context_tokens)[0, idx])
 
     def learn(self, round_time: RoundTime) -> None:
         """Takes a packed round that nothing interrupted; one of another width is left alone."""
@@ -84,7 +82,7 @@ class WidthCosts:
         idx = self._idx(plan)
         if idx is None:
             return
-        expected_ms = float(self._expected_ms(plan.tier, batch_size, context_tokens)[idx])
+        expected_ms = float(self._expected_ms((plan.tier,), batch_size, context_tokens)[0, idx])
         logs = self._logs.setdefault(idx, [])
         logs.append(math.log(ms / expected_ms))
         del logs[: -self._settings.window]
@@ -97,11 +95,13 @@ class WidthCosts:
         idx = int(np.searchsorted(self.widths, width))
         return idx if idx < len(self.widths) and self.widths[idx] == width else None
 
-    def _expected_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> Floats:
-        base_ms = self._table.round_ms(tier, batch_size, context_tokens)
-        own_ms = np.interp(batch_size * tier.num_draft_tokens, self._grid, self._grid_ms)
+    def _expected_ms(self, tiers: tuple[Tier, ...], batch_size: int, context_tokens: int) -> Floats:
+        base_ms = self._table.round_ms_all(tiers, batch_size, context_tokens)
+        own = [batch_size * tier.num_draft_tokens for tier in tiers]
+        own_ms = np.interp(own, self._grid, self._grid_ms)
         # Drafting takes a part of a round, whatever is verified.
-        expected: Floats = np.maximum(base_ms + self._verify_ms - own_ms, base_ms / 4)
+        rest_ms = (base_ms - own_ms)[:, None] + self._verify_ms
+        expected: Floats = np.maximum(rest_ms, base_ms[:, None] / 4)
         return expected
 
     def _fit(self) -> None:
