@@ -205,6 +205,7 @@ class Engine:
             depth = int(policy.removeprefix(STEPS))
             self._ours.policy = ForcedPolicy(self._own_policy, depth)
         elif policy == LENGTHS:
+            assert self._worker.packed_target is not None, "the server packs no round"
             self._ours.policy = AnyLengths(self._own_policy, self._worker.packed_target)
         elif policy == VOTES:
             self._ours.policy = SmallestVote(self._own_policy)

@@ -267,7 +267,8 @@ class AdaptiveController:
         if schedule is None:
             is_free = tier == PLAIN_TIER and batch.found is None  # else the table is asked again
             most = batch.most_decodes if is_free else 1
-            return Plan(tier, self._run_length(batch, most) if most > 1 else 1), ()
+            num_decodes = self._run_length(batch, most) if most > 1 else 1
+            return Plan(tier, num_decodes, verify_lens=chosen.verify_lens), ()
         lag = self._lag_of_all(schedule.lag(batch))
         if tier != PLAIN_TIER:
             if not chosen.is_probe:

@@ -103,18 +103,19 @@ class Sampling:
 
     def __init__(self, warm_up_rounds: int = WARM_UP_ROUNDS) -> None:
         self._warm_up_rounds = warm_up_rounds
-        self._uses: dict[tuple[Tier, int], int] = {}
+        self._uses: dict[tuple[Tier, int, bool], int] = {}
         self._num_rounds = 0
         self._num_uses = 0  # of the newest tier and batch size, as far as it goes
-        self._size = 0  # of the last round, as its tier
+        self._size = 0  # of the last round, as its tier and whether it was packed
         self._tier: Tier | None = None
+        self._is_packed = False
         self._num_settled = 0  # rounds of that tier since it settled; none yet up to 0
 
-    def stands_for(self, tier: Tier, batch_size: int) -> int:
+    def stands_for(self, tier: Tier, batch_size: int, is_packed: bool = False) -> int:
         """Counts a round; returns for how many its time stands, 0 if it is not timed."""
         self._num_rounds += 1
-        if tier != self._tier or batch_size != self._size:
-            self._change(tier, batch_size)
+        if (tier, batch_size, is_packed) != (self._tier, self._size, self._is_packed):
+            self._change(tier, batch_size, is_packed)
         self._num_uses += 1
         self._num_settled += 1
         num_uses = self._num_uses
@@ -125,13 +126,13 @@ class Sampling:
         is_sampled = self._num_rounds * STRIDE % MODULUS < MODULUS / SAMPLE_EVERY
         return SAMPLE_EVERY if is_sampled else 0
 
-    def _change(self, tier: Tier, batch_size: int) -> None:
+    def _change(self, tier: Tier, batch_size: int, is_packed: bool) -> None:
         if self._tier is not None:
-            self._uses[self._tier, self._size] = self._num_uses
-        if tier != self._tier:
+            self._uses[self._tier, self._size, self._is_packed] = self._num_uses
+        if (tier, is_packed) != (self._tier, self._is_packed):
             self._num_settled = 0 if self._tier is None else -SETTLING_ROUNDS
-        self._tier, self._size = tier, batch_size
-        self._num_uses = self._uses.get((tier, batch_size), 0)
+        self._tier, self._size, self._is_packed = tier, batch_size, is_packed
+        self._num_uses = self._uses.get((tier, batch_size, is_packed), 0)
 
 
 class RoundTimer:
@@ -163,7 +164,8 @@ class RoundTimer:
         was_timed = self._stands_for[self._newest % RING_SIZE] > 0
         self._newest = launched.number
         idx = launched.number % RING_SIZE
-        stands_for = self._sampling.stands_for(launched.tier, launched.load.size)
+        is_packed = launched.plan.verify_lens is not None
+        stands_for = self._sampling.stands_for(launched.tier, launched.load.size, is_packed)
         if stands_for or was_timed:  # the head of a round is the end of the one before
             self._clock.mark(idx)
         self._rounds[idx], self._stands_for[idx] = launched, stands_for

@@ -121,6 +121,8 @@ class GoodputPolicy:
         self._round += num_rounds
         self.cadence.count_rounds(num_rounds)
         self.prober.count_rounds(num_rounds, self._home_ms)
+        if self.packing is not None:
+            self.packing.count_rounds(num_rounds)
 
     def run_length(self, batch: DecodeBatch) -> int:
         """Returns the decodes of the zero-step round to come."""

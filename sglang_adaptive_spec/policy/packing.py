@@ -8,7 +8,9 @@ rows, and no other T tokens give more:
 
 (t, T) is one more choice beside the tiers, by expected tokens per ms with the measured time of that
 T. In traffic of one kind a tier is as good, since all rows get the same; so packing must gain
-`PackingSettings.min_gain` over it, and keep half of that.
+`PackingSettings.min_gain` over it, and keep half of that. What made it dearer may pass, and no
+round tells of it meanwhile: so after `retry_rounds` without any it is tried again, also where it is
+expected to lose a little.
 """
 
 from collections.abc import Callable
@@ -46,6 +48,7 @@ class Packing:
         self.costs, self._settings = costs, settings
         self._window, self._most_rows = window, most_rows
         self.newest: Packed | None = None  # in force; None: a tier is
+        self._num_unused = 0  # rounds since one was in force
 
     def describe(self) -> dict[str, object]:
         """Returns the packed round in force and what widths take, for /server_info."""
@@ -57,6 +60,10 @@ class Packing:
             "round_ms": round(newest.round_ms, 3),
         }
         return {"in_force": in_force, "widths": self.costs.describe()}
+
+    def count_rounds(self, num_rounds: int) -> None:
+        """Counts rounds that were launched."""
+        self._num_unused = 0 if self.newest is not None else self._num_unused + num_rounds
 
     def choose(
         self,
@@ -75,7 +82,11 @@ class Packing:
             between_ms: What comes between rounds that give so many tokens: [tiers, W] of as many.
             rate: Tokens per ms.
         """
-        margin = self._settings.min_gain * (0.5 if self.newest is not None else 1.0)
+        settings = self._settings
+        margin = settings.min_gain * (0.5 if self.newest is not None else 1.0)
+        if self._num_unused >= settings.retry_rounds:
+            self._num_unused, margin = 0, -settings.curiosity
+            self.costs.forget()
         best = self.best(batch, tiers, survival, between_ms)
         self.newest = best if best is not None and best.rate > (1 + margin) * rate else None
 
@@ -89,9 +100,9 @@ class Packing:
         """Returns the packed round with the most tokens per ms; None if there is no width."""
         num_rows, costs = survival.shape[1], self.costs
         tiers = tuple(t for t in tiers if t.topk == 1 and 1 < t.num_draft_tokens <= self._window)
-        if not tiers or num_rows > self._most_rows or num_rows != batch.size:
-            return None
         num_drafts = costs.widths - num_rows
+        if not (tiers and len(num_drafts)) or not num_rows == batch.size <= self._most_rows:
+            return None
         tokens = np.zeros((len(tiers), len(num_drafts)))
         for idx, tier in enumerate(tiers):
             given = np.cumsum(np.sort(survival[: tier.num_steps], axis=None)[::-1])

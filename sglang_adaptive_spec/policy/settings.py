@@ -276,6 +276,8 @@ class PackingSettings:
     min_gain: Least0 = 0.01  # over the best tier, to begin; half of it to go on
     window: Count = 16  # timed rounds of a width that tell its time
     prior_rounds: Count = 4  # as many count for what all packed rounds say
+    retry_rounds: Count = 512  # without one, until what they took is forgotten and one is tried
+    curiosity: Least0 = 0.02  # share that it may be expected to lose then
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ TIERS = CONFIGS / "tiers.json"
 ONE_TREE = CONFIGS / "one_tree.json"
 RUNS = CONFIGS / "runs.json"
 TREES = CONFIGS / "trees.json"  # chains and trees in one ladder
+PACKED = CONFIGS / "packed.json"
 # The same where a table of what was written drafts.
 OF_A_TABLE = {TIERS: CONFIGS / "ngram.json", RUNS: CONFIGS / "ngram_runs.json"}
 NUM_STEPS = (0, 1, 3, 5)  # what TIERS may choose
@@ -110,7 +111,7 @@ def forced(
 
 def packed(base: str, *mutants: str, host: str = "0.5.21", overlap: bool = True) -> Launch:
     """The same, where every round verifies another length of each row, too."""
-    launch = forced(base, *mutants, host=host, overlap=overlap)
+    launch = forced(base, *mutants, host=host, overlap=overlap, config=PACKED)
     plugins = (OURS, "forced_lengths", *mutants)
     return replace(launch, name=f"{launch.name}-packed", plugins=plugins)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.fleet import Fleet
-from tests.e2e.launches import CONFIGS, adaptive, packed
+from tests.e2e.launches import PACKED, adaptive, packed
 from tests.e2e.server import OURS, Launch
 from tests.e2e.traffic import (
     answers,
@@ -22,7 +22,7 @@ from tests.e2e.traffic import (
 
 def by_its_own_policy(host: str, overlap: bool) -> Launch:
     """ADAPTIVE_EAGLE whose policy finds tier and lengths, and packs whatever it can."""
-    launch = adaptive("eagle3", host=host, overlap=overlap, config=CONFIGS / "packed.json")
+    launch = adaptive("eagle3", host=host, overlap=overlap, config=PACKED)
     return replace(
         launch, name="eagle3-always-packed", plugins=(OURS, "always_packed"), strict=True
     )

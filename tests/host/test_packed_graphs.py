@@ -47,6 +47,16 @@ def test_numbers_ascend_and_end_with_the_last(graphs: Any, most: int) -> None:
     assert all(later <= 1.5 * size + 1 for size, later in itertools.pairwise(numbers))
 
 
+@pytest.mark.parametrize(
+    ("rows", "window", "is_of_use"), [(1, 8, False), (8, 8, False), (9, 8, True), (256, 2, True)]
+)
+def test_graphs_are_of_use_where_some_drafts_are_verified_and_not_all(
+    graphs: Any, rows: int, window: int, is_of_use: bool
+) -> None:
+    widths = [window * size for size in graphs.capture_sizes(rows)]
+    assert graphs.is_of_use(widths, window, rows) == is_of_use
+
+
 def test_the_places_are_taken_for_a_verify_and_given_back_also_after_an_error(graphs: Any) -> None:
     packed = graphs.PackedTarget(8, 64, (64,), ("packed backend", "packed graphs"))
     runner = SimpleNamespace(attn_backend="backend", decode_cuda_graph_runner="graphs")
@@ -71,11 +81,19 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
     found = {
         **{"config": ASKS, "has_draft": True, "num_replicas": 1, "state": None, "mrope": False},
         **{"lora": None, "device": "cuda", "backend": "fa3", "has_graphs": True},
+        **{"prefill": None, "watermark": None, "is_unpadded": False, "is_gathered": False},
         **changes,
     }
     monkeypatch.setattr(graphs, "mambaish_config", lambda _config: found["state"])
     monkeypatch.setattr(graphs, "has_decode_graphs", lambda: found["has_graphs"])
-    view = SimpleNamespace(attention_backend=found["backend"])
+    view = SimpleNamespace(
+        attention_backend=found["backend"],
+        decode_attention_backend=None,
+        prefill_attention_backend=found["prefill"],
+    )
+    graph = SimpleNamespace(disable_cuda_graph_padding=found["is_unpadded"])
+    monkeypatch.setattr(graphs, "get_exec", lambda: SimpleNamespace(graph=graph))
+    monkeypatch.setattr(graphs, "require_gathered_buffer", lambda: found["is_gathered"])
     monkeypatch.setattr(graphs, "resolved_view", lambda _args: view)
     model_config = SimpleNamespace(model_is_mrope=found["mrope"])
     return SimpleNamespace(
@@ -83,7 +101,11 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
             config=found["config"], stages=SimpleNamespace(has_draft=found["has_draft"])
         ),
         ranks=SimpleNamespace(num_replicas=found["num_replicas"]),
-        target_runner=SimpleNamespace(model_config=model_config, lora_manager=found["lora"]),
+        target_runner=SimpleNamespace(
+            model_config=model_config,
+            lora_manager=found["lora"],
+            watermark_state=found["watermark"],
+        ),
         device=found["device"],
         server_args=None,
     )
@@ -102,6 +124,10 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
         ({"lora": object()}, "adapters"),
         ({"backend": "flashinfer"}, "attention backend flashinfer"),
         ({"has_graphs": False}, "rounds run without graphs"),
+        ({"prefill": "flashinfer"}, "attention backend flashinfer"),  # which may verify then
+        ({"watermark": object()}, "watermarks"),
+        ({"is_unpadded": True}, "--disable-cuda-graph-padding"),
+        ({"is_gathered": True}, "ranks gather tokens in equal parts"),
     ],
 )
 def test_why_no_round_can_be_packed(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from sglang_adaptive_spec.host.serving.packed_round import PackedRound, PackedRounds, Packing
+from sglang_adaptive_spec.host.serving.packed_round import PackedLayout, PackedRound, PackedRounds
 from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.tiers import DecodeBatch, Plan, chain_tier
 
@@ -23,7 +23,7 @@ def packed_round() -> tuple[PackedRound, Round]:
 
 
 def test_the_tokens_of_each_row_stand_behind_each_other() -> None:
-    packing = Packing.of(LENS, WIDTH, "cpu")
+    packing = PackedLayout.of(LENS, WIDTH, "cpu")
     assert packing.places.tolist() == [0, 1, 4, 5, 6, 7, 8]
     assert packing.layout.graph_num_tokens == packing.layout.total_verify_tokens == 7
     assert packing.layout.extend_start_loc.tolist() == [0, 2, 6]
@@ -33,7 +33,7 @@ def test_the_tokens_of_each_row_stand_behind_each_other() -> None:
 @pytest.mark.parametrize("lens", [(0, 2), ()])
 def test_each_row_verifies_its_root_at_least(lens: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"at least one|verify_len >= 1"):
-        Packing.of(lens, WIDTH, "cpu")
+        PackedLayout.of(lens, WIDTH, "cpu")
 
 
 def test_outputs_stand_in_windows_and_zeros_elsewhere() -> None:

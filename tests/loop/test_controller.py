@@ -302,6 +302,13 @@ def test_lengths_of_a_plan_stand_with_it_and_wait_for_a_draft_that_is_behind() -
         assert (each.tier, each.plan.verify_lens, each.kept) == (chain_tier(3), lens, [0, 3])
 
 
+def test_lengths_stand_where_no_draft_can_be_behind() -> None:
+    controller, policy, _ = make(3)
+    policy.choose = lambda _batch: Plan(chain_tier(3), verify_lens=(4, 2))  # type: ignore[method-assign]
+    launched = decode(controller, ["a", "b"])
+    assert (launched.plan.verify_lens, launched.kept) == ((4, 2), [3, 1])
+
+
 # -- time --
 
 

@@ -126,3 +126,35 @@ def test_what_comes_between_rounds_counts() -> None:
     found = packed.best(batch(), CHAINS, survival, lambda tokens: np.full_like(tokens, 50.0))
     assert found is not None
     assert sum(found.plan.verify_lens or ()) == 11
+
+
+def test_nothing_is_packed_without_widths_or_beyond_what_the_graphs_hold() -> None:
+    survival = survivals(np.full((7, 4), 0.9))
+    deep = (*CHAINS, chain_tier(7))
+    assert best(packing(9), survival, deep).plan.tier.num_steps <= 3  # windows have four tokens
+    assert packing().best(batch(4), deep, survival, nothing) is None
+    many = survivals(np.full((3, 9), 0.9))  # one row more than may be
+    assert packing(12).best(batch(9), CHAINS, many, nothing) is None
+
+
+def test_what_made_packing_dearer_is_forgotten_and_it_is_tried_again() -> None:
+    survival = survivals(np.full((3, ROWS), 0.5))
+    packed, settings = packing(5), DEFAULTS.packing
+    forgotten = []
+    packed.costs.forget = lambda: forgotten.append(True)  # type: ignore[method-assign]
+    rate = best(packed, survival).rate
+
+    def decide(rate_of_tiers: float) -> bool:
+        packed.choose(batch(), CHAINS, survival, nothing, rate_of_tiers)
+        return packed.newest is not None
+
+    dearer = rate * (1 + settings.curiosity / 2)
+    packed.count_rounds(settings.retry_rounds - 1)
+    assert not decide(dearer)
+    packed.count_rounds(1)
+    assert decide(dearer)
+    assert len(forgotten) == 1
+    packed.count_rounds(settings.retry_rounds)  # in force: no time without
+    assert not decide(dearer)
+    packed.count_rounds(settings.retry_rounds)
+    assert not decide(rate * (1 + 2 * settings.curiosity))

@@ -91,6 +91,20 @@ def test_a_stall_is_no_time_of_its_width() -> None:
 
 
 def test_drafting_keeps_its_part_of_a_round() -> None:
-    costs = width_costs((64, 1024))
-    ms = costs.round_ms((DEEP,), 64, 64 * CONTEXT)
-    assert (ms >= TRUE.round_ms(DEEP, 64, 64 * CONTEXT) / 4).all()
+    table: Any = TRUE
+    costs = WidthCosts(table, [{64: 1.0, 512: 100.0}])  # as if verifying took all of a round
+    (least, whole) = costs.round_ms((DEEP,), 64, 64 * CONTEXT)[0]
+    assert whole == pytest.approx(TRUE.round_ms(DEEP, 64, 64 * CONTEXT))
+    assert least == pytest.approx(whole / 4)
+
+
+def test_old_rounds_of_a_width_give_way_and_all_can_be_forgotten() -> None:
+    costs = width_costs()
+    expected = costs.of_round(served(DEEP, 64, 256, 1.0))
+    for factor in (2.0, 1.0):
+        for _ in range(DEFAULTS.packing.window):
+            costs.learn(served(DEEP, 64, 256, factor * expected))
+    assert costs.of_round(served(DEEP, 64, 256, 1.0)) == pytest.approx(expected)
+    costs.learn(served(DEEP, 64, 320, 50.0))
+    costs.forget()
+    assert costs.of_round(served(DEEP, 64, 256, 1.0)) == pytest.approx(expected)

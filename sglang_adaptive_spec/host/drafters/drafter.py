@@ -72,15 +72,17 @@ class EagleRoundDrafter(Drafter, Protocol):
     def building(self, host_state: AbstractContextManager[None]) -> AbstractContextManager[None]:
         """Surrounds the state that the host puts in place while it builds a tier."""
 
-    def build_packed(self, window: int, sizes: Sequence[int]) -> tuple[object, ...]:
+    def build_packed(
+        self, window: int, sizes: Sequence[int]
+    ) -> tuple[tuple[object, ...], Sequence[int]]:
         """Builds what verifies up to ``window`` tokens of a request, all in one row.
 
         Args:
-            window: Of them.
+            window: Tokens that a request has at most.
             sizes: Requests whose whole windows are the numbers of tokens that get a graph.
 
         Returns:
-            The values of the target's places.
+            The values of the target's places, and the numbers of tokens that have a graph.
         """
 
     def first_drafts(self, draft_input: DraftInput) -> torch.Tensor | None:

@@ -229,7 +229,9 @@ class EagleDrafter:
             graphs = plain_graphs(runner, backend, self.hidden_mode, self._captures)
         return (*self._values[: -len(TARGET_PLACES)], backend, graphs)
 
-    def build_packed(self, window: int, sizes: Sequence[int]) -> tuple[object, ...]:
+    def build_packed(
+        self, window: int, sizes: Sequence[int]
+    ) -> tuple[tuple[object, ...], Sequence[int]]:
         """Builds the target's part of packed rounds; the draft's is that of their tier."""
         self._topk, runner = 1, self._target_runner
         with self._worker._override_worker_state(window - 1, window):
@@ -241,7 +243,7 @@ class EagleDrafter:
                     speculative_num_steps=window - 1,
                     speculative_num_draft_tokens=window,
                 )
-        return backend, graphs
+        return (backend, graphs), graphs.capture_num_tokens
 
     def _put_topk(self, topk: int) -> None:
         """Puts a tree's width where backends and captures read it."""

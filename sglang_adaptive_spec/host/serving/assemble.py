@@ -59,9 +59,20 @@ def assemble(
     packing = None
     if packed is not None and costs is not None:
         series = measured_widths(engine, builder, drafter, packed)
-        packing = Packing(WidthCosts(costs, series), packed.window, packed.most_rows)
-    parts_of_policy = config, options.starting_steps, builder.ladder, costs, is_alone
-    policy = build_policy(*parts_of_policy, is_joint=is_joint, packing=packing)
+        widths = WidthCosts(costs, series)
+        if len(widths.widths):
+            packing = Packing(widths, packed.window, packed.most_rows)
+        else:
+            builder.why_not_packed = "no such round could be measured"
+    policy = build_policy(
+        config,
+        options.starting_steps,
+        builder.ladder,
+        costs,
+        is_alone,
+        is_joint=is_joint,
+        packing=packing,
+    )
     tiers = [state.tier for state in engine.pool.states]
     # Ranks must choose alike and would time their rounds differently: rank 0's times count.
     clock = RoundTimer(str(engine.device)) if ranks.is_first else None
@@ -90,8 +101,17 @@ def assemble(
     if schedule is not None and schedule.prefixes is not None:
         CachedPrefixes(schedule.prefixes, engine.target_runner.req_to_token_pool).install()
     control = Control(engine.pool, controller)
-    parts_of_start = seeding, builder.left_out, builder.kept(), builder.why_not_packed
-    telemetry = Telemetry(engine, controller, policy, meter, control, *parts_of_start)
+    telemetry = Telemetry(
+        engine,
+        controller,
+        policy,
+        meter,
+        control,
+        seeding,
+        builder.left_out,
+        builder.kept(),
+        builder.why_not_packed,
+    )
     return Assembled(controller, control, telemetry)
 
 

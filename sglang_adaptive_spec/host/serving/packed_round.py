@@ -35,7 +35,7 @@ from sglang_adaptive_spec.tiers import Tier
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class PackedLayout:
     """Where the verified tokens of a batch stand."""
 
     verify_lens: torch.Tensor  # [bs] int32
@@ -47,7 +47,7 @@ class Packing:
     layout: RaggedVerifyLayout  # the host's words for it
 
     @classmethod
-    def of(cls, verify_lens: Sequence[int], width: int, device: str) -> "Packing":
+    def of(cls, verify_lens: Sequence[int], width: int, device: str) -> "PackedLayout":
         """Returns the packing of windows of ``width`` tokens; its copy does not wait."""
         lens = torch.tensor(verify_lens)
         starts = torch.arange(0, len(verify_lens) * width, width)
@@ -74,7 +74,7 @@ class PackedRounds:
         most = engine.options.startup_tier.num_draft_tokens
         self.offsets = torch.arange(most, device=engine.device)
         self._key: tuple[tuple[int, ...], int] | None = None
-        self._packing: Packing | None = None
+        self._packing: PackedLayout | None = None
 
     @staticmethod
     def install() -> None:
@@ -91,7 +91,7 @@ class PackedRounds:
         width = tier.num_draft_tokens
         key = verify_lens, width
         if self._packing is None or key != self._key:
-            self._packing, self._key = Packing.of(*key, self._engine.device), key
+            self._packing, self._key = PackedLayout.of(*key, self._engine.device), key
         return PackedRound(self, self._packing, width, launched)
 
 
@@ -99,7 +99,7 @@ class PackedRound:
     """A packed round in progress: what the host's round calls around the target's forward."""
 
     def __init__(
-        self, rounds: PackedRounds, packing: Packing, width: int, launched: Round | None
+        self, rounds: PackedRounds, packing: PackedLayout, width: int, launched: Round | None
     ) -> None:
         self._rounds, self._packing, self._width = rounds, packing, width
         self._launched = launched
@@ -174,7 +174,7 @@ class PackedRound:
 
 
 def next_draft_correct(
-    packing: Packing, drafted: torch.Tensor, predicted: torch.Tensor
+    packing: PackedLayout, drafted: torch.Tensor, predicted: torch.Tensor
 ) -> torch.Tensor:
     """Returns per row whether the first unverified draft is the target's token: [bs] bool."""
     return drafted[packing.nexts] == predicted[packing.lasts]

@@ -39,7 +39,6 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
         super().__init__(*args, **kwargs)
         self._plain_rounds: PlainRounds | None = None
         self._packed_rounds = PackedRounds(self.engine, self.drafter.hidden_mode)
-        self._packed_rounds.install()
 
     # -- until the server is ready --
 
@@ -73,7 +72,10 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
             yield
 
     def _build_packed(self) -> PackedTarget | None:
-        return self._tier_builder.build_packed(self.drafter)
+        packed = self._tier_builder.build_packed(self.drafter)
+        if packed is not None:
+            self._packed_rounds.install()
+        return packed
 
     def _run_alone(self, plan: Plan, batch: Batch) -> None:
         """Runs one round that no controller chose and nobody waits for: start-up measurements."""
@@ -137,8 +139,8 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
             return current.plain.verify(batch, kwargs.get("grammar_barrier"))
         if current.packed is None:
             return super().verify(batch, *args, **kwargs)
-        packed, runner = self.packed_target, self._target_worker.model_runner
-        with contextlib.nullcontext() if packed is None else packed.in_place(runner):
+        assert self.packed_target is not None, "no policy plans lengths without it"
+        with self.packed_target.in_place(self._target_worker.model_runner):
             result = super().verify(batch, *args, **kwargs)
         setattr(result, KEPT, current.packed.kept)
         return result

@@ -11,14 +11,17 @@ from dataclasses import dataclass
 
 from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.configs.hybrid_arch import mambaish_config
+from sglang.srt.runtime_context import get_exec
+from sglang.srt.utils import require_gathered_buffer
 
 from sglang_adaptive_spec.host.drafters.target import TARGET_PLACES, has_decode_graphs
 from sglang_adaptive_spec.host.engine import HostEngine, ModelRunner
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.tiers import Tier, chain_tier
 
+TARGET_FLAGS = ("attention_backend", "decode_attention_backend", "prefill_attention_backend")
 BACKENDS = ("fa3",)  # whose graphs take rows of unlike lengths; on a CPU that of the tests does
-# Numbers of tokens per octave. A choice: one of four rounds up by a fifth at most.
+# Numbers of tokens per octave. A choice: from one to the next is a quarter at most.
 PER_OCTAVE = 4
 FEWEST_REQUESTS = 8  # whose whole windows are the fewest tokens that have a graph
 
@@ -67,12 +70,29 @@ def packing_unsupported_reason(engine: HostEngine) -> str | None:
         return "the model has positions in several dimensions"
     if runner.lora_manager is not None:
         return "adapters"
-    backend = resolved_view(engine.server_args).attention_backend
-    if engine.device != "cpu" and backend not in BACKENDS:
-        return f"attention backend {backend}"
-    if engine.device != "cpu" and not has_decode_graphs():
+    if getattr(runner, "watermark_state", None) is not None:  # from 0.5.22 on
+        return "watermarks"
+    return None if engine.device == "cpu" else _graphs_unsupported_reason(engine)
+
+
+def _graphs_unsupported_reason(engine: HostEngine) -> str | None:
+    """Returns why the target's verify cannot have graphs by tokens, or None."""
+    view = resolved_view(engine.server_args)
+    backends = {name for flag in TARGET_FLAGS if (name := getattr(view, flag))}
+    if other := backends.difference(BACKENDS):
+        return f"attention backend {min(other)}"
+    if not has_decode_graphs():
         return "rounds run without graphs"
+    if get_exec().graph.disable_cuda_graph_padding:
+        return "--disable-cuda-graph-padding"
+    if require_gathered_buffer():
+        return "ranks gather tokens in equal parts"
     return None
+
+
+def is_of_use(widths: Sequence[int], window: int, most_rows: int) -> bool:
+    """Returns whether some batch can verify more than its roots and less than all it drafts."""
+    return any(rows < width < rows * window for width in widths for rows in range(2, most_rows + 1))
 
 
 def packed_window(ladder: Ladder, most_rows: int) -> int:

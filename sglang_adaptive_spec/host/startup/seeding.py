@@ -292,9 +292,8 @@ class Seeder:
             for width in widths if batch is not None else ():
                 if not self._builder.agree(time.perf_counter() < deadline_s):
                     break
-                each, more = divmod(width, size)
-                lens = tuple(each + (row < more) for row in range(size))
-                found[width] = median(self._times_ms(Plan(tier, verify_lens=lens), batch))
+                plan = Plan(tier, verify_lens=even_lengths(width, size))
+                found[width] = median(self._times_ms(plan, batch))
         return found
 
     def _measure_again(
@@ -430,6 +429,12 @@ class Seeder:
             mark.record()
         marks[-1].synchronize()
         return [float(begin.elapsed_time(end)) for begin, end in pairwise(marks)]
+
+
+def even_lengths(num_tokens: int, num_rows: int) -> tuple[int, ...]:
+    """Returns lengths of rows that differ by one at most."""
+    each, more = divmod(num_tokens, num_rows)
+    return tuple(each + (row < more) for row in range(num_rows))
 
 
 def relative_error(times_ms: Sequence[float]) -> float:

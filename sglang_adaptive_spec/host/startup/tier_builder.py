@@ -29,9 +29,9 @@ from sglang_adaptive_spec.host.startup.capture import (
     StartupCapture,
 )
 from sglang_adaptive_spec.host.startup.packed_graphs import (
-    FEWEST_REQUESTS,
     PackedTarget,
     capture_sizes,
+    is_of_use,
     packed_window,
     packing_unsupported_reason,
     widths_without_graphs,
@@ -40,13 +40,14 @@ from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.runtime.builder import build_tiers, room_gb
 from sglang_adaptive_spec.runtime.memory import MemoryModel
 from sglang_adaptive_spec.runtime.pool import Place, TierState, read_places, restored
-from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier, chain_tier
 
 logger = logging.getLogger(__name__)
 
 # A further tier has a target backend of its own beside the draft's, which is what the start-up
 # measurement holds (sglang 0.5.23 eagle_worker_v2.py:build_adaptive_runtime_state).
 BACKENDS_PER_TIER = 2
+LOGIT_BYTES = 4
 
 
 class TierBuilder:
@@ -63,7 +64,7 @@ class TierBuilder:
         self._engine, self._captures, self._drafter = engine, captures, drafter
         self._startup, self._startup_tier = startup, engine.options.startup_tier
         self._lora = lora  # behind the drafter's places
-        self._memory: MemoryModel
+        self._memory = MemoryModel(0.0, engine.options.stages.num_forwards)
         self.left_out: dict[Tier, str] = {}
         self.why_not_packed: str | None = None  # why no round can be packed
 
@@ -136,23 +137,31 @@ class TierBuilder:
     def build_packed(self, drafter: EagleRoundDrafter) -> PackedTarget | None:
         """Builds what packed rounds need, behind all tiers; None, and why, where none can be."""
         engine, rows = self._engine, self.max_listed_size()
-        window = packed_window(self.ladder, rows)
+        window, is_cpu = packed_window(self.ladder, rows), engine.device == "cpu"
+        sizes = capture_sizes(rows)
+        widths = tuple(window * size for size in sizes)
+        widths = widths_without_graphs(window, rows) if is_cpu else widths
         self.why_not_packed = packing_unsupported_reason(engine)
-        if self.why_not_packed is None and window <= PLAIN_TIER.num_draft_tokens + 1:
-            self.why_not_packed = f"no batch of {FEWEST_REQUESTS} or more drafts two steps"
+        if self.why_not_packed is None and not is_of_use(widths, window, rows):
+            self.why_not_packed = "batches are too small, or draft one step"
+        if self.why_not_packed is None and not is_cpu and not self._has_room(widths, len(sizes)):
+            self.why_not_packed = "memory"
         if self.why_not_packed is not None:
             return None
-        if engine.device == "cpu":
-            return PackedTarget(window, rows, widths_without_graphs(window, rows), None)
-        sizes = capture_sizes(rows)
-        memory, config = self._memory, engine.options.config
-        needed_gb = memory.fixed_gb / BACKENDS_PER_TIER + memory.unit_gb * len(sizes)
-        if not self.agree(needed_gb <= room_gb(engine.pool, self, config.memory_budget_gb)):
-            self.why_not_packed = "memory"
-            return None
-        with self._startup.packed.running():
-            state = drafter.build_packed(window, sizes)
-        return PackedTarget(window, rows, tuple(window * size for size in sizes), state)
+        if is_cpu:
+            return PackedTarget(window, rows, widths, None)
+        with self._startup.packed.running(), OutOfMemoryGuard(chain_tier(window - 1)):
+            state, captured = drafter.build_packed(window, sizes)
+        return PackedTarget(window, rows, tuple(sorted(captured)), state)
+
+    def _has_room(self, widths: Sequence[int], num_graphs: int) -> bool:
+        """Returns whether graphs of ``widths`` tokens, and logits for sampling, find room."""
+        memory, engine = self._memory, self._engine
+        needed_gb = memory.fixed_gb / BACKENDS_PER_TIER + memory.unit_gb * num_graphs
+        # Beside those of the graphs: a packed round spreads them over whole windows.
+        needed_gb += LOGIT_BYTES * max(widths) * self.vocab_size() / 2**30
+        budget_gb = engine.options.config.memory_budget_gb
+        return self.agree(needed_gb <= room_gb(engine.pool, self, budget_gb))
 
     # -- TierHost --
 

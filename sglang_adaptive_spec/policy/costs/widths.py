@@ -46,7 +46,7 @@ class WidthCosts:
         """
         self._table, self._settings = table, settings
         joined = _joined(series)
-        self._grid = np.array(sorted(joined))
+        self._grid = np.array(sorted(joined), dtype=np.int64)
         self._grid_ms = np.array([joined[width] for width in sorted(joined)])
         cheapest = np.minimum.accumulate(self._grid_ms[::-1])[::-1]
         is_worth = self._grid_ms <= cheapest
@@ -58,6 +58,11 @@ class WidthCosts:
     def round_ms(self, tiers: tuple[Tier, ...], batch_size: int, context_tokens: int) -> Floats:
         """Returns what rounds of ``tiers`` take that verify `widths` tokens: [tiers, W]."""
         return self._expected_ms(tiers, batch_size, context_tokens) * self._ratio
+
+    def forget(self) -> None:
+        """Takes rounds for what start-up measured again: what serving taught may be over."""
+        self._logs.clear()
+        self._ratio[:] = 1.0
 
     def describe(self) -> dict[str, list[float]]:
         """Returns by tokens what verifies take beyond the fewest, and served over expected time."""

@@ -92,9 +92,9 @@ def leave_slots_packed() -> None:
 
 def pack_neighbours_root() -> None:
     """Packs the root of the second row of a batch in the place of its first draft."""
-    from sglang_adaptive_spec.host.serving.packed_round import Packing
+    from sglang_adaptive_spec.host.serving.packed_round import PackedLayout
 
-    of = Packing.of.__func__
+    of = PackedLayout.of.__func__
 
     def shifted(cls: Any, lengths: Any, width: int, device: str) -> Any:
         right = of(cls, lengths, width, device)
@@ -102,7 +102,7 @@ def pack_neighbours_root() -> None:
             right.places[lengths[0] + 1] = width
         return right
 
-    Packing.of = classmethod(shifted)
+    PackedLayout.of = classmethod(shifted)
 
 
 def skip_backlog_row() -> None:
