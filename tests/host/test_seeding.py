@@ -458,3 +458,47 @@ def test_only_the_first_rank_tells_and_keeps(start: Any, caplog: Any, tmp_path: 
         start(free, rank=1)
     assert caplog.records == []
     assert list(tmp_path.iterdir()) == []
+
+
+def measured_plans(
+    seeding: Any, monkeypatch: pytest.MonkeyPatch, free: int = 10**6, limit_s: float = 60.0
+) -> tuple[list[dict[int, float]], list[Plan]]:
+    """Returns the series of a server of 32 requests, and the plans that were timed for it."""
+    plans: list[Plan] = []
+
+    def times_ms(_self: Any, plan: Plan, _batch: Any) -> list[float]:
+        plans.append(plan)
+        return [float(len(plans))]
+
+    engine, builder, drafter = parts_of(free=free, row=10**5)
+    builder.agree = lambda verdict: verdict
+    monkeypatch.setattr(seeding, "BorrowedBatch", FakeBatch)
+    monkeypatch.setattr(seeding, "WIDTHS_LIMIT_S", limit_s)
+    monkeypatch.setattr(seeding.Seeder, "_times_ms", times_ms)
+    monkeypatch.setattr(seeding.Seeder, "_reset", lambda _self: None)
+    packed = SimpleNamespace(
+        window=4, most_rows=32, widths=(4, 8, 16, 24, 32, 48, 64, 128), holds=lambda t: t == DEEP
+    )
+    return seeding.Seeder(engine, builder, drafter).series(packed), plans
+
+
+def test_packed_rounds_are_measured_in_series_that_share_widths(
+    seeding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series, plans = measured_plans(seeding, monkeypatch)
+    assert [list(each) for each in series] == [[48, 64, 128], [16, 24, 32], [4, 8]]
+    for plan in plans:
+        assert plan.tier == DEEP
+        assert plan.verify_lens is not None
+        assert max(plan.verify_lens) - min(plan.verify_lens) <= 1
+        assert 1 <= min(plan.verify_lens) <= max(plan.verify_lens) <= DEEP.num_draft_tokens
+    widths = [sum(plan.verify_lens or ()) for plan in plans]
+    assert widths == [48, 64, 128, 16, 24, 32, 4, 8]
+    assert [len(plan.verify_lens or ()) for plan in plans] == [32] * 3 + [8] * 3 + [2] * 2
+
+
+def test_what_the_pool_or_the_time_does_not_hold_is_not_measured(
+    seeding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, plans = measured_plans(seeding, monkeypatch, limit_s=-1.0)
+    assert (plans, [width for each in late for width in each]) == ([], [])

@@ -1,6 +1,7 @@
 """What the goodput policy must do, on a server with known acceptance and round times."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +11,13 @@ from hypothesis import strategies as st
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.packing import Packed
 from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import (
     DecodeBatch,
     Observation,
     Plan,
+    RoundTime,
     chain_tier,
 )
 from tests.policy.rounds import (
@@ -336,3 +339,90 @@ def test_a_gain_within_the_noise_does_not_move_a_batch() -> None:
     server = Server(policy, ms=tie)
     server.run(3000, hazards)
     assert sum(policy.num_switches.values()) <= 12
+
+
+# -- packed rounds, of which the policy is told as of others --
+
+
+class StubPacking:
+    """Packed rounds in force, and what is learned of their times."""
+
+    def __init__(self) -> None:
+        self.newest: Packed | None = None
+        self.learned: list[float] = []
+        self.costs = self
+        self.num_choices = 0
+
+    def learn(self, round_time: RoundTime) -> None:
+        self.learned.append(round_time.ms)
+
+    def of_round(self, _round_time: RoundTime) -> float:
+        return 9.0
+
+    def count_rounds(self, _num_rounds: int) -> None:
+        """Takes no notice."""
+
+    def choose(self, batch: DecodeBatch, tiers: Any, *_: Any) -> None:
+        """Plans one step with unlike lengths."""
+        self.num_choices += 1
+        lens = tuple(1 + row % 2 for row in range(batch.size))
+        self.newest = Packed(Plan(tiers[1], verify_lens=lens), 2.5 * batch.size, 9.0, 1.0)
+
+
+def packed_policy() -> tuple[GoodputPolicy, StubPacking]:
+    policy, packing = goodput(), StubPacking()
+    policy.packing = packing  # type: ignore[assignment]
+    return policy, packing
+
+
+def test_a_packed_plan_is_no_probe_and_is_found_anew_for_other_rows() -> None:
+    policy, packing = packed_policy()
+    plan = policy.choose(DecodeBatch(4, ("a", "b", "c", "d"), 400))
+    policy.after_results()
+    if plan.verify_lens is None:  # the first rounds of a batch are before any decision
+        policy._decide(DecodeBatch(4, ("a", "b", "c", "d"), 400))
+    plan = policy.choose(DecodeBatch(4, ("a", "b", "c", "d"), 400))
+    assert plan.verify_lens == (1, 2, 1, 2)
+    assert plan.tier != policy.home
+    assert not policy.is_probe(plan)
+    assert policy.is_probe(Plan(plan.tier))
+    decision = policy.decision
+    assert decision is not None
+    assert decision.expected(plan, 4) == (10.0, 9.0)
+    num_choices = packing.num_choices
+    assert policy.choose(DecodeBatch(3, ("a", "c", "d"), 300)).verify_lens == (1, 2, 1)
+    assert packing.num_choices == num_choices + 1
+
+
+def test_a_packed_round_teaches_its_own_costs_and_no_tier_s() -> None:
+    policy, packing = packed_policy()
+    plan, of_tiers = Plan(chain_tier(3), verify_lens=(1, 4)), []
+    policy.costs.observe = of_tiers.append  # type: ignore[method-assign]
+    for _ in range(20):
+        policy.observe_time(RoundTime(plan, 2, 200, 50.0))
+    assert packing.learned == [50.0] * 20
+    assert of_tiers == []
+    alone_ms: list[float] = []  # of rounds before a prefill
+    policy.interruptions.learn = lambda _time, ms: alone_ms.append(ms)  # type: ignore[method-assign]
+    policy.observe_time(RoundTime(plan, 2, 200, 29.0, num_joined=2))
+    assert (len(packing.learned), alone_ms) == (20, [9.0])
+
+
+def test_a_packed_round_tells_of_one_draft_more_than_it_verified() -> None:
+    told, untold = goodput(), goodput()
+    plan = Plan(chain_tier(3), verify_lens=(2, 2))
+    for _ in range(40):
+        seen = Observation(plan, 2, ("a", "b"), (1, 1), (False, False), kept=(1, 1))
+        told.observe(seen)
+        untold.observe(seen._replace(first_draft_correct=None))
+    assert told.acceptance.survival()[1] < untold.acceptance.survival()[1] - 0.3
+    assert told.acceptance.age(2) > 0 == untold.acceptance.age(2)
+
+
+def test_a_packed_round_is_no_result_of_a_probe() -> None:
+    policy = goodput()
+    counted: list[object] = []
+    policy.prober.observe = counted.append  # type: ignore[method-assign, assignment]
+    for lens in ((1, 2), None):
+        policy.observe(Observation(Plan(chain_tier(3), verify_lens=lens), 2, ("a", "b"), (0, 0)))
+    assert counted == [chain_tier(3)]

@@ -74,6 +74,13 @@ def test_requests_that_change_places_are_followed() -> None:
     )
 
 
+def test_a_slow_spell_does_not_end_packing_for_good() -> None:
+    hazards = (0.9, 0.3)
+    phases = (Phase(0, hazards), Phase(1, hazards, slowdown=1.3), Phase(2, hazards))
+    workload = replace(matrix_cell(64, *hazards, duration_s=12.0), phases=phases)
+    assert gain_over_tiers(workload) >= 1.03
+
+
 class LengthsAtRandom:
     """The policy, whose every drafting round verifies random lengths."""
 

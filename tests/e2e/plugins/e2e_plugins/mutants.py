@@ -84,7 +84,8 @@ def leave_slots_packed() -> None:
 
     def prepare_only(packed: Any, verify_input: Any, rows: Any, batch: Any, target: Any) -> Any:
         prepared = prepare(packed, verify_input, rows, batch, target)
-        batch.out_cache_loc = batch.out_cache_loc[packed._packing.places]
+        if batch.reqs:  # else the start would show it, which measures rounds of nobody
+            batch.out_cache_loc = batch.out_cache_loc[packed._packing.places]
         return prepared
 
     PackedRound.prepare = prepare_only
