@@ -1,7 +1,7 @@
 """What an operator sees: the start-up block, /server_info and the Prometheus counters."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from sglang.srt.runtime_context import get_observability, get_serving
@@ -14,6 +14,7 @@ from sglang_adaptive_spec.host.reporting.control import Control
 from sglang_adaptive_spec.host.reporting.metrics import MetricsExporter
 from sglang_adaptive_spec.host.server_args import Scheduler
 from sglang_adaptive_spec.host.startup.seeding import Seeding
+from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.meter import RoundMeter, policy_state
 from sglang_adaptive_spec.policy.protocol import Policy
@@ -33,9 +34,7 @@ class Telemetry:
         meter: Of its rounds' times.
         control: What an operator asked to see.
         seeding: How round times were measured, if they were.
-        left_out: Tiers that were not built, and why.
-        kept: GB and seconds of what belongs to no tier, by what it is.
-        why_not_packed: Why no round can be packed, if none can.
+        builder: Of the tiers: what it left out and why, and what belongs to no tier.
     """
 
     def __init__(
@@ -46,14 +45,12 @@ class Telemetry:
         meter: RoundMeter,
         control: Control,
         seeding: Seeding | None,
-        left_out: Mapping[Tier, str],
-        kept: Mapping[str, tuple[float, float]],
-        why_not_packed: str | None,
+        builder: TierBuilder,
     ) -> None:
         self._engine, self._controller, self._control = engine, controller, control
         self._policy, self._meter = policy, meter
-        self._seeding, self._left_out, self._kept = seeding, left_out, kept
-        self._why_not_packed = why_not_packed
+        self._seeding, self._left_out, self._kept = seeding, builder.left_out, builder.kept()
+        self._why_not_packed = builder.why_not_packed
         self._exporter: MetricsExporter | None = None
         if get_observability().enable_metrics and engine.ranks.is_first:
             model_name = get_serving().served_model_name

@@ -27,6 +27,7 @@ from sglang_adaptive_spec.loop.minutes import Minutes
 from sglang_adaptive_spec.loop.sharing import SharedTimes
 from sglang_adaptive_spec.loop.timing import RoundTimer
 from sglang_adaptive_spec.policy.build import build_policy
+from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.costs.widths import WidthCosts
 from sglang_adaptive_spec.policy.packing import Packing
 from sglang_adaptive_spec.trace.record import TraceRecorder
@@ -58,20 +59,10 @@ def assemble(
     is_alone = is_joint or not ranks.are_several
     packing = None
     if packed is not None and costs is not None:
-        series = measured_widths(engine, builder, drafter, packed)
-        widths = WidthCosts(costs, series)
-        if len(widths.widths):
-            packing = Packing(widths, packed.window, packed.most_rows)
-        else:
-            builder.why_not_packed = "no such round could be measured"
+        packing = _packing(engine, builder, drafter, packed, costs)
+    start = options.starting_steps
     policy = build_policy(
-        config,
-        options.starting_steps,
-        builder.ladder,
-        costs,
-        is_alone,
-        is_joint=is_joint,
-        packing=packing,
+        config, start, builder.ladder, costs, is_alone, is_joint=is_joint, packing=packing
     )
     tiers = [state.tier for state in engine.pool.states]
     # Ranks must choose alike and would time their rounds differently: rank 0's times count.
@@ -101,18 +92,23 @@ def assemble(
     if schedule is not None and schedule.prefixes is not None:
         CachedPrefixes(schedule.prefixes, engine.target_runner.req_to_token_pool).install()
     control = Control(engine.pool, controller)
-    telemetry = Telemetry(
-        engine,
-        controller,
-        policy,
-        meter,
-        control,
-        seeding,
-        builder.left_out,
-        builder.kept(),
-        builder.why_not_packed,
-    )
+    telemetry = Telemetry(engine, controller, policy, meter, control, seeding, builder)
     return Assembled(controller, control, telemetry)
+
+
+def _packing(
+    engine: HostEngine,
+    builder: TierBuilder,
+    drafter: Drafter,
+    packed: PackedTarget,
+    costs: CostTable,
+) -> Packing | None:
+    """Returns what chooses packed rounds, by what start-up measures of them; None if nothing."""
+    widths = WidthCosts(costs, measured_widths(engine, builder, drafter, packed))
+    if not len(widths.widths):
+        builder.why_not_packed = "no such round could be measured"
+        return None
+    return Packing(widths, packed.window, packed.most_rows)
 
 
 def _recorder(engine: HostEngine) -> TraceRecorder | None:
