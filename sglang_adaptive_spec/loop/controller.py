@@ -332,9 +332,9 @@ class AdaptiveController:
         try:
             plan = policy.choose(batch)
             is_probe, num_rounds = policy.is_probe(plan), policy.rounds_at_once
-            self._standing = Chosen(plan.tier, is_probe, policy.decision, num_rounds)
-            if plan.verify_lens is not None:
-                self._standing = self._standing._replace(verify_lens=plan.verify_lens)
+            self._standing = Chosen(
+                plan.tier, is_probe, policy.decision, num_rounds, verify_lens=plan.verify_lens
+            )
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("choose")
             return Chosen(self.decode_tier)

@@ -96,7 +96,7 @@ def build_tiers(
         first = min(left, key=lambda tier: (tier == PLAIN_TIER, _chains_first(tier)))
         state = _build(pool, host, first)
         memory.learn(first, state.graph_batch_sizes, state.build_gb)
-        _warn_of_overrun(pool, host, state, _left_gb(pool, budget_gb))
+        _warn_of_overrun(pool, host, state, budget_gb)
     for tier in plan_tiers(pool, host, memory, budget_gb):
         _build(pool, host, tier)
     _warn_of_missing_graphs(pool, host)
@@ -245,10 +245,9 @@ def _build(pool: RuntimePool, host: TierHost, tier: Tier) -> TierState:
     return state
 
 
-def _warn_of_overrun(pool: RuntimePool, host: TierHost, first: TierState, left_gb: float) -> None:
+def _warn_of_overrun(pool: RuntimePool, host: TierHost, first: TierState, budget_gb: float) -> None:
     """Tells that a tier, built without an estimate, took more than there was for it."""
-    reserve_gb = _reserve_gb(host, _reachable(host) & _built(pool))
-    over_gb = -min(host.min_free_gb() - reserve_gb, left_gb)
+    over_gb = -room_gb(pool, host, budget_gb)
     if over_gb > 0:
         logger.warning(
             "ADAPTIVE_EAGLE built tier %s, which tells what the others take, and overran: it took "
@@ -257,7 +256,7 @@ def _warn_of_overrun(pool: RuntimePool, host: TierHost, first: TierState, left_g
             first.tier.label,
             first.build_gb,
             over_gb,
-            reserve_gb,
+            _reserve_gb(host, _reachable(host) & _built(pool)),
             WHAT_TO_CHANGE,
         )
 

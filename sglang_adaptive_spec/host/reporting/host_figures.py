@@ -10,7 +10,6 @@ The host forgets how many requests it put back for want of memory; they are coun
 """
 
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import Any
 
 from sglang.srt.runtime_context import get_spec
@@ -64,9 +63,8 @@ class HostFigures:
         tokens = host(processor, result, batch, *args, **kwargs)
         more = result.num_non_draft_tokens_per_req - 1
         num_drafts = (result.speculative_num_draft_tokens or 1) - 1
-        kept: Sequence[int] | None = getattr(result, KEPT, None)
-        by_row = repeat(num_drafts, len(batch.reqs)) if kept is None else kept
-        self._num_proposed = len(batch.reqs) * num_drafts if kept is None else sum(kept)
+        by_row: Sequence[int] = getattr(result, KEPT, None) or [num_drafts] * len(batch.reqs)
+        self._num_proposed = sum(by_row)
         if num_drafts or more:
             for req, proposed in zip(batch.reqs, by_row, strict=True):
                 if not (req.is_retracted or req.finished()):

@@ -136,20 +136,21 @@ class TierBuilder:
 
     def build_packed(self, drafter: EagleRoundDrafter) -> PackedTarget | None:
         """Builds what packed rounds need, behind all tiers; None, and why, where none can be."""
-        engine, rows = self._engine, self.max_listed_size()
-        window, is_cpu = packed_window(self.ladder, rows), engine.device == "cpu"
-        sizes = capture_sizes(rows)
+        self.why_not_packed = packing_unsupported_reason(self._engine)
+        if self.why_not_packed is not None:
+            return None
+        rows, is_cpu = self.max_listed_size(), self._engine.device == "cpu"
+        window, sizes = packed_window(self.ladder, rows), capture_sizes(rows)
         widths = tuple(window * size for size in sizes)
         widths = widths_without_graphs(window, rows) if is_cpu else widths
-        self.why_not_packed = packing_unsupported_reason(engine)
-        if self.why_not_packed is None and not is_of_use(widths, window, rows):
+        if not is_of_use(widths, window, rows):
             self.why_not_packed = "batches are too small, or draft one step"
-        if self.why_not_packed is None and not is_cpu and not self._has_room(widths, len(sizes)):
-            self.why_not_packed = "memory"
-        if self.why_not_packed is not None:
             return None
         if is_cpu:
             return PackedTarget(window, rows, widths, None)
+        if not self._has_room(widths, len(sizes)):
+            self.why_not_packed = "memory"
+            return None
         with self._startup.packed.running(), OutOfMemoryGuard(chain_tier(window - 1)):
             state, captured = drafter.build_packed(window, sizes)
         return PackedTarget(window, rows, tuple(sorted(captured)), state)
