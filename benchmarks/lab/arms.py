@@ -98,6 +98,7 @@ def static_table(num_nodes: int) -> Arm:
 
 BUILTIN = ("--speculative-algorithm", OF_DRAFT, "--speculative-adaptive")
 OURS = ("--speculative-algorithm", "ADAPTIVE_EAGLE")
+PRESET: dict[str, object] = json.loads(preset_path("goodput").read_bytes())
 
 ARMS = {
     arm.name: arm
@@ -107,7 +108,7 @@ ARMS = {
         Arm("builtin", BUILTIN),
         Arm("ema", (*OURS, "--speculative-adaptive-config", SAME_CONFIG)),
         Arm("goodput", OURS),
-        Arm("goodput-packed", OURS, {"policy": "goodput", "packing": True}),
+        Arm("goodput-packed", OURS, {**PRESET, "packing": True}),
         Arm("ema-alternate", OURS, ALL_TIERS, policy="alternate"),
         Arm("goodput-trees", OURS, WITH_TREES),
         *(static(Tier(*shape)) for shape in TREES),
@@ -119,8 +120,7 @@ ARMS = {
 
 def recording(arm: Arm, path: Path) -> Arm:
     """Returns an arm of the policy goodput that writes every round to ``path``."""
-    preset = json.loads(preset_path("goodput").read_bytes())
-    return replace(arm, config={**(arm.config or preset), "record": str(path)})
+    return replace(arm, config={**(arm.config or PRESET), "record": str(path)})
 
 
 def add_before(parser: argparse.ArgumentParser) -> None:

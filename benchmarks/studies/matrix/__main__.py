@@ -17,10 +17,10 @@ other draws, and the GPUs swapped:
 
 A command may take some of the cells (`--batches 1,4,16`, `--acceptances 0.7,mixed`); after
 `--deadline` seconds it visits none. `--alone` serves one arm at a time. A first start on a bare
-machine compiles kernels for a minute: warm up with `--arms none,static-1 --batches 1
---acceptances 0.5`, whose record is not kept. `--at-once` saves about 80 s of the starts where
-memory is plenty: time for a second visit to every cell (`--repeats 2 --windows 2`). `--record`
-keeps every round of `goodput` as a trace beside the record (docs/simulator.md). `--before
+machine compiles kernels for a minute: warm up with `--arms none,static-1 --batches 1 --acceptances
+0.5`, whose record is not kept. `--at-once` saves about 80 s of the starts where memory is plenty:
+time for a second visit to every cell (`--repeats 2 --windows 2`). `--record` keeps every round of
+`goodput` and `goodput-packed` beside the record, as traces (docs/simulator.md). `--before
 COMMIT=FOLDER` serves an earlier commit's `goodput` beside ours; where few arms are run, the figures
 are ours over that one's:
 
@@ -55,7 +55,7 @@ from benchmarks.studies.matrix import summary as matrix_summary
 from benchmarks.studies.matrix import tables as matrix_tables
 from benchmarks.studies.matrix.flags import parser
 
-REPORTED = "goodput"
+REPORTED, PACKED = "goodput", "goodput-packed"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,8 +68,7 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="matrix-bench-") as scratch:
         plan = fleet_plan(args, Path(scratch))
         for group in groups:
-            trace = path.with_suffix(".trace") if args.record else None
-            arms = [arm_of(name, trace) for name in group]
+            arms = [arm_of(name, path if args.record else None) for name in group]
             if REPORTED in group:
                 arms += earlier(ARMS[REPORTED], args.before)
             with serving_fleet(arms, plan, deadline, args.at_once) as engines:
@@ -91,10 +90,12 @@ def run(args: argparse.Namespace) -> int:
     return 1 if num_missing else 0
 
 
-def arm_of(name: str, trace: Path | None) -> Arm:
-    """Returns an arm; the policy goodput's writes its rounds to ``trace``, if there is one."""
+def arm_of(name: str, path: Path | None) -> Arm:
+    """Returns an arm; those of the policy goodput write their rounds beside ``path``, if given."""
     arm = ARMS[name]
-    return recording(arm, trace) if trace is not None and name == REPORTED else arm
+    if path is None or name not in (REPORTED, PACKED):
+        return arm
+    return recording(arm, path.with_suffix(f".{name}.trace"))
 
 
 def merge(args: argparse.Namespace) -> int:

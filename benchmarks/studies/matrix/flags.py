@@ -14,7 +14,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     run_ = commands.add_parser("run")
     run_.add_argument("--arms", type=words, required=True, help=f"of {', '.join(ARMS)}")
-    run_.add_argument("--record", action="store_true", help="keep the rounds of goodput")
+    run_.add_argument("--record", action="store_true", help="keep the rounds of ours")
     add_visit_flags(run_)
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
     add_before(run_)
