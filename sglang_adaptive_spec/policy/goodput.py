@@ -288,7 +288,8 @@ class GoodputPolicy:
         self.prober.step(self.decision, model)
         self._last_of_range[bound] = self.home
         is_best = self.decision.best == self.home
-        self.cadence.decided(is_best and self.prober.probe is None)
+        is_packed_anew = self.packing is not None and self.packing.has_changed
+        self.cadence.decided(is_best and not is_packed_anew and self.prober.probe is None)
 
     def _weigh(self, batch: DecodeBatch, tiers: tuple[Tier, ...], model: Model) -> Decision:
         """Decides between ``tiers``."""

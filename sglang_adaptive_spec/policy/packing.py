@@ -10,7 +10,7 @@ rows, and no other T tokens give more:
 T. In traffic of one kind a tier is as good, since all rows get the same; so packing must gain
 `PackingSettings.min_gain` over it, and keep half of that. What made it dearer may pass, and no
 round tells of it meanwhile: so after `retry_rounds` without any it is tried again, also where it is
-expected to lose a little.
+expected to lose a little; after twice as many where it did not stay.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,10 @@ class Packing:
         self.costs, self._settings = costs, settings
         self._window, self._most_rows = window, most_rows
         self.newest: Packed | None = None  # in force; None: a tier is
+        self.has_changed = False  # with the last choice, by more than its rows' lengths
         self._num_unused = 0  # rounds since one was in force
+        self._num_in_row = 0  # packed rounds
+        self._patience = settings.retry_rounds  # unused rounds until it is tried again
 
     def describe(self) -> dict[str, object]:
         """Returns the packed round in force and what widths take, for /server_info."""
@@ -63,7 +66,12 @@ class Packing:
 
     def count_rounds(self, num_rounds: int) -> None:
         """Counts rounds that were launched."""
-        self._num_unused = 0 if self.newest is not None else self._num_unused + num_rounds
+        if self.newest is None:
+            self._num_unused, self._num_in_row = self._num_unused + num_rounds, 0
+            return
+        self._num_unused, self._num_in_row = 0, self._num_in_row + num_rounds
+        if self._num_in_row >= self._settings.stay_rounds:
+            self._patience = self._settings.retry_rounds
 
     def choose(
         self,
@@ -84,11 +92,21 @@ class Packing:
         """
         settings = self._settings
         margin = settings.min_gain * (0.5 if self.newest is not None else 1.0)
-        if self._num_unused >= settings.retry_rounds:
+        if self._num_unused >= self._patience:
             self._num_unused, margin = 0, -settings.curiosity
+            self._patience = min(2 * self._patience, settings.max_retry_rounds)
             self.costs.forget()
         best = self.best(batch, tiers, survival, between_ms)
+        before = self._shape()
         self.newest = best if best is not None and best.rate > (1 + margin) * rate else None
+        self.has_changed = self._shape() != before
+
+    def _shape(self) -> tuple[Tier, int] | None:
+        """Returns depth and tokens of the packed round in force."""
+        if self.newest is None:
+            return None
+        plan = self.newest.plan
+        return plan.tier, sum(plan.verify_lens or ())
 
     def best(
         self,

@@ -277,6 +277,8 @@ class PackingSettings:
     window: Count = 16  # timed rounds of a width that tell its time
     prior_rounds: Count = 4  # as many count for what all packed rounds say
     retry_rounds: Count = 512  # without one, until what they took is forgotten and one is tried
+    max_retry_rounds: Count = 8192  # twice as many each time, up to here
+    stay_rounds: Count = 64  # in a row, after which it counts as tried and kept
     curiosity: Least0 = 0.02  # share that it may be expected to lose then
 
 

@@ -462,7 +462,7 @@ def test_only_the_first_rank_tells_and_keeps(start: Any, caplog: Any, tmp_path: 
 
 def measured_plans(
     seeding: Any, monkeypatch: pytest.MonkeyPatch, free: int = 10**6, limit_s: float = 60.0
-) -> tuple[list[dict[int, float]], list[Plan]]:
+) -> tuple[list[Any], list[Plan]]:
     """Returns the series of a server of 32 requests, and the plans that were timed for it."""
     plans: list[Plan] = []
 
@@ -486,9 +486,14 @@ def test_packed_rounds_are_measured_in_series_that_share_widths(
     seeding: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     series, plans = measured_plans(seeding, monkeypatch)
-    assert [list(each) for each in series] == [[48, 64, 128], [16, 24, 32], [4, 8]]
+    assert [list(each.packed_ms) for each in series] == [[48, 64, 128], [16, 24, 32], [4, 8]]
+    assert [each.num_tokens for each in series] == [128, 32, 8]
+    whole = [plan for plan in plans if plan.verify_lens is None]
+    assert whole == [Plan(DEEP)] * 3
+    assert [each.whole_ms for each in series] == [plans.index(whole[0]) + 1.0, 5.0, 9.0]
+    assert {plan.tier for plan in plans} == {DEEP}
+    plans = [plan for plan in plans if plan.verify_lens is not None]
     for plan in plans:
-        assert plan.tier == DEEP
         assert plan.verify_lens is not None
         assert max(plan.verify_lens) - min(plan.verify_lens) <= 1
         assert 1 <= min(plan.verify_lens) <= max(plan.verify_lens) <= DEEP.num_draft_tokens
@@ -501,4 +506,4 @@ def test_what_the_pool_or_the_time_does_not_hold_is_not_measured(
     seeding: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late, plans = measured_plans(seeding, monkeypatch, limit_s=-1.0)
-    assert (plans, [width for each in late for width in each]) == ([], [])
+    assert (plans, [width for each in late for width in each.packed_ms]) == ([], [])

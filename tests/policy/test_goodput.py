@@ -352,6 +352,7 @@ class StubPacking:
         self.learned: list[float] = []
         self.costs = self
         self.num_choices = 0
+        self.has_changed = False
 
     def learn(self, round_time: RoundTime) -> None:
         self.learned.append(round_time.ms)

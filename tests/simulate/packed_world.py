@@ -11,7 +11,7 @@ import numpy as np
 
 from sglang_adaptive_spec.config.schema import load_config
 from sglang_adaptive_spec.policy.costs.curves import Floats
-from sglang_adaptive_spec.policy.costs.widths import WidthCosts
+from sglang_adaptive_spec.policy.costs.widths import Series, WidthCosts
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.packing import Packing
 from sglang_adaptive_spec.simulate.command import goodput
@@ -80,11 +80,16 @@ def packing_policy(costs: Fa3Costs, seed: int = 1) -> GoodputPolicy:
     """Returns the default policy on a server that has packed rounds."""
     policy = goodput(costs, load_config(None), COST_NOISE, seed)
     tier, size = MEASURED_AT
-    measured_ms = {
-        tokens: costs.packed_ms(tier, size, size * USUAL_CONTEXT, tokens) for tokens in GRID
-    }
-    policy.packing = Packing(WidthCosts(policy.costs, [measured_ms]), tier.num_draft_tokens, size)
+    widths = WidthCosts(policy.costs, [measured_series(costs, tier, size, GRID)])
+    policy.packing = Packing(widths, tier.num_draft_tokens, size)
     return policy
+
+
+def measured_series(costs: Fa3Costs, tier: Tier, size: int, widths: Sequence[int]) -> Series:
+    """Returns what start-up measures of packed rounds, without noise."""
+    context = size * USUAL_CONTEXT
+    packed_ms = {tokens: costs.packed_ms(tier, size, context, tokens) for tokens in widths}
+    return Series(size * tier.num_draft_tokens, costs.round_ms(tier, size, context), packed_ms)
 
 
 def packed_replay(workload: SyntheticWorkload, seed: int = 1) -> tuple[GoodputPolicy, ReplayResult]:

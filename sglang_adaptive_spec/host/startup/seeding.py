@@ -31,6 +31,7 @@ from sglang_adaptive_spec.host.startup.tier_builder import TierBuilder
 from sglang_adaptive_spec.policy.costs.cache import CostKey, default_folder, load, save
 from sglang_adaptive_spec.policy.costs.curves import MIN_MS
 from sglang_adaptive_spec.policy.costs.table import DEFAULT_BUCKETS, CostTable
+from sglang_adaptive_spec.policy.costs.widths import Series
 from sglang_adaptive_spec.runtime.builder import WHAT_TO_CHANGE
 from sglang_adaptive_spec.runtime.pool import TierState
 from sglang_adaptive_spec.tiers import PLAIN_TIER, CatchUp, Plan, Tier
@@ -123,8 +124,8 @@ def measured_costs(
 
 def measured_widths(
     engine: HostEngine, builder: TierBuilder, drafter: Drafter, packed: PackedTarget
-) -> list[dict[int, float]]:
-    """Returns what packed rounds take, ms by verified tokens, a series per batch size; not kept.
+) -> list[Series]:
+    """Returns what packed rounds take by their verified tokens, a series per batch size; not kept.
 
     Raises:
         RuntimeError: Such a round cannot be run on a borrowed batch.
@@ -260,7 +261,7 @@ class Seeder:
         self.is_complete = not (self.out_of_time or self.out_of_room)  # last: nothing failed
         return costs
 
-    def series(self, packed: PackedTarget) -> list[dict[int, float]]:
+    def series(self, packed: PackedTarget) -> list[Series]:
         """Measures packed rounds of the deepest chain at some batch sizes, the largest first.
 
         Rows are as alike as their number of tokens allows: how those are spread changes little.
@@ -276,25 +277,25 @@ class Seeder:
                 )
                 widths = [n for n in packed.widths if size < n <= size * tier.num_draft_tokens]
                 if widths:
-                    found.append(self._widths_ms(tier, size, widths, deadline_s))
+                    found.append(self._series(tier, size, widths, deadline_s))
                 size //= SERIES_RATIO
         finally:
             self._reset()
         return found
 
-    def _widths_ms(
-        self, tier: Tier, size: int, widths: Sequence[int], deadline_s: float
-    ) -> dict[int, float]:
-        """Returns the ms of rounds by verified tokens, as many as there is time for."""
+    def _series(self, tier: Tier, size: int, widths: Sequence[int], deadline_s: float) -> Series:
+        """Returns rounds of whole windows and packed ones, as many as there is time for."""
         self._pool.activate(tier)
-        found: dict[int, float] = {}
+        whole_ms, found = 0.0, dict[int, float]()
         with self._borrowed(size, self._contexts(size, False)[0]) as batch:
             for width in widths if batch is not None else ():
                 if not self._builder.agree(time.perf_counter() < deadline_s):
                     break
+                if not found:
+                    whole_ms = median(self._times_ms(Plan(tier), batch))
                 plan = Plan(tier, verify_lens=even_lengths(width, size))
                 found[width] = median(self._times_ms(plan, batch))
-        return found
+        return Series(size * tier.num_draft_tokens, whole_ms, found)
 
     def _measure_again(
         self, costs: CostTable, points: Sequence[tuple[Tier, int, bool]], deadline_s: float

@@ -3,19 +3,23 @@
 Start-up measures a round for every number of tokens T that has a graph, in series of one depth and
 batch size. Between two rounds of a series only the verify differs, so it gives the time of that by
 T, up to a constant; series of other batch sizes are joined where they measured the same T. A packed
-round of any depth and batch is a round of its tier, with another verify:
+round of any depth t and batch n is a round of its tier, with another verify:
 
-    round_ms(t, n, T) = ratio[T] * (round_ms(t, n) + verify_ms(T) - verify_ms(n * width of t))
+    round_ms(t, n, T) = ratio(t, T) * (round_ms(t, n) + packed_ms(T) - whole_ms(n * width of t))
+
+Here packed_ms(T) verifies T tokens packed, and whole_ms all windows of a tier's own round: a series
+measures its own whole round, too, and what packing adds to that is taken to rise evenly from 0.
 
 T is taken from measured ones alone: times do not rise evenly (on an H200 448 tokens took 3 ms more
 than 480). The width of the tier's own verify may lie between them, where the line through its
-neighbours serves; what that is off by is learned: ratio is served over expected time, of T as far
-as its rounds are known, else of all packed rounds. ms; no clock.
+neighbours serves. What all this is off by is learned: ratio is served over expected time, one part
+of the depth and one of T, each as far as its rounds are known. ms; no clock.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from statistics import mean, median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,13 +29,21 @@ from sglang_adaptive_spec.policy.settings import DEFAULTS, PackingSettings
 from sglang_adaptive_spec.tiers import Plan, RoundTime, Tier
 
 
+class Series(NamedTuple):
+    """Measured rounds of one depth and batch size."""
+
+    num_tokens: int  # of whole windows
+    whole_ms: float  # of a round that verifies them, and is not packed
+    packed_ms: Mapping[int, float]  # by verified tokens
+
+
 class WidthCosts:
     """Owns the times of verifies by their tokens, and what serving taught about them."""
 
     def __init__(
         self,
         table: CostTable,
-        series: Sequence[Mapping[int, float]],
+        series: Sequence[Series],
         settings: PackingSettings = DEFAULTS.packing,
     ) -> None:
         """Takes the table of rounds that are not packed, and measured rounds by their tokens.
@@ -40,37 +52,59 @@ class WidthCosts:
 
         Args:
             table: Of tiers.
-            series: ms by tokens, each of one depth and batch size; one shares tokens with those
-                before it, or is left out.
+            series: What start-up measured; one shares tokens with those before it, or is left out.
             settings: How fast serving corrects it.
         """
         self._table, self._settings = table, settings
-        joined = _joined(series)
+        joined = _joined([each.packed_ms for each in series])
         self._grid = np.array(sorted(joined), dtype=np.int64)
         self._grid_ms = np.array([joined[width] for width in sorted(joined)])
         cheapest = np.minimum.accumulate(self._grid_ms[::-1])[::-1]
         is_worth = self._grid_ms <= cheapest
         self.widths = self._grid[is_worth]  # [W] tokens, ascending
         self._verify_ms = self._grid_ms[is_worth]  # [W]
-        self._logs: dict[int, list[float]] = {}  # newest served over expected, by tokens
-        self._ratio = np.ones(len(self.widths))
+        added = {
+            each.num_tokens: each.packed_ms[each.num_tokens] - each.whole_ms
+            for each in series
+            if each.num_tokens in each.packed_ms
+        }
+        self._added = {0: 0.0, **dict(sorted(added.items()))}  # ms of packing, by tokens
+        self._logs: dict[tuple[int, int], list[float]] = {}  # newest served over expected
+        self._log_of_steps: dict[int, float] = {}
+        self._log_of_width = np.zeros(len(self.widths))
+        self._is_stale = False
 
     def round_ms(self, tiers: tuple[Tier, ...], batch_size: int, context_tokens: int) -> Floats:
         """Returns what rounds of ``tiers`` take that verify `widths` tokens: [tiers, W]."""
-        return self._expected_ms(tiers, batch_size, context_tokens) * self._ratio
+        if self._is_stale:
+            self._fit()
+        of_steps = [self._log_of_steps.get(tier.num_steps, 0.0) for tier in tiers]
+        ratio = np.exp(np.array(of_steps)[:, None] + self._log_of_width)
+        round_ms: Floats = ratio * self._expected_ms(tiers, batch_size, context_tokens)
+        return round_ms
 
     def forget(self) -> None:
         """Takes rounds for what start-up measured again: what serving taught may be over."""
         self._logs.clear()
-        self._ratio[:] = 1.0
+        self._is_stale = True
 
-    def describe(self) -> dict[str, list[float]]:
-        """Returns by tokens what verifies take beyond the fewest, and served over expected time."""
-        shares = zip(self.widths.tolist(), self._verify_ms.tolist(), self._ratio, strict=True)
+    def describe(self) -> dict[str, dict[str, object]]:
+        """Returns what verifies take beyond the fewest tokens, and what was learned of them."""
         least_ms = float(self._verify_ms.min(initial=math.inf))
+        widths = self.widths.tolist()
         return {
-            str(width): [round(ms - least_ms, 4), round(float(ratio), 4)]
-            for width, ms, ratio in shares
+            "ms": {
+                str(width): round(ms - least_ms, 4)
+                for width, ms in zip(widths, self._verify_ms.tolist(), strict=True)
+            },
+            "added_ms": {str(width): round(ms, 4) for width, ms in self._added.items()},
+            "ratio": {
+                str(width): round(math.exp(log), 4)
+                for width, log in zip(widths, self._log_of_width.tolist(), strict=True)
+            },
+            "ratio_of_steps": {
+                str(steps): round(math.exp(log), 4) for steps, log in self._log_of_steps.items()
+            },
         }
 
     def of_round(self, round_time: RoundTime) -> float:
@@ -88,10 +122,10 @@ class WidthCosts:
         if idx is None:
             return
         expected_ms = float(self._expected_ms((plan.tier,), batch_size, context_tokens)[0, idx])
-        logs = self._logs.setdefault(idx, [])
+        logs = self._logs.setdefault((plan.tier.num_steps, idx), [])
         logs.append(math.log(ms / expected_ms))
         del logs[: -self._settings.window]
-        self._fit()
+        self._is_stale = True
 
     def _idx(self, plan: Plan) -> int | None:
         """Returns where a plan's width stands; None if it is left out."""
@@ -104,20 +138,31 @@ class WidthCosts:
         base_ms = self._table.round_ms_all(tiers, batch_size, context_tokens)
         own = [batch_size * tier.num_draft_tokens for tier in tiers]
         own_ms = np.interp(own, self._grid, self._grid_ms)
+        own_ms -= np.interp(own, list(self._added), list(self._added.values()))
         # Drafting takes a part of a round, whatever is verified.
         rest_ms = (base_ms - own_ms)[:, None] + self._verify_ms
         expected: Floats = np.maximum(rest_ms, base_ms[:, None] / 4)
         return expected
 
     def _fit(self) -> None:
-        """Each width's median, as far as it has rounds; the rest follows all of them."""
-        own = {idx: median(logs) for idx, logs in self._logs.items()}
-        weights = {idx: min(len(logs), self._settings.window) for idx, logs in self._logs.items()}
-        common = sum(own[idx] * weights[idx] for idx in own) / sum(weights.values())
-        self._ratio[:] = math.exp(common)
-        for idx, log in own.items():
-            share = weights[idx] / (weights[idx] + self._settings.prior_rounds)
-            self._ratio[idx] = math.exp(share * log + (1 - share) * common)
+        """Gives each depth what its rounds share, and each width what is left of its own."""
+        of_steps: dict[int, list[float]] = {}
+        for (steps, _), logs in self._logs.items():
+            of_steps.setdefault(steps, []).extend(logs)
+        self._log_of_steps = {steps: self._typical(logs) for steps, logs in of_steps.items()}
+        of_width: dict[int, list[float]] = {}
+        for (steps, idx), logs in self._logs.items():
+            left = (log - self._log_of_steps[steps] for log in logs)
+            of_width.setdefault(idx, []).extend(left)
+        self._log_of_width[:] = 0.0
+        for idx, logs in of_width.items():
+            self._log_of_width[idx] = self._typical(logs)
+        self._is_stale = False
+
+    def _typical(self, logs: list[float]) -> float:
+        """Returns their median, the nearer to 0 the fewer they are."""
+        weight = min(len(logs), self._settings.window)
+        return weight / (weight + self._settings.prior_rounds) * median(logs) if logs else 0.0
 
 
 def _joined(series: Sequence[Mapping[int, float]]) -> dict[int, float]:
