@@ -65,8 +65,7 @@ text_b="$text --traffic code,json,maths,summary,translation"
 table_arms=none,static-ngram-1,static-ngram-3,static-ngram-7,static-ngram-15,goodput-ngram
 table="$text --arms $table_arms --concurrency 1,8,64"
 text_ramp="ramp run PAIR --seconds 40 --context-length 0"
-drafters=default-llama-ngram,flashinfer-llama-ngram
-drafters=$drafters,default-llama-standalone,flashinfer-llama-standalone
+drafters="backends run --new-tokens 64 --many 100 --cases"
 trees="--at-once --batches 1,4,8 --max-total-tokens 32768"
 
 # Stream, first port, command; PAIR stands for the pair's arguments, REQUESTS for those with its
@@ -141,7 +140,8 @@ sampling               28100 sampling run PAIR --tag 1
 sampling-of-host       31700 sampling run PAIR --cells min_p,top_k_top_p --seed 2 --tag 2
 backends               28700 backends run PAIR --new-tokens 64 --tag 1 --cases flashinfer,triton
 backends-mla           29300 backends run --new-tokens 64 --tag 2 --cases flashinfer-mla,triton-mla
-backends-table         28400 backends run --new-tokens 64 --many 100 --tag 5 --cases $drafters
+backends-table         28400 $drafters default-llama-ngram,flashinfer-llama-ngram --tag 5
+backends-whole         29000 $drafters default-llama-standalone,flashinfer-llama-standalone --tag 7
 backends-packed        9300  backends run PAIR --new-tokens 64 --tag 6 --cases default-packed
 backends-tp            29900 backends run --new-tokens 64 --tag 3 --cases triton-mla-tp2
 tensor-parallel        30500 tensor_parallel run --tag 1

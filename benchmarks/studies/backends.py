@@ -41,7 +41,7 @@ tokens a rank, where none was; both without static-1 and static-5; backends-pair
 A table of what was written as the draft (SGLang's NGRAM), and a whole model. Random prompts will
 do: the miniature mostly writes tokens in one order, so the table soon has drafts:
 
-    OUT=$OUT SHA=SHA benchmarks/gpus.sh 0=backends-table
+    OUT=$OUT SHA=SHA benchmarks/gpus.sh 0=backends-table 1=backends-whole
 
 Architectures and settings go to backends-architectures-h200.json.xz. Several commands may run at
 once, each with a --port of its own, 100 apart.
