@@ -80,7 +80,7 @@ matrix-a               20300 $matrix_a --first-repeat $visit --tag a$visit
 matrix-b               20900 $matrix_b --first-repeat $visit --tag b$visit
 matrix-c               26000 $matrix_b --first-repeat $((visit + 1)) --tag b$((visit + 1))
 matrix-d               26600 $matrix_a --first-repeat $((visit + 1)) --tag a$((visit + 1))
-kinds-a                9000  $kinds --arms goodput,goodput-packed,none --record --first-repeat $((visit * 2 - 1)) --tag ka$visit
+kinds-a                9000  $kinds --arms goodput-tiers,goodput-packed,none --record --first-repeat $((visit * 2 - 1)) --tag ka$visit
 kinds-b                8400  $kinds --arms static-1,static-3,static-5,static-7 \
   --first-repeat $((visit * 2 - 1)) --tag kb$visit
 flashinfer-a           12000 $flashinfer $two_a --tag fa$visit

@@ -45,6 +45,7 @@ from benchmarks.studies import (
     tree_acceptance,
 )
 from benchmarks.studies.defaults import summary as defaults
+from benchmarks.studies.matrix import kinds as matrix_kinds
 from benchmarks.studies.matrix import starts as matrix_starts
 from benchmarks.studies.matrix import tables as matrix_tables
 from benchmarks.studies.matrix import trees as matrix_trees
@@ -154,6 +155,8 @@ CHECKS = {
             "backends-dp-h100.json.xz",
             "backends-dp-h200.json.xz",
             "backends-pair-h200.json.xz",
+            "backends-packed-h200.json.xz",
+            "backends-drafters-h200.json.xz",
         ),
         Check(backends.check_backends, backends.figure_table),
     ),
@@ -169,6 +172,7 @@ CHECKS = {
     "matrix-over-3738e4f-h200.json.xz": Check(
         functools.partial(check_over_earlier, arm="at-3738e4f"), matrix_tables.figure_table
     ),
+    "matrix-kinds-h200-fa3.json.xz": Check(matrix_kinds.check_kinds, matrix_kinds.figure_table),
     "launches-h200.json.xz": Check(launches.check_launches, launches.figure_table),
     "matrix-small-h100-fa3.json.xz": Check(
         functools.partial(check_matrix, batch_sizes=SMALL_BATCH_SIZES, gpu="H100"),

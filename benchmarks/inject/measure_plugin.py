@@ -190,7 +190,7 @@ class Probe:
         self._ready = True
 
     def record(self, batch: Any, result: Any) -> None:
-        """Keeps a processed decode round: time, size, tokens, width, finished, graph replayed."""
+        """Keeps a processed decode round as benchmarks/lab/load.py has it."""
         now_ns = time.perf_counter_ns()
         if self._requests is not None:
             self._requests.note(batch.reqs, batch.forward_mode.is_decode(), now_ns)
@@ -207,6 +207,7 @@ class Probe:
                 result.speculative_num_draft_tokens,
                 has_finished,
                 bool(result.can_run_cuda_graph),
+                hasattr(result, "_adaptive_spec_kept"),
             )
         )
         if self._watch is not None and self._watch.is_over(now_ns, size, has_finished):

@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count, cycle, repeat
 from typing import Any, NamedTuple
 
+from benchmarks.stats.tokens import PACKED
+
 # Rounds after a prefill that still wait for it, or launch without a predecessor in flight.
 SKIPPED_ROUNDS = 3
 # Fewer rounds than this say nothing about a rate.
@@ -28,6 +30,7 @@ class Round(NamedTuple):
     num_draft_tokens: int | None
     has_finished: bool
     replayed_graph: bool
+    is_packed: bool = False  # of each request another number of drafts was verified
 
 
 class Window(NamedTuple):
@@ -35,9 +38,11 @@ class Window(NamedTuple):
 
     num_tokens: int
     seconds: float
-    # By num_steps, "none" where nothing speculates; of zero steps each decode counts.
+    # By num_steps, "none" where nothing speculates, "packed" where each request had its own number
+    # of drafts; of zero steps each decode counts.
     rounds: dict[str, int]
     num_eager_rounds: int
+    num_packed_tokens: int = 0  # that packed rounds gave
 
     @property
     def tokens_per_s(self) -> float:
@@ -110,12 +115,13 @@ def window_of(steady: Sequence[Round], batch_size: int, num_rounds: int) -> Wind
     counted = steady[1:]
     steps: Counter[str] = Counter()
     for each in counted:
-        steps[steps_of(each)] += decodes_of(each)
+        steps[PACKED if each.is_packed else steps_of(each)] += decodes_of(each)
     return Window(
         num_tokens=sum(each.num_tokens for each in counted),
         seconds=(counted[-1].time_ns - steady[0].time_ns) / 1e9,
         rounds=dict(sorted(steps.items())),
         num_eager_rounds=sum(not each.replayed_graph for each in counted),
+        num_packed_tokens=sum(each.num_tokens for each in counted if each.is_packed),
     )
 
 
@@ -136,6 +142,7 @@ def as_raw(window: Window) -> dict[str, Any]:
         "seconds": round(window.seconds, 6),
         "rounds": window.rounds,
         "num_eager_rounds": window.num_eager_rounds,
+        "num_packed_tokens": window.num_packed_tokens,
     }
 
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.inject.acceptance import lifted, shape_of
 
+PACKED = "packed"  # rounds whose depth tells no tokens
+
 
 def tokens_per_round(probability: float, num_steps: int) -> float:
     """Returns the expected tokens of one request in one round, its bonus token included."""
@@ -11,10 +13,14 @@ def tokens_per_round(probability: float, num_steps: int) -> float:
 
 
 def expected_tokens(row_probabilities: Sequence[float], rounds: Mapping[str, int]) -> float:
-    """Returns the expected tokens of the whole batch over ``rounds`` (by num_steps, or none)."""
+    """Returns the expected tokens of the whole batch over ``rounds`` (by num_steps, or none).
+
+    Packed rounds are left out.
+    """
     return sum(
         count * sum(_of_shape(tokens_per_round, each, key) for each in row_probabilities)
         for key, count in rounds.items()
+        if key != PACKED
     )
 
 
@@ -23,6 +29,7 @@ def tokens_variance(row_probabilities: Sequence[float], rounds: Mapping[str, int
     return sum(
         count * sum(_of_shape(_round_variance, each, key) for each in row_probabilities)
         for key, count in rounds.items()
+        if key != PACKED
     )
 
 

@@ -4,7 +4,9 @@ A window's rate is its *expected* tokens over its seconds: the rounds that ran, 
 that the injected acceptance yields on average at its depth (inject/acceptance.py). A policy
 chooses a round's depth before its draws, so this has the same mean as the counted tokens without
 the luck of the draws, which at batch 1 would need minutes per cell. The counted rates stand beside
-it, and a cell whose counted tokens stray further than the draws allow is refused.
+it, and a cell whose counted tokens stray further than the draws allow is refused. Of a round that
+verifies another number of drafts for each request the depth tells no tokens: its counted ones are
+taken.
 
 The windows of a visit follow each other, and contexts grow: all arms slow down alike from one to
 the next. That drift is common to the cell and no doubt about an arm's mean, so a standard error is
@@ -23,6 +25,7 @@ from benchmarks.stats.tokens import expected_tokens, tokens_variance
 MATRIX_ARMS = ("none", "static-1", "static-3", "static-5", "static-7", "builtin", "ema", "goodput")
 STATIC = ("none", "static-1", "static-3", "static-5", "static-7")
 WINDOW_KEYS = ("repeat", "place", "num_tokens", "seconds", "rounds", "num_eager_rounds")
+NUM_PACKED_TOKENS = "num_packed_tokens"  # of packed rounds; older windows have none
 FEWEST_TO_HALVE = 6  # windows of an arm
 RATE_DIGITS = 3
 STDERR_DIGITS = 6
@@ -46,8 +49,11 @@ def by_cell(
 
 
 def kept(entries: Sequence[Raw], wanted: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns of every entry what a result file keeps."""
-    return [{key: each[key] for key in wanted} for each in entries]
+    """Returns of every entry what a result file keeps, and packed rounds' tokens if it has any."""
+    return [
+        {key: each[key] for key in (*wanted, NUM_PACKED_TOKENS) if key in wanted or each.get(key)}
+        for each in entries
+    ]
 
 
 def build_cell(
@@ -76,9 +82,10 @@ def build_cell(
 
 
 def expected_rate(batch_size: int, acceptance: str, window: Raw) -> float:
-    """Returns a window's expected tokens per second."""
+    """Returns a window's expected tokens per second, packed rounds' counted ones among them."""
     rows = probabilities(acceptance, batch_size)
-    return expected_tokens(rows, window["rounds"]) / float(window["seconds"])
+    tokens = expected_tokens(rows, window["rounds"]) + float(window.get(NUM_PACKED_TOKENS, 0))
+    return tokens / float(window["seconds"])
 
 
 def luck(cell: Raw, arm: str) -> float:
@@ -93,7 +100,12 @@ def luck(cell: Raw, arm: str) -> float:
         drawn.setdefault((each["repeat"], each["place"]), []).append(each)
     surplus = variance = 0.0
     for same in drawn.values():
-        tokens = sum(each["num_tokens"] - expected_tokens(rows, each["rounds"]) for each in same)
+        tokens = sum(
+            each["num_tokens"]
+            - each.get(NUM_PACKED_TOKENS, 0)
+            - expected_tokens(rows, each["rounds"])
+            for each in same
+        )
         surplus += tokens / len(same)
         variance += sum(tokens_variance(rows, each["rounds"]) for each in same) / len(same)
     if variance:

@@ -81,7 +81,8 @@ class AdaptiveConfig:
     memory_budget_gb: float = DEFAULT_MEMORY_BUDGET_GB  # all tiers' graphs and backends; goodput
     record: str | None = None  # path of the trace to write
     exact: Exact = "processors"  # what keeps a batch at zero steps
-    packing: bool = False  # whether rounds may verify another number of drafts per request
+    # Whether rounds may verify another number of drafts per request; None: where there are graphs.
+    packing: bool | None = None
     initial: Tier | None = None  # where to start, from the server arguments; no key of a file
 
     @property
@@ -219,7 +220,7 @@ def parse_config(source: str, text: bytes) -> AdaptiveConfig:
         DEFAULT_MEMORY_BUDGET_GB if isinstance(budget, UnsetType) else budget,
         keys.record,
         keys.exact,
-        keys.packing is True,
+        None if isinstance(keys.packing, UnsetType) else keys.packing,
     )
 
 

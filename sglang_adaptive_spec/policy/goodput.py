@@ -93,8 +93,8 @@ class GoodputPolicy:
             self._note_batch(batch)
         if self.cadence.is_due_at_launch(has_batch_changed):
             self._decide(batch)
-        elif has_batch_changed:
-            self._pack_again(batch)
+        elif has_batch_changed and self.packing is not None:
+            self.packing.keep(batch.requests)
         if self.prober.tier is not None:
             return Plan(self.prober.tier)
         packed = None if self.packing is None else self.packing.newest
@@ -319,13 +319,6 @@ class GoodputPolicy:
             self._home_ms = packing.newest.round_ms
             expected = packing.newest.tokens, packing.newest.round_ms
             self.decision = replace(self.decision, packed=expected)
-
-    def _pack_again(self, batch: DecodeBatch) -> None:
-        """Finds lengths for other rows than those that were decided about."""
-        if self.packing is None or self.packing.newest is None:
-            return
-        tier, allowed = self.packing.newest.plan.tier, self.ladder.of(batch.size)
-        self._pack(batch, (tier,) if tier in allowed else allowed, 0.0)
 
     def _between_packed_ms(self, size: int, tokens: Floats) -> Floats:
         return self.interruptions.between_ms(size, tokens, np.ones_like(tokens))

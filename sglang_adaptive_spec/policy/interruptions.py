@@ -13,6 +13,7 @@ interrupted periods has for no request: beyond the expected round, over the requ
 
 import math
 from collections import deque
+from statistics import median
 
 import numpy as np
 
@@ -80,7 +81,7 @@ class Interruptions:
         if len(periods) < settings.min_periods:
             return 0.0
         joined, beyond = np.array(periods).T
-        usual = beyond <= settings.outlier * max(float(np.median(beyond)), 0.0)
+        usual = beyond <= settings.outlier * max(median(beyond.tolist()), 0.0)
         joined, beyond = joined[usual], beyond[usual]
         if len(joined) < settings.min_periods / 2:
             return 0.0

@@ -11,9 +11,12 @@ T. In traffic of one kind a tier is as good, since all rows get the same; so pac
 `PackingSettings.min_gain` over it, and keep half of that. What made it dearer may pass, and no
 round tells of it meanwhile: so after `retry_rounds` without any it is tried again, also where it is
 expected to lose a little; after twice as many where it did not stay.
+
+Between decisions requests come and go: those that stay keep their lengths, T stays, and what is
+over or short goes evenly over the rows, whose last drafts are worth about the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +51,7 @@ class Packing:
         self.costs, self._settings = costs, settings
         self._window, self._most_rows = window, most_rows
         self.newest: Packed | None = None  # in force; None: a tier is
+        self._requests: tuple[Hashable, ...] = ()  # whose lengths it has
         self.has_changed = False  # with the last choice, by more than its rows' lengths
         self._num_unused = 0  # rounds since one was in force
         self._num_in_row = 0  # packed rounds
@@ -100,6 +104,23 @@ class Packing:
         before = self._shape()
         self.newest = best if best is not None and best.rate > (1 + margin) * rate else None
         self.has_changed = self._shape() != before
+        self._requests = batch.requests
+
+    def keep(self, requests: tuple[Hashable, ...]) -> None:
+        """Keeps depth and tokens for another batch; takes none in force where they do not fit."""
+        if self.newest is None:
+            return
+        plan = self.newest.plan
+        assert plan.verify_lens is not None
+        width, most = sum(plan.verify_lens), plan.tier.num_draft_tokens
+        if not len(requests) < width < len(requests) * most or len(requests) > self._most_rows:
+            self.newest = None
+            return
+        before = dict(zip(self._requests, plan.verify_lens, strict=True))
+        usual = width // len(requests)
+        lens = fitted(np.array([before.get(each, usual) for each in requests]), width, most)
+        plan = plan._replace(verify_lens=tuple(lens.tolist()))
+        self.newest, self._requests = self.newest._replace(plan=plan), requests
 
     def _shape(self) -> tuple[Tier, int] | None:
         """Returns depth and tokens of the packed round in force."""
@@ -148,3 +169,16 @@ def lengths(survival: Floats, num_drafts: int) -> npt.NDArray[np.int64]:
     ties = np.flatnonzero(survival == least)[: num_drafts - int(found.sum())]
     np.add.at(found, ties % num_rows, 1)
     return found
+
+
+def fitted(lens: npt.NDArray[np.int64], total: int, most: int) -> npt.NDArray[np.int64]:
+    """Returns lengths of 1 to ``most`` that sum to ``total``, one more or less where need be.
+
+    The shortest rows are the first to get more, the longest to get less; as often as it takes.
+    """
+    while missing := total - int(lens.sum()):
+        step = 1 if missing > 0 else -1
+        order = np.argsort(step * lens, kind="stable")
+        free = order[lens[order] < most] if missing > 0 else order[lens[order] > 1]
+        lens[free[: abs(missing)]] += step
+    return lens

@@ -12,6 +12,7 @@ from sglang_adaptive_spec.tiers import Tier, chain_tier
 
 LADDER = load_config(None).ladder
 ASKS = parse_config("test", b'{"policy": "goodput", "packing": true}')
+REFUSES = parse_config("test", b'{"policy": "goodput", "packing": false}')
 
 
 @pytest.fixture
@@ -115,8 +116,11 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
     ("changes", "reason"),
     [
         ({}, None),
+        ({"config": load_config(None)}, None),
         ({"device": "cpu", "backend": "intel_amx", "has_graphs": False}, None),
-        ({"config": load_config(None)}, "the config does not ask for it"),
+        ({"device": "cpu", "config": load_config(None)}, "rounds run without graphs"),
+        ({"config": REFUSES}, "the config turns it off"),
+        ({"config": load_config("conservative")}, "policy ema"),
         ({"has_draft": False}, "a table drafts trees"),
         ({"num_replicas": 2}, "ranks have requests of their own"),
         ({"state": object()}, "the model keeps recurrent state"),

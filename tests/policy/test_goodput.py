@@ -369,6 +369,12 @@ class StubPacking:
         lens = tuple(1 + row % 2 for row in range(batch.size))
         self.newest = Packed(Plan(tiers[1], verify_lens=lens), 2.5 * batch.size, 9.0, 1.0)
 
+    def keep(self, requests: tuple[str, ...]) -> None:
+        """Gives every row two tokens."""
+        assert self.newest is not None
+        plan = self.newest.plan._replace(verify_lens=(2,) * len(requests))
+        self.newest = self.newest._replace(plan=plan)
+
 
 def packed_policy() -> tuple[GoodputPolicy, StubPacking]:
     policy, packing = goodput(), StubPacking()
@@ -376,8 +382,8 @@ def packed_policy() -> tuple[GoodputPolicy, StubPacking]:
     return policy, packing
 
 
-def test_a_packed_plan_is_no_probe_and_is_found_anew_for_other_rows() -> None:
-    policy, packing = packed_policy()
+def test_a_packed_plan_is_no_probe() -> None:
+    policy, _ = packed_policy()
     plan = policy.choose(DecodeBatch(4, ("a", "b", "c", "d"), 400))
     policy.after_results()
     if plan.verify_lens is None:  # the first rounds of a batch are before any decision
@@ -390,9 +396,17 @@ def test_a_packed_plan_is_no_probe_and_is_found_anew_for_other_rows() -> None:
     decision = policy.decision
     assert decision is not None
     assert decision.expected(plan, 4) == (10.0, 9.0)
+
+
+def test_packed_lengths_are_kept_for_other_rows_until_the_next_decision() -> None:
+    policy, packing = packed_policy()
+    many = tuple(range(64))
+    policy.choose(DecodeBatch(64, many, 6400))
+    policy._decide(DecodeBatch(64, many, 6400))
     num_choices = packing.num_choices
-    assert policy.choose(DecodeBatch(3, ("a", "c", "d"), 300)).verify_lens == (1, 2, 1)
-    assert packing.num_choices == num_choices + 1
+    plan = policy.choose(DecodeBatch(64, (*many[1:], 64), 6400))
+    assert plan.verify_lens == (2,) * 64
+    assert packing.num_choices == num_choices
 
 
 def test_a_packed_round_teaches_its_own_costs_and_no_tier_s() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sglang_adaptive_spec.policy.packing import Packed, Packing
+from sglang_adaptive_spec.policy.packing import Packed, Packing, fitted
 from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import DecodeBatch, Plan, Tier, chain_tier
 
@@ -158,3 +158,80 @@ def test_what_made_packing_dearer_is_forgotten_and_it_is_tried_again() -> None:
     assert not decide(dearer)
     packed.count_rounds(settings.retry_rounds)
     assert not decide(rate * (1 + 2 * settings.curiosity))
+
+
+def test_a_try_that_does_not_stay_puts_off_the_next_one() -> None:
+    survival = survivals(np.full((3, ROWS), 0.5))
+    packed, settings = packing(5), DEFAULTS.packing
+    packed.costs.forget = lambda: None  # type: ignore[method-assign]
+    rate = best(packed, survival).rate
+    dearer = rate * (1 + settings.curiosity / 2)
+
+    def rounds_until_tried() -> int:
+        num_rounds = 0
+        while packed.newest is None:
+            packed.count_rounds(64)
+            num_rounds += 64
+            packed.choose(batch(), CHAINS, survival, nothing, dearer)
+        return num_rounds
+
+    def gives_up_after(num_rounds: int) -> None:
+        packed.count_rounds(num_rounds)
+        packed.choose(batch(), CHAINS, survival, nothing, 2 * rate)
+
+    waits = []
+    for _ in range(6):
+        waits.append(rounds_until_tried())
+        gives_up_after(settings.stay_rounds - 1)
+    first = settings.retry_rounds
+    assert waits == [first, 2 * first, 4 * first, 8 * first, 16 * first, 16 * first]
+    rounds_until_tried()
+    gives_up_after(settings.stay_rounds)
+    assert rounds_until_tried() == first
+
+
+def in_force(*lens: int, most_rows: int = 8) -> Packing:
+    packed = Packing(packing(5).costs, window=4, most_rows=most_rows)
+    packed.newest = Packed(Plan(CHAINS[3], verify_lens=lens), 1.0, 1.0, 1.0)
+    packed._requests = tuple("abcdefgh"[: len(lens)])
+    return packed
+
+
+@pytest.mark.parametrize(
+    ("requests", "wanted"),
+    [
+        ("abcd", (4, 1, 2, 1)),
+        ("dbca", (1, 1, 2, 4)),
+        ("abc", (4, 2, 2)),  # what is over goes to the shortest
+        ("abcdx", (3, 1, 2, 1, 1)),  # the new one's is taken from the longest
+        ("wxyz", (2, 2, 2, 2)),
+        ("ab", None),  # eight tokens are all they can have: no packed round
+        ("abcdwxyz", None),  # one each: nothing to verify
+    ],
+)
+def test_between_decisions_rows_that_stay_keep_their_lengths(
+    requests: str, wanted: tuple[int, ...] | None
+) -> None:
+    packed = in_force(4, 1, 2, 1)
+    packed.keep(tuple(requests))
+    assert (packed.newest and packed.newest.plan.verify_lens) == wanted
+    packed.keep(tuple(requests))
+    assert (packed.newest and packed.newest.plan.verify_lens) == wanted
+
+
+def test_more_rows_than_graphs_hold_have_no_packed_round() -> None:
+    packed = in_force(4, 1, 2, most_rows=3)
+    packed.keep(tuple("abcd"))
+    assert packed.newest is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lengths_are_fitted_to_any_sum_that_they_can_have(seed: int) -> None:
+    draws = np.random.default_rng(seed)
+    lens = draws.integers(1, 9, 16)
+    total = int(draws.integers(16, 16 * 8 + 1))
+    found = fitted(lens.copy(), total, 8)
+    assert found.sum() == total
+    assert found.min() >= 1
+    assert found.max() <= 8
+    assert ((found - lens) * np.sign(total - lens.sum()) >= 0).all()  # none moved the other way

@@ -20,7 +20,7 @@ A command may take some of the cells (`--batches 1,4,16`, `--acceptances 0.7,mix
 machine compiles kernels for a minute: warm up with `--arms none,static-1 --batches 1 --acceptances
 0.5`, whose record is not kept. `--at-once` saves about 80 s of the starts where memory is plenty:
 time for a second visit to every cell (`--repeats 2 --windows 2`). `--record` keeps every round of
-`goodput` and `goodput-packed` beside the record, as traces (docs/simulator.md). `--before
+`goodput` and its kin beside the record, as traces (docs/simulator.md). `--before
 COMMIT=FOLDER` serves an earlier commit's `goodput` beside ours; where few arms are run, the figures
 are ours over that one's:
 
@@ -55,7 +55,7 @@ from benchmarks.studies.matrix import summary as matrix_summary
 from benchmarks.studies.matrix import tables as matrix_tables
 from benchmarks.studies.matrix.flags import parser
 
-REPORTED, PACKED = "goodput", "goodput-packed"
+REPORTED = "goodput"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 def arm_of(name: str, path: Path | None) -> Arm:
     """Returns an arm; those of the policy goodput write their rounds beside ``path``, if given."""
     arm = ARMS[name]
-    if path is None or name not in (REPORTED, PACKED):
+    if path is None or not name.startswith(REPORTED):
         return arm
     return recording(arm, path.with_suffix(f".{name}.trace"))
 

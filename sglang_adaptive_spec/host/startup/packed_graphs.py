@@ -23,6 +23,7 @@ TARGET_FLAGS = ("attention_backend", "decode_attention_backend", "prefill_attent
 BACKENDS = ("fa3",)  # whose graphs take rows of unlike lengths; on a CPU that of the tests does
 # Numbers of tokens per octave. A choice: from one to the next is a quarter at most.
 PER_OCTAVE = 4
+NO_GRAPHS = "rounds run without graphs"
 FEWEST_REQUESTS = 8  # whose whole windows are the fewest tokens that have a graph
 
 
@@ -58,8 +59,10 @@ class PackedTarget:
 def packing_unsupported_reason(engine: HostEngine) -> str | None:
     """Returns why no round can be packed, or None."""
     runner, config = engine.target_runner, engine.options.config
-    if not config.packing:
-        return "the config does not ask for it"
+    if config.policy != "goodput":
+        return f"policy {config.policy}"
+    if config.packing is False:
+        return "the config turns it off"
     if not engine.options.stages.has_draft:
         return "a table drafts trees"
     if engine.ranks.num_replicas > 1:
@@ -72,7 +75,9 @@ def packing_unsupported_reason(engine: HostEngine) -> str | None:
         return "adapters"
     if getattr(runner, "watermark_state", None) is not None:  # from 0.5.22 on
         return "watermarks"
-    return None if engine.device == "cpu" else _graphs_unsupported_reason(engine)
+    if engine.device == "cpu":  # it gains nothing there: for whoever tests
+        return None if config.packing else NO_GRAPHS
+    return _graphs_unsupported_reason(engine)
 
 
 def _graphs_unsupported_reason(engine: HostEngine) -> str | None:
@@ -82,7 +87,7 @@ def _graphs_unsupported_reason(engine: HostEngine) -> str | None:
     if other := backends.difference(BACKENDS):
         return f"attention backend {min(other)}"
     if not has_decode_graphs():
-        return "rounds run without graphs"
+        return NO_GRAPHS
     if get_exec().graph.disable_cuda_graph_padding:
         return "--disable-cuda-graph-padding"
     if require_gathered_buffer():

@@ -13,6 +13,7 @@ beyond their seeds: a CPU's pace changes, and of a deep tier the GPU's part may 
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -92,13 +93,13 @@ def is_host_bound(
     is_firm = rounds >= settings.firm_rounds
     if plain_idx is None or not is_firm[plain_idx].any():
         return False
-    plain = float(np.median(log[plain_idx][is_firm[plain_idx]]))
+    plain = median(log[plain_idx][is_firm[plain_idx]].tolist())
     is_firm[plain_idx] = False
     drafting = log[is_firm]
     if len(drafting) < settings.floor_places:
         return False
-    beyond = float(np.median(drafting))
-    return min(beyond, beyond - plain) > settings.floor_beyond
+    beyond = median(drafting.tolist())
+    return bool(min(beyond, beyond - plain) > settings.floor_beyond)
 
 
 def _floors(

@@ -1,0 +1,77 @@
+"""Requests of unlike acceptance in one batch: what does another length for each row gain?
+
+Runs are those of the matrix, with dummy weights and injected acceptance: half of the rows at 0.95
+and half at 0.3, say, and one kind beside them, where nothing may be lost. On a machine with two
+H200s, from the project's root; the second command has other draws, and the GPUs swapped:
+
+    OUT=folder SHA=commit benchmarks/gpus.sh 0=kinds-a 1=kinds-b
+    OUT=folder SHA=commit VISIT=2 benchmarks/gpus.sh 1=kinds-a 0=kinds-b
+    # then anywhere:
+    python3 -m benchmarks.studies.matrix.kinds runs/matrix-k*.json \\
+        --result benchmarks/results/current/matrix-kinds-h200-fa3.json.xz
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.lab.run_files import merge_command
+from benchmarks.stats.figures import HEADER, Figure
+from benchmarks.stats.tables import table
+from benchmarks.stats.windows import STATIC, fair_best_static
+from benchmarks.studies.matrix.check import check_cells
+from benchmarks.studies.matrix.summary import merged
+from benchmarks.studies.matrix.tables import name_of, ratio_of
+
+BATCH_SIZES = (16, 64, 128)
+PACKED, TIERS_ALONE = "goodput-packed", "goodput-tiers"
+ARMS = (*STATIC, TIERS_ALONE, PACKED)
+# Limits of the larger batches by acceptance, from the issue that asked for packed rounds.
+OVER_BEST_STATIC = {"0.95/0.3": 1.15, "0.9/0.3": 1.10, "0.3/0.5/0.7/0.9": 1.02, "0.7": 0.98}
+SMALL, OF_SMALL = 16, 0.98  # requests, and their limit
+
+Raw = Mapping[str, Any]
+
+
+def figures(result: Raw) -> list[Figure]:
+    """Returns packed rounds over the best constant depth of every cell."""
+    made = []
+    for cell in result["cells"]:
+        best, even = fair_best_static(cell)
+        limit = OVER_BEST_STATIC[cell["acceptance"]]
+        limit = OF_SMALL if cell["batch_size"] <= SMALL else limit
+        made.append(
+            Figure(f"{name_of(cell)}: {PACKED} / {best}", ratio_of(even, PACKED, best), limit)
+        )
+    return made
+
+
+def cell_table(result: Raw) -> str:
+    """Returns tokens/s of every arm per cell, and packed rounds over tiers alone."""
+    rows = []
+    for cell in result["cells"]:
+        ratio = ratio_of(cell, PACKED, TIERS_ALONE)
+        low, high = ratio.interval
+        rates = (cell["tokens_per_s"][arm] for arm in ARMS)
+        rows.append((name_of(cell), *rates, f"{ratio.value:.3f} ({low:.3f} to {high:.3f})"))
+    return table(("batch acceptance", *ARMS, "packed / tiers"), rows)
+
+
+def figure_table(result: Raw) -> str:
+    """Returns every target with its verdict, and the cells."""
+    rows = [figure.row() for figure in figures(result)]
+    return "\n".join((table(HEADER, rows), cell_table(result)))
+
+
+def check_kinds(result: Raw) -> list[str]:
+    """Returns what is wrong with the shape or the figures of the result."""
+    return check_cells(result, BATCH_SIZES, tuple(OVER_BEST_STATIC), ARMS)
+
+
+def main() -> int:
+    """Writes the result file from run files of the matrix."""
+    return merge_command(__doc__, merged, figure_table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
