@@ -83,6 +83,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
         **{"config": ASKS, "has_draft": True, "num_replicas": 1, "state": None, "mrope": False},
         **{"lora": None, "device": "cuda", "backend": "fa3", "has_graphs": True},
         **{"prefill": None, "watermark": None, "is_unpadded": False, "is_gathered": False},
+        **{"is_block": False},
         **changes,
     }
     monkeypatch.setattr(graphs, "mambaish_config", lambda _config: found["state"])
@@ -108,7 +109,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
             watermark_state=found["watermark"],
         ),
         device=found["device"],
-        server_args=None,
+        server_args=SimpleNamespace(speculative_use_block_verification=found["is_block"]),
     )
 
 
@@ -130,6 +131,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
         ({"has_graphs": False}, "rounds run without graphs"),
         ({"prefill": "flashinfer"}, "attention backend flashinfer"),  # which may verify then
         ({"watermark": object()}, "watermarks"),
+        ({"is_block": True}, "--speculative-use-block-verification"),
         ({"is_unpadded": True}, "--disable-cuda-graph-padding"),
         ({"is_gathered": True}, "ranks gather tokens in equal parts"),
     ],

@@ -58,7 +58,7 @@ class PackedTarget:
 
 def packing_unsupported_reason(engine: HostEngine) -> str | None:
     """Returns why no round can be packed, or None."""
-    runner, config = engine.target_runner, engine.options.config
+    config = engine.options.config
     if config.policy != "goodput":
         return f"policy {config.policy}"
     if config.packing is False:
@@ -67,17 +67,26 @@ def packing_unsupported_reason(engine: HostEngine) -> str | None:
         return "a table drafts trees"
     if engine.ranks.num_replicas > 1:
         return "ranks have requests of their own"
+    if reason := _model_unsupported_reason(engine):
+        return reason
+    if engine.device == "cpu":  # it gains nothing there: for whoever tests
+        return None if config.packing else NO_GRAPHS
+    return _graphs_unsupported_reason(engine)
+
+
+def _model_unsupported_reason(engine: HostEngine) -> str | None:
+    """Returns why the target's verify cannot take rows of unlike lengths, or None."""
+    runner = engine.target_runner
     if mambaish_config(runner.model_config) is not None:
         return "the model keeps recurrent state"
     if runner.model_config.model_is_mrope:
         return "the model has positions in several dimensions"
     if runner.lora_manager is not None:
         return "adapters"
-    if getattr(runner, "watermark_state", None) is not None:  # from 0.5.22 on
-        return "watermarks"
-    if engine.device == "cpu":  # it gains nothing there: for whoever tests
-        return None if config.packing else NO_GRAPHS
-    return _graphs_unsupported_reason(engine)
+    # Both from 0.5.22 on; block verification looks at drafts behind those that are verified.
+    if getattr(engine.server_args, "speculative_use_block_verification", False):
+        return "--speculative-use-block-verification"
+    return "watermarks" if getattr(runner, "watermark_state", None) is not None else None
 
 
 def _graphs_unsupported_reason(engine: HostEngine) -> str | None:
