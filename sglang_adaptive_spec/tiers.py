@@ -9,6 +9,9 @@ from collections.abc import Callable, Hashable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 class Tier(NamedTuple):
     """How far one round speculates; ``num_draft_tokens`` counts the root."""
@@ -52,6 +55,9 @@ class Plan(NamedTuple):
     catch_up: CatchUp = CatchUp.NONE
     # Tokens that the target verifies per row, the root included; None: all that the tier drafts.
     verify_lens: tuple[int, ...] | None = None
+    # Where the draft's confidence decides which: slope and intercepts (policy/acceptance/
+    # confidence.py). Then the device finds the lengths, and `verify_lens` says how many in all.
+    by_confidence: tuple[float, ...] | None = None
 
     @property
     def is_catch_up(self) -> bool:
@@ -95,6 +101,7 @@ class Observation(NamedTuple):
     first_draft_correct: Sequence[bool | None] | None = None
     found: Sequence[int] | None = None  # drafts in a row that a table had per row
     kept: Sequence[int] | None = None  # drafts per row that were verified, if not all
+    confidence: NDArray[np.float64] | None = None  # [steps, rows] of the draft, in its drafts
 
     @property
     def tier(self) -> Tier:

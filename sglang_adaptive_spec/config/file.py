@@ -81,6 +81,7 @@ class TopLevelKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=
     record: WritablePath | None = None
     exact: Exact = "processors"
     packing: bool | UnsetType = UNSET
+    confidence: bool | UnsetType = UNSET
 
 
 class SlotKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,7 +95,7 @@ Keys = TypeVar("Keys", bound=TuningKeys)
 
 # Keys that mean nothing under a policy, and the policy that they belong to.
 FOREIGN_KEYS: Mapping[PolicyName, tuple[Collection[str], PolicyName]] = {
-    "ema": (("memory_budget_gb", "candidate_tiers", "packing"), "goodput"),
+    "ema": (("memory_budget_gb", "candidate_tiers", "packing", "confidence"), "goodput"),
     "goodput": (TuningKeys.__struct_fields__, "ema"),
 }
 

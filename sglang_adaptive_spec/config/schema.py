@@ -83,6 +83,7 @@ class AdaptiveConfig:
     exact: Exact = "processors"  # what keeps a batch at zero steps
     # Whether rounds may verify another number of drafts per request; None: where there are graphs.
     packing: bool | None = None
+    confidence: bool = False  # whether the draft's confidence chooses what is verified
     initial: Tier | None = None  # where to start, from the server arguments; no key of a file
 
     @property
@@ -221,6 +222,7 @@ def parse_config(source: str, text: bytes) -> AdaptiveConfig:
         keys.record,
         keys.exact,
         None if isinstance(keys.packing, UnsetType) else keys.packing,
+        keys.confidence is True,
     )
 
 

@@ -46,7 +46,11 @@ class HostSteps(Protocol):
 class PackedVerify(Protocol):
     """What stands around the target's forward in a packed round (packed_round.py:PackedRound)."""
 
-    kept: Sequence[int]  # drafts per row that are verified
+    def choose(self) -> None:
+        """Finds the lengths of rows, where the draft's confidence decides."""
+
+    def kept(self) -> Sequence[int]:
+        """Returns the drafts per row that are verified; once the result is on the CPU."""
 
     def prepare(self, verify_input: Any, req_to_token: Any, batch: Batch, target: Any) -> Any:
         """Prepares the forward; returns its batch, and whether a graph runs it."""
@@ -68,6 +72,7 @@ class HostRound:
     reqs: Sequence[Request] = ()
     has_bounds: bool = False
     packed: PackedVerify | None = None
+    asked: Any = None  # the loop's round that is told how sure the draft is
     plain: HostSteps | None = None
     num_decodes: int | None = None  # of a zero-step round; None: as many tokens as any round
     ends_with_target: bool = False  # no draft-extend follows

@@ -88,7 +88,13 @@ class Chosen(NamedTuple):
     num_rounds: int = 1
     of_all: DecodeBatch | None = None  # where several ranks' rounds run together
     is_by_found: bool = False  # for one round, by the drafts that a table has for it
-    verify_lens: tuple[int, ...] | None = None  # as a plan has them
+    verify_lens: tuple[int, ...] | None = None  # as a plan has these two
+    by_confidence: tuple[float, ...] | None = None
+
+    def at(self, num_decodes: int = 1) -> Plan:
+        """Returns the plan of a round of a draft that lags behind nothing."""
+        lens, weights = self.verify_lens, self.by_confidence
+        return Plan(self.tier, num_decodes, verify_lens=lens, by_confidence=weights)
 
 
 class AdaptiveController:
@@ -268,13 +274,13 @@ class AdaptiveController:
             is_free = tier == PLAIN_TIER and batch.found is None  # else the table is asked again
             most = batch.most_decodes if is_free else 1
             num_decodes = self._run_length(batch, most) if most > 1 else 1
-            return Plan(tier, num_decodes, verify_lens=chosen.verify_lens), ()
+            return chosen.at(num_decodes), ()
         lag = self._lag_of_all(schedule.lag(batch))
         if tier != PLAIN_TIER:
             if not chosen.is_probe:
                 schedule.end_stay()
             if not lag.is_behind:
-                return Plan(tier, verify_lens=chosen.verify_lens), ()
+                return chosen.at(), ()
             catch_up, debts = schedule.book(batch, lag, True, 1)
             return Plan(PLAIN_TIER, 1, catch_up), debts
         may_draft, most = self.may_draft(batch.size), lag.most_decodes
@@ -333,7 +339,9 @@ class AdaptiveController:
             plan = policy.choose(batch)
             is_probe, num_rounds = policy.is_probe(plan), policy.rounds_at_once
             self._standing = Chosen(
-                plan.tier, is_probe, policy.decision, num_rounds, verify_lens=plan.verify_lens
+                *(plan.tier, is_probe, policy.decision, num_rounds),
+                verify_lens=plan.verify_lens,
+                by_confidence=plan.by_confidence,
             )
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("choose")

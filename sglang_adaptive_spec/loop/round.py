@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.tiers import DecodeBatch, Observation, Plan, RoundTime, Tier
@@ -30,6 +33,13 @@ class FirstDrafts(Protocol):
         """
 
 
+class Confidences(Protocol):
+    """The draft's confidence in a round's drafts, and what the device chose by it."""
+
+    def read(self) -> tuple[Sequence[int] | None, NDArray[np.float64]]:
+        """Returns drafts per row that are verified, if it chose them, and [steps, rows] of c."""
+
+
 @dataclass(slots=True)
 class Round:
     """One decode round; what follows from it is filled in as it becomes known."""
@@ -42,6 +52,7 @@ class Round:
     # What the draft lacks per row of a zero-step round, this one included; empty: not asked for.
     debts: Sequence[int] = ()
     first_drafts: FirstDrafts | None = None
+    confidences: Confidences | None = None
     found: Sequence[int] | None = None  # drafts in a row that a table had per row
     kept: Sequence[int] | None = None  # drafts per row that are verified, if not all
     # Accepted drafts per request, bonus tokens excluded; None until the result is there.
@@ -62,15 +73,23 @@ class Round:
     def finish(self, num_correct_drafts: Sequence[int]) -> Observation:
         """Takes the result; returns what a policy is told of the round."""
         self.num_correct_drafts = num_correct_drafts
+        confidence = None
+        if self.confidences is not None:
+            kept, confidence = self.confidences.read()
+            self.kept = kept or self.kept
+            self.confidences = None  # pinned memory, like those below
         firsts = self.first_drafts.read() if self.first_drafts is not None else None
-        self.first_drafts = None  # pinned memory; the round may stay known for a while
+        self.first_drafts = None  # the round may stay known for a while
         if firsts is not None and self.kept is not None:
-            triples = zip(firsts, num_correct_drafts, self.kept, strict=True)
-            firsts = [first if count >= kept else None for first, count, kept in triples]
+            triples, steps = zip(firsts, num_correct_drafts, self.kept, strict=True), self.tier[0]
+            firsts = [
+                first if count >= kept and kept < steps else None for first, count, kept in triples
+            ]
         batch = self.batch
         rows = batch.requests
         return Observation(
-            self.plan, batch.size, rows, num_correct_drafts, firsts, self.found, self.kept
+            *(self.plan, batch.size, rows, num_correct_drafts, firsts, self.found, self.kept),
+            confidence,
         )
 
 

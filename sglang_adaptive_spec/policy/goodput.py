@@ -7,6 +7,7 @@ when to decide, `policy/choice.py` when a tier is left for another. Deeper than 
 nothing is observed, so `policy/probing.py` looks at others now and then. No clock, no randomness.
 """
 
+from collections import deque
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sglang_adaptive_spec.ladder import Ladder, clip
+from sglang_adaptive_spec.policy.acceptance.confidence import ConfidenceModel
 from sglang_adaptive_spec.policy.acceptance.hazards import Floats
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.cadence import Cadence
@@ -23,7 +25,7 @@ from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.decision import Decision
 from sglang_adaptive_spec.policy.fresh_looks import FreshLooks
 from sglang_adaptive_spec.policy.interruptions import Interruptions
-from sglang_adaptive_spec.policy.packing import Packing
+from sglang_adaptive_spec.policy.packing import Confident, Packing
 from sglang_adaptive_spec.policy.probing import Prober
 from sglang_adaptive_spec.policy.run_length import RunLengths, of_one_decode
 from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
@@ -65,6 +67,8 @@ class GoodputPolicy:
         self.runs = RunLengths(settings.run_length)
         self.interruptions = Interruptions(settings.interruptions)
         self.packing = packing
+        self.confidence = ConfidenceModel(self.acceptance.max_steps, settings.confidence)
+        self._newest_confidence: deque[Floats] = deque(maxlen=settings.confidence.samples)
         self._settings = settings
         self._learns_own_times = learns_own_times  # else `learn_time` is told what all ranks learn
         self.home = initial  # the tier in force, probes aside
@@ -139,8 +143,7 @@ class GoodputPolicy:
         if observation.found is not None:
             self.acceptance.count_found(observation.found)
         if tier.num_steps:
-            num_correct, num_seen = observation.seen()
-            self.acceptance.observe(observation.requests, num_correct, tier, num_seen)
+            self._observe_drafts(observation)
             if self.fresh_looks.is_under_way:
                 self._book_look(observation)
         elif observation.first_draft_correct is not None:
@@ -151,6 +154,20 @@ class GoodputPolicy:
         if tier == PLAIN_TIER:
             self.asks.count_decodes(observation.plan.num_decodes)
         self.runs.observe(observation.plan, observation.batch_size)
+
+    def _observe_drafts(self, observation: Observation) -> None:
+        requests, tier = observation.requests, observation.tier
+        num_correct, num_seen = observation.seen()
+        confidence = observation.confidence
+        if confidence is not None:
+            seen = num_seen if num_seen is not None else (tier.num_steps,) * len(requests)
+            self.confidence.learn(confidence, num_correct, seen)
+            self._newest_confidence.append(confidence)
+            if observation.plan.by_confidence is not None:
+                held = self.confidence.held(confidence, num_correct, seen)
+                self.acceptance.observe_held(requests, held, tier)
+                return
+        self.acceptance.observe(requests, num_correct, tier, num_seen)
 
     def count_tokens(self, num_tokens: int) -> None:
         """Counts the tokens of a finished round."""
@@ -231,6 +248,7 @@ class GoodputPolicy:
             "runs": self.runs.describe(),
             "interruptions": self.interruptions.describe(),
             "packing": None if self.packing is None else self.packing.describe(),
+            "confidence": self.confidence.describe() if self._newest_confidence else None,
             "acceptance": self.acceptance.describe(),
             "costs": self.costs.describe(newest.size, newest.context_tokens),
             "cost_table": self.costs.snapshot(),
@@ -314,11 +332,28 @@ class GoodputPolicy:
         if packing is None:
             return
         survival = self.acceptance.survival_of(batch.requests)
-        packing.choose(batch, tiers, survival, partial(self._between_packed_ms, batch.size), rate)
+        between_ms = partial(self._between_packed_ms, batch.size)
+        packing.choose(batch, tiers, survival, between_ms, rate, self._confident(survival))
         if packing.newest is not None and self.decision is not None:
             self._home_ms = packing.newest.round_ms
             expected = packing.newest.tokens, packing.newest.round_ms
             self.decision = replace(self.decision, packed=expected)
+
+    def _confident(self, survival: Floats) -> Confident | None:
+        """Returns what confidence says of the newest rounds of as many requests, if it is known.
+
+        Deeper than they drafted the hazards of ``survival`` are taken: [steps, requests].
+        """
+        size = survival.shape[1]
+        newest = [each for each in self._newest_confidence if each.shape[1] == size]
+        if not newest:
+            return None
+        survivals = []
+        for confidence in newest:
+            known, steps = self.confidence.survival(confidence), len(confidence)
+            beyond = survival[steps:] / survival[steps - 1] * known[-1]
+            survivals.append(np.concatenate((known, beyond)))
+        return Confident(self.confidence.weights, survivals)
 
     def _between_packed_ms(self, size: int, tokens: Floats) -> Floats:
         return self.interruptions.between_ms(size, tokens, np.ones_like(tokens))

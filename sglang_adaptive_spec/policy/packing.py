@@ -16,7 +16,7 @@ Between decisions requests come and go: those that stay keep their lengths, T st
 over or short goes evenly over the rows, whose last drafts are worth about the same.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +26,13 @@ from sglang_adaptive_spec.policy.acceptance.hazards import Floats
 from sglang_adaptive_spec.policy.costs.widths import WidthCosts
 from sglang_adaptive_spec.policy.settings import DEFAULTS, PackingSettings
 from sglang_adaptive_spec.tiers import DecodeBatch, Plan, Tier
+
+
+class Confident(NamedTuple):
+    """What the draft's confidence says of the newest rounds of a batch."""
+
+    weights: tuple[float, ...]  # for the device, which knows that of the round to come
+    survivals: Sequence[Floats]  # [steps, rows] of some rounds, the newest last
 
 
 class Packed(NamedTuple):
@@ -84,6 +91,7 @@ class Packing:
         survival: Floats,
         between_ms: Callable[[Floats], Floats],
         rate: float,
+        confident: Confident | None = None,
     ) -> None:
         """Takes the packed round in force that beats ``rate``, the best of all tiers; or none.
 
@@ -93,6 +101,7 @@ class Packing:
             survival: [steps, rows] chance that a draft is accepted; falls along the steps.
             between_ms: What comes between rounds that give so many tokens: [tiers, W] of as many.
             rate: Tokens per ms.
+            confident: What confidence says, where the device may choose the lengths by it.
         """
         settings = self._settings
         margin = settings.min_gain * (0.5 if self.newest is not None else 1.0)
@@ -100,7 +109,7 @@ class Packing:
             self._num_unused, margin = 0, -settings.curiosity
             self._patience = min(2 * self._patience, settings.max_retry_rounds)
             self.costs.forget()
-        best = self.best(batch, tiers, survival, between_ms)
+        best = self.best(batch, tiers, survival, between_ms, confident)
         before = self._shape()
         self.newest = best if best is not None and best.rate > (1 + margin) * rate else None
         self.has_changed = self._shape() != before
@@ -122,12 +131,12 @@ class Packing:
         plan = plan._replace(verify_lens=tuple(lens.tolist()))
         self.newest, self._requests = self.newest._replace(plan=plan), requests
 
-    def _shape(self) -> tuple[Tier, int] | None:
-        """Returns depth and tokens of the packed round in force."""
+    def _shape(self) -> tuple[Tier, int, bool] | None:
+        """Returns depth and tokens of the packed round in force, and whether confidence chooses."""
         if self.newest is None:
             return None
         plan = self.newest.plan
-        return plan.tier, sum(plan.verify_lens or ())
+        return plan.tier, sum(plan.verify_lens or ()), plan.by_confidence is not None
 
     def best(
         self,
@@ -135,6 +144,7 @@ class Packing:
         tiers: tuple[Tier, ...],
         survival: Floats,
         between_ms: Callable[[Floats], Floats],
+        confident: Confident | None = None,
     ) -> Packed | None:
         """Returns the packed round with the most tokens per ms; None if there is no width."""
         num_rows, costs = survival.shape[1], self.costs
@@ -142,20 +152,41 @@ class Packing:
         num_drafts = costs.widths - num_rows
         if not (tiers and len(num_drafts)) or not num_rows == batch.size <= self._most_rows:
             return None
-        tokens = np.zeros((len(tiers), len(num_drafts)))
-        for idx, tier in enumerate(tiers):
-            given = np.cumsum(np.sort(survival[: tier.num_steps], axis=None)[::-1])
-            first, end = np.searchsorted(num_drafts, (1, len(given)))  # some drafts, not all
-            tokens[idx, first:end] = num_rows + given[num_drafts[first:end] - 1]
+        known: list[tuple[Sequence[Floats], tuple[float, ...] | None]] = [((survival,), None)]
+        if confident is not None:
+            known.append((confident.survivals, confident.weights))
         ms = costs.round_ms(tiers, batch.size, batch.context_tokens)
-        rates = tokens / (ms + between_ms(tokens))
-        if not rates.any():
-            return None
-        at = np.unravel_index(int(rates.argmax()), rates.shape)
-        tier = tiers[at[0]]
-        lens = lengths(survival[: tier.num_steps], int(num_drafts[at[1]]))
-        plan = Plan(tier, verify_lens=tuple((lens + 1).tolist()))
-        return Packed(plan, float(tokens[at]), float(ms[at]), float(rates[at]))
+        best: Packed | None = None
+        for survivals, weights in known:
+            tokens = _tokens(tiers, survivals, num_drafts)
+            rates = tokens / (ms + between_ms(tokens))
+            at = np.unravel_index(int(rates.argmax()), rates.shape)
+            if rates[at] <= (0.0 if best is None else best.rate):
+                continue
+            tier = tiers[at[0]]
+            lens = lengths(survival[: tier.num_steps], int(num_drafts[at[1]])) + 1
+            plan = Plan(tier, verify_lens=tuple(lens.tolist()), by_confidence=weights)
+            best = Packed(plan, float(tokens[at]), float(ms[at]), float(rates[at]))
+        return best
+
+
+def _tokens(
+    tiers: Sequence[Tier], survivals: Sequence[Floats], num_drafts: npt.NDArray[np.int64]
+) -> Floats:
+    """Returns the tokens of rounds that verify so many of the likeliest drafts: [tiers, W].
+
+    They are the mean over ``survivals``, [steps, rows] each. 0 where a tier does not draft more:
+    some drafts are packed, not all.
+    """
+    num_rows, num_samples = survivals[0].shape[1], len(survivals)
+    tokens = np.zeros((len(tiers), len(num_drafts)))
+    for idx, tier in enumerate(tiers):
+        drafted = np.array([survival[: tier.num_steps] for survival in survivals])
+        drafted = np.sort(drafted.reshape(num_samples, -1), axis=1)[:, ::-1]
+        given = np.cumsum(np.add.reduce(drafted, 0)) / num_samples
+        first, end = np.searchsorted(num_drafts, (1, len(given)))
+        tokens[idx, first:end] = num_rows + given[num_drafts[first:end] - 1]
+    return tokens
 
 
 def lengths(survival: Floats, num_drafts: int) -> npt.NDArray[np.int64]:

@@ -283,6 +283,16 @@ class PackingSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfidenceSettings:
+    """What the draft's confidence says. Choices."""
+
+    memory: Factor = 8192.0  # request-rounds
+    prior_rounds: Factor = 64.0  # as many count for a = 0 and w = 1
+    most_slope: Factor = 2.0
+    samples: Count = 4  # newest rounds whose c tell what a packed round is expected to give
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All groups."""
 
@@ -295,6 +305,7 @@ class Settings:
     run_length: RunLengthSettings = field(default_factory=RunLengthSettings)
     interruptions: InterruptionSettings = field(default_factory=InterruptionSettings)
     packing: PackingSettings = field(default_factory=PackingSettings)
+    confidence: ConfidenceSettings = field(default_factory=ConfidenceSettings)
 
 
 DEFAULTS = Settings()

@@ -107,6 +107,9 @@ class RecordedWorkload:
         outcomes = self._outcomes[self._offsets[live.idx] + live.positions]
         return np.asarray(np.minimum(outcomes, num_steps))
 
+    def confidences(self, _phase: int, _live: Live, _num_steps: int) -> None:
+        """Says that no trace holds them."""
+
     def found(self, live: Live) -> Ints:
         """Returns the drafts that the table has, per row."""
         return np.asarray(self._found[self._offsets[live.idx] + live.positions])

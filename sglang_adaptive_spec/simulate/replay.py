@@ -17,11 +17,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.loop.timing import RING_SIZE, RoundTimer
+from sglang_adaptive_spec.policy.acceptance.confidence import hazards_by
+from sglang_adaptive_spec.policy.packing import lengths
 from sglang_adaptive_spec.policy.protocol import Choices
 from sglang_adaptive_spec.simulate.stalls import Stalls, Tail
 from sglang_adaptive_spec.simulate.workload import Clock, Live, Workload
@@ -123,6 +126,17 @@ class KnownFirstDrafts(NamedTuple):
         return self.correct
 
 
+class KnownConfidences(NamedTuple):
+    """What the simulated draft's confidence was, and which drafts were verified."""
+
+    kept: Sequence[int] | None
+    confidence: NDArray[np.float64]
+
+    def read(self) -> tuple[Sequence[int] | None, NDArray[np.float64]]:
+        """Returns both."""
+        return self.kept, self.confidence
+
+
 class Replay:
     """One policy on one workload; `run` may be called once."""
 
@@ -218,14 +232,22 @@ class Replay:
         live, tier, batch = self.live, launched.tier, launched.batch
         phase = self._workload.phase(self.clock)
         num_correct = self._workload.num_correct_drafts(phase, live, tier.num_steps)
+        confidence = self._workload.confidences(phase, live, tier.num_steps)
         first = self._first_drafts(phase, launched.debts) if tier == PLAIN_TIER else None
         if launched.plan.verify_lens is not None:
             kept = np.array(launched.plan.verify_lens) - 1
+            if launched.plan.by_confidence is not None:
+                assert confidence is not None, "the policy knows of none"
+                hazards = hazards_by(confidence, launched.plan.by_confidence)
+                kept = lengths(np.multiply.accumulate(hazards, 0), int(kept.sum()))
+                launched.kept = kept.tolist()
             first = [
                 bool(count > most) if most <= count and most < tier.num_steps else None
                 for count, most in zip(num_correct.tolist(), kept.tolist(), strict=True)
             ]
             num_correct = np.minimum(num_correct, kept)
+        if confidence is not None:
+            launched.confidences = KnownConfidences(launched.kept, confidence)
         launched.first_drafts = None if first is None else KnownFirstDrafts(first)
         ms = self._ms(launched) * self._workload.slowdown(self.clock, tier.num_steps)
         correct: list[int] = num_correct.tolist()

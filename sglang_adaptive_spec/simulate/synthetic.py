@@ -29,6 +29,7 @@ GOOD = 0.9  # hazard of drafts worth deep chains, as in the benchmark `matrix`
 BAD = 0.3  # hazard of drafts not worth a chain
 MIDDLE = 0.7
 OUTLIVING_TOKENS = 10**9
+NUM_QUANTILES = 4001  # of chances that scatter
 LENGTH_SPREAD = 0.5  # requests are this much shorter or longer than the mean, evenly
 
 
@@ -56,6 +57,9 @@ class SyntheticWorkload:
     max_steps: int = MAX_STEPS
     context: tuple[tuple[float, int], ...] = ()  # (second, tokens a request), linear between
     change_s: float = 0.0  # when round times change
+    # Chances of single drafts scatter about their hazard h as Beta(h k, (1 - h) k), and the draft
+    # knows them. 0: every draft holds with its hazard, and nobody knows more.
+    concentration: float = 0.0
 
     @property
     def has_table(self) -> bool:
@@ -103,8 +107,26 @@ class SyntheticWorkload:
         positions = live.positions[:, None] + np.arange(num_steps)
         luck = uniform(position_keys(request_keys(self.seed, live.idx)[:, None], positions))
         hazards = self._hazards[phase][live.kinds][:, None]
+        if self.concentration:
+            hazards = self._chances(phase, live, positions)
         is_correct = np.logical_and.accumulate(luck < hazards, axis=1)
         return np.asarray(is_correct.sum(axis=1), np.int64)
+
+    def confidences(self, phase: int, live: Live, num_steps: int) -> Floats | None:
+        """Returns the chances of the drafts of a round, where they scatter: [num_steps, bs]."""
+        if not (self.concentration and num_steps):
+            return None
+        return self._chances(phase, live, live.positions[:, None] + np.arange(num_steps)).T
+
+    def _chances(self, phase: int, live: Live, positions: Ints) -> Floats:
+        """Returns the chance of every draft: [bs, num_steps]."""
+        keys = request_keys(self.seed + 1, live.idx)[:, None]  # another luck than whether it holds
+        luck = uniform(position_keys(keys, positions))
+        found = np.empty(luck.shape)
+        for kind, quantiles in enumerate(self._quantiles[phase]):
+            rows = live.kinds == kind
+            found[rows] = np.interp(luck[rows], np.linspace(0, 1, len(quantiles)), quantiles)
+        return found
 
     def expected_tokens(self, phase: int, live: Live) -> Floats:
         """Returns ``sum over rows of 1 + h + h^2 + ... + h^d`` for every depth d."""
@@ -119,6 +141,15 @@ class SyntheticWorkload:
     @cached_property
     def _phase_starts(self) -> list[float]:
         return [phase.start_s for phase in self.phases]
+
+    @cached_property
+    def _quantiles(self) -> list[list[Floats]]:
+        """Of the chances, by phase and kind: as many draws as need be, in order."""
+        draws, k = np.random.default_rng(self.seed), self.concentration
+        return [
+            [np.sort(draws.beta(h * k, (1 - h) * k, NUM_QUANTILES)) for h in phase.hazards]
+            for phase in self.phases
+        ]
 
     @cached_property
     def _hazards(self) -> list[Floats]:

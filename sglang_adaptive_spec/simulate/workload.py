@@ -111,6 +111,9 @@ class Workload(Protocol):
     def num_correct_drafts(self, phase: int, live: Live, num_steps: int) -> Ints:
         """Returns how many of ``num_steps`` drafts would be accepted, per row: [bs]."""
 
+    def confidences(self, phase: int, live: Live, num_steps: int) -> Floats | None:
+        """Returns the draft's confidence in each draft, if it tells any: [num_steps, bs]."""
+
     @property
     def has_table(self) -> bool:
         """Says whether a table drafts, which has drafts now and then."""

@@ -18,6 +18,7 @@ ONE_TREE = CONFIGS / "one_tree.json"
 RUNS = CONFIGS / "runs.json"
 TREES = CONFIGS / "trees.json"  # chains and trees in one ladder
 PACKED = CONFIGS / "packed.json"
+CONFIDENT = CONFIGS / "confidence.json"
 # The same where a table of what was written drafts.
 OF_A_TABLE = {TIERS: CONFIGS / "ngram.json", RUNS: CONFIGS / "ngram_runs.json"}
 NUM_STEPS = (0, 1, 3, 5)  # what TIERS may choose
@@ -114,6 +115,13 @@ def packed(base: str, *mutants: str, host: str = "0.5.21", overlap: bool = True)
     launch = forced(base, *mutants, host=host, overlap=overlap, config=PACKED)
     plugins = (OURS, "forced_lengths", *mutants)
     return replace(launch, name=f"{launch.name}-packed", plugins=plugins)
+
+
+def by_confidence(base: str, host: str = "0.5.21", overlap: bool = True) -> Launch:
+    """The same, where the draft's confidence says which of so many drafts they are."""
+    launch = forced(base, host=host, overlap=overlap, config=CONFIDENT)
+    name, plugins = f"{launch.name}-by-confidence", (OURS, "forced_confidence")
+    return replace(launch, name=name, plugins=plugins)
 
 
 def forced_parallel(base: str, host: str, overlap: bool) -> Launch:

@@ -130,6 +130,7 @@ class Launch:
 # Plugins whose own policy chooses in the place of the server's.
 STAND_INS = {
     "failing",
+    "forced_confidence",
     "forced_lengths",
     "forced_switch",
     "hidden_rows",

@@ -5,11 +5,12 @@ changes in every round, too, and the host's own memory checks are on. This host 
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.fleet import Fleet
-from tests.e2e.launches import PACKED, adaptive, packed
+from tests.e2e.launches import CONFIDENT, PACKED, adaptive, by_confidence, packed
 from tests.e2e.server import OURS, Launch
 from tests.e2e.traffic import (
     answers,
@@ -20,12 +21,11 @@ from tests.e2e.traffic import (
 )
 
 
-def by_its_own_policy(host: str, overlap: bool) -> Launch:
+def by_its_own_policy(host: str, overlap: bool, config: Path = PACKED) -> Launch:
     """ADAPTIVE_EAGLE whose policy finds tier and lengths, and packs whatever it can."""
-    launch = adaptive("eagle3", host=host, overlap=overlap, config=PACKED)
-    return replace(
-        launch, name="eagle3-always-packed", plugins=(OURS, "always_packed"), strict=True
-    )
+    launch = adaptive("eagle3", host=host, overlap=overlap, config=config)
+    plugins = (OURS, "always_packed", "any_batch_asked")
+    return replace(launch, name=f"eagle3-always-{config.stem}", plugins=plugins, strict=True)
 
 
 CASES = [
@@ -38,10 +38,19 @@ CASES = [
     packed("standalone", host="0.5.23", overlap=True),
 ]
 
-OWN_CASES = [by_its_own_policy("0.5.21", overlap=True), by_its_own_policy("0.5.23", overlap=False)]
+CONFIDENT_CASES = [
+    by_confidence("eagle3", host="0.5.20"),
+    by_confidence("eagle3", host="0.5.21", overlap=False),
+    by_confidence("eagle3", host="0.5.23"),
+    by_confidence("standalone", host="0.5.22"),
+]
+OWN_CASES = [
+    by_its_own_policy("0.5.21", overlap=True),
+    by_its_own_policy("0.5.23", overlap=False, config=CONFIDENT),
+]
 
 pytestmark = pytest.mark.e2e
-of_walks = pytest.mark.parametrize("launch", CASES, ids=str, scope="module")
+of_walks = pytest.mark.parametrize("launch", CASES + CONFIDENT_CASES, ids=str, scope="module")
 
 
 @of_walks
@@ -61,6 +70,21 @@ def test_rows_accept_what_was_verified_and_no_more(fleet: Fleet, launch: Launch)
     assert rows["beyond"] == 0, rows
     assert state["e2e_walk"]["wrong"] == 0, state["e2e_walk"]
     assert state["adaptive_spec"]["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
+
+
+@pytest.mark.parametrize("launch", CONFIDENT_CASES, ids=str, scope="module")
+def test_the_draft_s_confidence_says_which_drafts_are_verified(
+    fleet: Fleet, launch: Launch
+) -> None:
+    fleet.ask_once(launch, answers)
+    check_idle_and_whole(fleet.use(launch))
+    state = fleet.use(launch).internal_state()
+    assert state["adaptive_spec"]["why_no_confidence"] is None
+    found = state["e2e_confidence"]
+    assert found["rounds"] > 20
+    assert found["as_planned"] == found["likeliest"] == found["rounds"], found
+    assert found["told"] > 100
+    assert found["odd"] == 0
 
 
 @pytest.mark.parametrize("launch", OWN_CASES, ids=str, scope="module")

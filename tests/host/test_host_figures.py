@@ -60,7 +60,7 @@ def test_a_request_sums_the_drafts_of_its_own_rounds() -> None:
 def test_of_a_packed_round_the_drafts_count_that_were_verified() -> None:
     one, ended, other, kept = Request(), Request(is_finished=True), Request(), figures()
     packed = result(4)
-    packed._adaptive_spec_kept = [0, 3, 2]
+    packed._adaptive_spec_kept = lambda: [0, 3, 2]
     kept.resolve(lambda *_: None, None, packed, SimpleNamespace(reqs=[one, ended, other]))
     found = [each.spec_num_block_accept_tokens for each in (one, ended, other)]
     assert found == [0, 0, 2]

@@ -3,11 +3,20 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from sglang_adaptive_spec.host.serving.packed_round import PackedLayout, PackedRound, PackedRounds
+from sglang_adaptive_spec.host.drafters.confidences import Confidences
+from sglang_adaptive_spec.host.serving.packed_round import (
+    PackedLayout,
+    PackedRound,
+    PackedRounds,
+    chosen_lengths,
+)
 from sglang_adaptive_spec.loop.round import Round
+from sglang_adaptive_spec.policy.acceptance.confidence import hazards_by
+from sglang_adaptive_spec.policy.packing import lengths
 from sglang_adaptive_spec.tiers import DecodeBatch, Plan, chain_tier
 
 LENS, WIDTH = (2, 4, 1), 4
@@ -19,7 +28,7 @@ def packed_round() -> tuple[PackedRound, Round]:
     launched = Round(0, DecodeBatch(3, ("a", "b", "c")), Plan(chain_tier(3), verify_lens=LENS))
     launched.kept = [length - 1 for length in LENS]
     hidden_mode: Any = None
-    return PackedRounds(engine, hidden_mode).begin(chain_tier(3), LENS, launched), launched
+    return PackedRounds(engine, hidden_mode).begin(launched.plan, launched), launched
 
 
 def test_the_tokens_of_each_row_stand_behind_each_other() -> None:
@@ -81,6 +90,77 @@ def test_it_is_not_known_behind_a_draft_that_did_not_hold() -> None:
 def test_lengths_that_stay_are_packed_once() -> None:
     packed, _ = packed_round()
     rounds = packed._rounds
-    again = rounds.begin(chain_tier(3), LENS)
-    assert again._packing is packed._packing
-    assert rounds.begin(chain_tier(3), (1, 1, 1))._packing is not packed._packing
+    plan = Plan(chain_tier(3), verify_lens=LENS)
+    assert rounds.begin(plan)._packing is packed._packing
+    assert rounds.begin(plan._replace(verify_lens=(1, 1, 1)))._packing is not packed._packing
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_lengths_of_the_device_are_packed_as_those_of_the_cpu(seed: int) -> None:
+    draws = np.random.default_rng(seed)
+    width, num_rows = int(draws.integers(2, 9)), int(draws.integers(1, 20))
+    lens = draws.integers(1, width + 1, num_rows)
+    known = PackedLayout.of(tuple(lens.tolist()), width, "cpu")
+    found = PackedLayout.on_device(torch.tensor(lens), int(lens.sum()), width)
+    for name in ("verify_lens", "places", "lasts", "nexts"):
+        assert torch.equal(getattr(found, name), getattr(known, name)), name
+    assert torch.equal(found.layout.extend_start_loc, known.layout.extend_start_loc)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_device_verifies_the_drafts_that_the_policy_would(seed: int) -> None:
+    draws = np.random.default_rng(seed)
+    steps, num_rows = int(draws.integers(1, 9)), int(draws.integers(1, 20))
+    num_drafts = int(draws.integers(1, steps * num_rows + 1))
+    confidence = draws.random((num_rows, steps))
+    weights = (1.2, *draws.normal(0, 0.5, steps + 2).tolist())
+    hazards = hazards_by(confidence.T, weights)
+    wanted = lengths(np.multiply.accumulate(hazards, 0), num_drafts) + 1
+    values = torch.tensor(confidence), torch.tensor(weights, dtype=torch.float64)
+    found = chosen_lengths(*values, num_rows + num_drafts)
+    assert found.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("odd", [float("nan"), 0.0, 1.0])
+def test_whatever_the_confidence_as_many_tokens_are_verified_as_were_planned(odd: float) -> None:
+    confidence = torch.full((5, 3), 0.5)
+    confidence[2, 1] = confidence[4] = odd
+    for num_tokens in range(6, 20):
+        lens = chosen_lengths(confidence, torch.tensor([1.0, 0.0, 0.0, 0.0]), num_tokens)
+        assert lens.sum() == num_tokens
+        assert 1 <= lens.min() <= lens.max() <= 4
+
+
+def confident_round(num_rows: int) -> tuple[PackedRound, Round]:
+    """Returns a round of rows whose drafts are the surer the later they come."""
+    packed, _ = packed_round()
+    rounds, steps = packed._rounds, 3
+    rounds.confidences = Confidences(16, 7, "cpu")
+    sure = torch.arange(1, 16 * 7 + 1).reshape(16, 7) / (16 * 7 + 1)
+    rounds.confidences._values.copy_(sure)
+    plan = Plan(chain_tier(steps), verify_lens=(2,) * num_rows, by_confidence=(1.0, 0.0, 0.0, 0.0))
+    launched = Round(0, DecodeBatch(num_rows, tuple(range(num_rows))), plan)
+    return rounds.begin(plan, launched), launched
+
+
+def test_confidence_chooses_when_the_draft_is_done_and_the_cpu_learns_it_with_the_result() -> None:
+    packed, launched = confident_round(12)
+    packed.choose()
+    lens = packed._packing.verify_lens.tolist()
+    assert sum(lens) == 24
+    assert lens == sorted(lens)
+    assert lens[-1] == 4  # the surest row
+    packed._rounds.confidences._values.zero_()  # the next draft
+    observation = launched.finish([0] * 12)
+    assert observation.kept == packed.kept() == [length - 1 for length in lens]
+    assert observation.confidence is not None
+    assert observation.confidence.shape == (3, 12)
+    assert observation.confidence[0, 1] == pytest.approx(8 / 113)
+
+
+def test_where_too_few_requests_are_left_the_expected_lengths_are_taken() -> None:
+    packed, launched = confident_round(8)
+    packed.choose()
+    assert packed._packing.verify_lens.tolist() == [2] * 8
+    assert packed.kept() == [1] * 8
+    assert launched.finish([1] * 8).confidence is None

@@ -8,6 +8,7 @@ import torch
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 
 from sglang_adaptive_spec.host.batch import Batch, DraftInput
+from sglang_adaptive_spec.host.drafters.confidences import Confidences
 from sglang_adaptive_spec.host.ranks import Ranks
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.runtime.pool import Place
@@ -71,6 +72,14 @@ class EagleRoundDrafter(Drafter, Protocol):
 
     def building(self, host_state: AbstractContextManager[None]) -> AbstractContextManager[None]:
         """Surrounds the state that the host puts in place while it builds a tier."""
+
+    def tell_confidence(self, most_rows: int, most_steps: int) -> Confidences:
+        """Has chains tell how sure the draft is, from the first capture on.
+
+        Args:
+            most_rows: Requests of the largest batch that is asked.
+            most_steps: Of the deepest chain that such batches choose.
+        """
 
     def build_packed(
         self, window: int, sizes: Sequence[int]

@@ -23,6 +23,11 @@ from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 from sglang_adaptive_spec.host.attention.fa3 import capture_missing_extends
 from sglang_adaptive_spec.host.batch import Batch, DraftInput
 from sglang_adaptive_spec.host.drafters.catch_up import EagleCatchUps
+from sglang_adaptive_spec.host.drafters.confidences import (
+    Confidences,
+    reading_extend,
+    top_probability,
+)
 from sglang_adaptive_spec.host.drafters.drafter import CatchUps
 from sglang_adaptive_spec.host.drafters.kv_alone import pairs_of_graphs
 from sglang_adaptive_spec.host.drafters.layout import draft_layout, own_ranks
@@ -49,6 +54,7 @@ class AdaptiveDraftWorker(EagleDraftWorker):
     layout: Callable[[], contextlib.AbstractContextManager[None]]  # of ranks, that it runs in
     builds_tiers = False  # behind the host's own start, which enters the layout by itself
     relay_topk: int  # proposals that every round hands to the next, whatever tiers the two have
+    confidences: Confidences | None = None  # None: nobody asks
 
     def init_attention_backends(self, *args: object, **kwargs: object) -> None:
         """Measures what the start-up tier's draft backends take."""
@@ -80,6 +86,19 @@ class AdaptiveDraftWorker(EagleDraftWorker):
             draft_input.topk_index = draft_input.topk_index[:, : self.topk]
         return super().draft(batch, *args, **kwargs)
 
+    def draft_forward(self, forward_batch: Any, *args: object, **kwargs: object) -> Any:
+        """Drafts, in a graph or not; of chains also how sure the draft is."""
+        confidences, first = self.confidences, forward_batch.spec_info.topk_p
+        if (
+            confidences is None
+            or self.topk > 1
+            or first is None
+            or not confidences.holds(len(first), self.speculative_num_steps)
+        ):
+            return super().draft_forward(forward_batch, *args, **kwargs)
+        with confidences.reading_draft(self.draft_runner, first[:, 0]):
+            return super().draft_forward(forward_batch, *args, **kwargs)
+
     def _draft_extend_for_decode(
         self, batch: Batch, batch_result: Any, *args: object, **kwargs: object
     ) -> None:
@@ -90,11 +109,23 @@ class AdaptiveDraftWorker(EagleDraftWorker):
         try:
             plain = current_round().plain
             if plain is None:
-                super()._draft_extend_for_decode(batch, batch_result, *args, **kwargs)
+                self._extend(batch, batch_result, *args, **kwargs)
             else:
-                plain.draft_extend(super()._draft_extend_for_decode, batch, batch_result)
+                plain.draft_extend(self._extend, batch, batch_result)
         finally:
             self.topk = topk
+
+    def _extend(self, batch: Batch, batch_result: Any, *args: object, **kwargs: object) -> None:
+        """Lets the host extend the draft; relays how sure it is of the tokens that it proposes."""
+        extend, confidences = super()._draft_extend_for_decode, self.confidences
+        if confidences is None or self.relay_topk > 1 or not confidences.holds(len(batch.seq_lens)):
+            extend(batch, batch_result, *args, **kwargs)
+            return
+        with reading_extend(self) as outputs:
+            extend(batch, batch_result, *args, **kwargs)
+        relayed = batch_result.next_draft_input.topk_p
+        if outputs and relayed is not None:  # else it ended with the KV
+            relayed[:, 0] = top_probability(outputs[-1].next_token_logits)
 
 
 class EagleDrafter:
@@ -122,6 +153,11 @@ class EagleDrafter:
         self.places: Sequence[Place] = self._places()
         self._topk = worker.topk  # of the tier in the making
         self._values: tuple[object, ...] = ()  # of the places, for that tier
+
+    def tell_confidence(self, most_rows: int, most_steps: int) -> Confidences:
+        """Has chains tell how sure the draft is, from the first capture on."""
+        self._draft.confidences = Confidences(most_rows, most_steps, self._worker.device)
+        return self._draft.confidences
 
     def prepare(self, max_batch_size: int, part_size: int, ranks: Ranks) -> None:
         """Makes what zero-step rounds keep for the draft.

@@ -63,7 +63,8 @@ class HostFigures:
         tokens = host(processor, result, batch, *args, **kwargs)
         more = result.num_non_draft_tokens_per_req - 1
         num_drafts = (result.speculative_num_draft_tokens or 1) - 1
-        by_row: Sequence[int] = getattr(result, KEPT, None) or [num_drafts] * len(batch.reqs)
+        kept: Callable[[], Sequence[int]] | None = getattr(result, KEPT, None)
+        by_row = [num_drafts] * len(batch.reqs) if kept is None else kept()
         self._num_proposed = sum(by_row)
         if num_drafts or more:
             for req, proposed in zip(batch.reqs, by_row, strict=True):

@@ -51,6 +51,7 @@ class Telemetry:
         self._policy, self._meter = policy, meter
         self._seeding, self._left_out, self._kept = seeding, builder.left_out, builder.kept()
         self._why_not_packed = builder.why_not_packed
+        self._why_no_confidence = builder.why_no_confidence
         self._exporter: MetricsExporter | None = None
         if get_observability().enable_metrics and engine.ranks.is_first:
             model_name = get_serving().served_model_name
@@ -121,6 +122,7 @@ class Telemetry:
             },
             "disagreements": counters.num_disagreements,
             "why_not_packed": self._why_not_packed,
+            "why_no_confidence": self._why_no_confidence,
             "skipped_tiers": {tier.label: why for tier, why in self._left_out.items()},
         }
 

@@ -26,12 +26,14 @@ from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 from sglang.srt.speculative.ragged_verify import RaggedVerifyLayout
 
 from sglang_adaptive_spec.host.batch import Batch
+from sglang_adaptive_spec.host.drafters.confidences import Confidences
 from sglang_adaptive_spec.host.engine import HostEngine
 from sglang_adaptive_spec.host.hooks import hook_now
 from sglang_adaptive_spec.host.host_round import current_round
-from sglang_adaptive_spec.host.serving.first_drafts import FirstDrafts
+from sglang_adaptive_spec.host.serving.first_drafts import CopiedConfidences, FirstDrafts
 from sglang_adaptive_spec.loop.round import Round
-from sglang_adaptive_spec.tiers import Tier
+from sglang_adaptive_spec.policy.acceptance.confidence import LEAST
+from sglang_adaptive_spec.tiers import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,6 @@ class PackedLayout:
     places: torch.Tensor  # [tokens] int64, in windows of [bs, width]
     lasts: torch.Tensor  # [bs] int64, places of the last tokens of each row
     nexts: torch.Tensor  # [bs] int64, the places behind them, where the window goes on
-    goes_on: Sequence[bool]  # [bs] whether it does
-    kept: Sequence[int]  # [bs] drafts that are verified
     layout: RaggedVerifyLayout  # the host's words for it
 
     @classmethod
@@ -51,19 +51,34 @@ class PackedLayout:
         """Returns the packing of windows of ``width`` tokens; its copy does not wait."""
         lens = torch.tensor(verify_lens)
         starts = torch.arange(0, len(verify_lens) * width, width)
-        lasts, goes_on = starts + lens - 1, lens < width
+        lasts = starts + lens - 1
         places = (torch.arange(width) < lens.unsqueeze(1)).flatten().nonzero().flatten()
-        num_tokens, parts = len(places), (lens, places, lasts, lasts + goes_on)
+        num_tokens, parts = len(places), (lens, places, lasts, lasts + (lens < width))
         at_once = _to_device(torch.cat(parts), device).split([len(part) for part in parts])
         lens, places, lasts, nexts = at_once
-        layout = RaggedVerifyLayout._assemble_device(
-            verify_lens=lens.to(torch.int32),
-            graph_num_tokens=num_tokens,
-            verify_lens_cpu=list(verify_lens),
-            total_verify_tokens=num_tokens,
-        )
-        kept = [length - 1 for length in verify_lens]
-        return cls(layout.verify_lens, places, lasts, nexts, goes_on.tolist(), kept, layout)
+        layout = _layout(lens, num_tokens, list(verify_lens))
+        return cls(layout.verify_lens, places, lasts, nexts, layout)
+
+    @classmethod
+    def on_device(cls, lens: torch.Tensor, num_tokens: int, width: int) -> "PackedLayout":
+        """Returns the packing of lengths that the CPU does not know: [bs] int64; their sum."""
+        device, ends = lens.device, lens.cumsum(0)
+        tokens = torch.arange(num_tokens, device=device)
+        rows = torch.searchsorted(ends, tokens, right=True)
+        starts = torch.arange(0, len(lens) * width, width, device=device)
+        places = tokens + (starts - ends + lens)[rows]
+        lasts = starts + lens - 1
+        layout = _layout(lens, num_tokens, None)
+        return cls(layout.verify_lens, places, lasts, lasts + (lens < width), layout)
+
+
+def _layout(lens: torch.Tensor, num_tokens: int, on_cpu: list[int] | None) -> RaggedVerifyLayout:
+    return RaggedVerifyLayout._assemble_device(
+        verify_lens=lens.to(torch.int32),
+        graph_num_tokens=num_tokens,
+        verify_lens_cpu=on_cpu,
+        total_verify_tokens=num_tokens,
+    )
 
 
 class PackedRounds:
@@ -75,35 +90,79 @@ class PackedRounds:
         self.offsets = torch.arange(most, device=engine.device)
         self._key: tuple[tuple[int, ...], int] | None = None
         self._packing: PackedLayout | None = None
+        self.confidences: Confidences | None = None  # in the newest drafts, where they are told
+        self._weights: tuple[tuple[float, ...], torch.Tensor] | None = None
 
     @staticmethod
     def install() -> None:
         """Hooks what the host does around the target's forward; other rounds pass through."""
         hook_now({"eagle_prepare_for_verify": prepare_packed, "eagle_sample": sample_packed})
 
-    def begin(
-        self, tier: Tier, verify_lens: tuple[int, ...], launched: Round | None = None
-    ) -> "PackedRound":
+    def begin(self, plan: Plan, launched: Round | None = None) -> "PackedRound":
         """Returns the round of the host that verifies so many tokens of each request's window.
 
         ``launched`` is the loop's, if a controller chose.
         """
-        width = tier.num_draft_tokens
-        key = verify_lens, width
-        if self._packing is None or key != self._key:
-            self._packing, self._key = PackedLayout.of(*key, self._engine.device), key
-        return PackedRound(self, self._packing, width, launched)
+        lens, width = plan.verify_lens, plan.tier.num_draft_tokens
+        assert lens is not None, "the caller checked this"
+        if plan.by_confidence is not None:
+            confidences = self.confidences
+            if confidences is not None and confidences.holds(len(lens)):
+                return PackedRound(self, None, plan, launched)
+            plan = plan._replace(by_confidence=None)  # requests have left since: those expected
+        if self._packing is None or (lens, width) != self._key:
+            self._packing, self._key = (
+                PackedLayout.of(lens, width, self._engine.device),
+                (lens, width),
+            )
+        return PackedRound(self, self._packing, plan, launched)
+
+    def weights(self, weights: tuple[float, ...]) -> torch.Tensor:
+        """Returns slope and intercepts on the device; copied when they change."""
+        if self._weights is None or self._weights[0] != weights:
+            self._weights = weights, _to_device(torch.tensor(weights), self._engine.device)
+        return self._weights[1]
 
 
 class PackedRound:
     """A packed round in progress: what the host's round calls around the target's forward."""
 
     def __init__(
-        self, rounds: PackedRounds, packing: PackedLayout, width: int, launched: Round | None
+        self,
+        rounds: PackedRounds,
+        packing: PackedLayout | None,
+        plan: Plan,
+        launched: Round | None,
     ) -> None:
-        self._rounds, self._packing, self._width = rounds, packing, width
-        self._launched = launched
-        self.kept = packing.kept
+        """Takes where tokens stand, if the CPU knows: else `choose` comes before all others."""
+        self._rounds, self._known, self._plan = rounds, packing, plan
+        self._width, self._launched = plan.tier.num_draft_tokens, launched
+        self._chosen: CopiedConfidences | None = None
+
+    def kept(self) -> Sequence[int]:
+        """Returns the drafts per row that are verified; once the round's result is on the CPU."""
+        chosen = None if self._chosen is None else self._chosen.kept()
+        return chosen or [length - 1 for length in self._plan.verify_lens or ()]
+
+    @property
+    def _packing(self) -> PackedLayout:
+        assert self._known is not None, "the draft's confidence did not choose"
+        return self._known
+
+    def choose(self) -> None:
+        """Gives the round's tokens to the likeliest drafts, where confidence decides."""
+        plan, confidences = self._plan, self._rounds.confidences
+        if plan.by_confidence is None or confidences is None:
+            return
+        assert plan.verify_lens is not None, "the caller checked this"
+        num_rows, num_tokens = len(plan.verify_lens), sum(plan.verify_lens)
+        confidence = confidences.of(num_rows, plan.tier.num_steps)
+        weights = self._rounds.weights(plan.by_confidence)
+        lens = chosen_lengths(confidence, weights, num_tokens)
+        self._known = PackedLayout.on_device(lens, num_tokens, self._width)
+        self._chosen = CopiedConfidences.of(confidence, lens)
+        if self._launched is not None:
+            self._launched.confidences = self._chosen
 
     def prepare(
         self, verify_input: Any, req_to_token: torch.Tensor, batch: Batch, target: Any
@@ -165,12 +224,32 @@ class PackedRound:
         if self._launched is None:
             return
         is_correct = next_draft_correct(self._packing, drafted, predicted)
-        self._launched.first_drafts = FirstDrafts.copied(is_correct, self._packing.goes_on)
+        self._launched.first_drafts = FirstDrafts.copied(is_correct)
 
     def _unpacked(self, packed: torch.Tensor) -> torch.Tensor:
         num_tokens = self._width * len(self._packing.verify_lens)
         windows = packed.new_zeros((num_tokens, *packed.shape[1:]))
         return windows.index_copy_(0, self._packing.places, packed)
+
+
+def chosen_lengths(
+    confidence: torch.Tensor, weights: torch.Tensor, num_tokens: int
+) -> torch.Tensor:
+    """Returns the tokens of each row that are worth most: [rows] int64; all are ``num_tokens``.
+
+    Args:
+        confidence: [rows, steps] of the draft.
+        weights: Slope, and intercepts by depth (policy/acceptance/confidence.py).
+        num_tokens: Verified in all, the roots included.
+    """
+    num_rows, num_steps = confidence.shape
+    logits = torch.logit(confidence, LEAST).mul_(weights[0]).add_(weights[1 : 1 + num_steps])
+    survival = logits.sigmoid_().cumprod(1)
+    # By depth: however equal survivals are taken, a row's first drafts are those that count.
+    likeliest = survival.flatten().topk(num_tokens - num_rows, sorted=False).indices
+    lens = torch.ones(num_rows, dtype=torch.int64, device=confidence.device)
+    rows = likeliest.div_(num_steps, rounding_mode="floor")
+    return lens.scatter_add_(0, rows, torch.ones_like(rows))
 
 
 def next_draft_correct(

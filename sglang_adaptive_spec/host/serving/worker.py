@@ -22,12 +22,21 @@ from sglang_adaptive_spec.host.drafters.drafter import EagleRoundDrafter
 from sglang_adaptive_spec.host.host_round import HostRound, current_round, open_round
 from sglang_adaptive_spec.host.reporting.host_figures import KEPT
 from sglang_adaptive_spec.host.serving.adaptive_worker import AdaptiveWorker
+from sglang_adaptive_spec.host.serving.first_drafts import CopiedConfidences
 from sglang_adaptive_spec.host.serving.packed_round import PackedRounds
 from sglang_adaptive_spec.host.serving.plain_round import PlainRounds, has_plain_rounds
-from sglang_adaptive_spec.host.startup.packed_graphs import PackedTarget
+from sglang_adaptive_spec.host.startup.packed_graphs import (
+    PackedTarget,
+    confidence_unsupported_reason,
+    packed_window,
+)
+from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.tiers import PLAIN_TIER, CatchUp, Plan
 
 logger = logging.getLogger(__name__)
+
+# Choice: rounds from one whose confidences are told to the next, where no lengths come of them.
+ASKED_EVERY = 4
 
 
 class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
@@ -45,6 +54,7 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
     def init_cuda_graphs(self, *args: object, **kwargs: object) -> None:
         """Lets the builder stand where the host would build tiers of its own."""
         self._prepare_plain_rounds()
+        self._prepare_confidences()
         self.adaptive_controller = self._tier_builder
         super().init_cuda_graphs(*args, **kwargs)
 
@@ -66,6 +76,14 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
         self.most_decodes = self.engine.options.startup_tier.num_draft_tokens
         self._plain_rounds = PlainRounds(self.engine, self.drafter, self.most_decodes)
 
+    def _prepare_confidences(self) -> None:
+        """Has the draft tell how sure it is, before the first capture, where rounds ask that."""
+        self._tier_builder.why_no_confidence = confidence_unsupported_reason(self.engine)
+        if self._tier_builder.why_no_confidence is None:
+            rows = self._tier_builder.max_listed_size()
+            steps = packed_window(self._tier_builder.ladder, rows) - 1
+            self._packed_rounds.confidences = self.drafter.tell_confidence(rows, steps)
+
     @contextlib.contextmanager
     def _override_worker_state(self, *args: object, **kwargs: object) -> Iterator[None]:
         with self.drafter.building(super()._override_worker_state(*args, **kwargs)):
@@ -84,7 +102,7 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
             size, is_catch_up = batch.seq_lens.shape[0], plan.is_catch_up
             current.plain = self._plain_rounds.begin_alone(size, is_catch_up)
         elif plan.verify_lens is not None:
-            current.packed = self._packed_rounds.begin(plan.tier, plan.verify_lens)
+            current.packed = self._packed_rounds.begin(plan)
         try:
             super().forward_batch_generation(batch)
         finally:
@@ -116,8 +134,9 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
                 current.ends_with_target = launched.plan.catch_up is CatchUp.NONE
                 on_publish = None  # published inside `verify`, before the target runs
             elif launched.plan.verify_lens is not None:
-                lens = launched.plan.verify_lens
-                current.packed = self._packed_rounds.begin(launched.tier, lens, launched)
+                current.packed = self._packed_rounds.begin(launched.plan, launched)
+            elif self._is_asked(launched):
+                current.asked = launched
         try:
             return super().forward_batch_generation(batch, on_publish, *args, **kwargs)
         finally:
@@ -138,12 +157,28 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
         if current.plain is not None:
             return current.plain.verify(batch, kwargs.get("grammar_barrier"))
         if current.packed is None:
+            if current.asked is not None:
+                current.asked.confidences = self._told(current.asked)
             return super().verify(batch, *args, **kwargs)
         assert self.packed_target is not None, "no policy plans lengths without it"
+        current.packed.choose()
         with self.packed_target.in_place(self._target_worker.model_runner):
             result = super().verify(batch, *args, **kwargs)
         setattr(result, KEPT, current.packed.kept)
         return result
+
+    def _is_asked(self, launched: Round) -> bool:
+        """Returns whether the CPU shall know how sure the draft is of a round's drafts."""
+        confidences, tier = self._packed_rounds.confidences, launched.tier
+        if confidences is None or tier == PLAIN_TIER or tier.topk > 1:
+            return False
+        is_told = confidences.holds(launched.batch.size, tier.num_steps)
+        return is_told and not launched.number % ASKED_EVERY
+
+    def _told(self, launched: Round) -> CopiedConfidences:
+        confidences = self._packed_rounds.confidences
+        assert confidences is not None, "else nobody was asked"
+        return CopiedConfidences.of(confidences.of(launched.batch.size, launched.tier.num_steps))
 
     @property
     def last_shared_read_runner(self) -> Any:

@@ -74,6 +74,19 @@ def packing_unsupported_reason(engine: HostEngine) -> str | None:
     return _graphs_unsupported_reason(engine)
 
 
+def confidence_unsupported_reason(engine: HostEngine) -> str | None:
+    """Returns why the draft's confidence does not choose what is verified, or None."""
+    if not engine.options.config.confidence:
+        return "the config does not ask for it"
+    if reason := packing_unsupported_reason(engine):
+        return f"no packed rounds: {reason}"
+    if engine.ranks.are_several:
+        return "several ranks, which would choose each for itself"
+    if engine.server_args.speculative_use_rejection_sampling:
+        return "--speculative-use-rejection-sampling, which draws drafts"
+    return None
+
+
 def _model_unsupported_reason(engine: HostEngine) -> str | None:
     """Returns why the target's verify cannot take rows of unlike lengths, or None."""
     runner = engine.target_runner

@@ -67,6 +67,7 @@ class TierBuilder:
         self._memory = MemoryModel(0.0, engine.options.stages.num_forwards)
         self.left_out: dict[Tier, str] = {}
         self.why_not_packed: str | None = None  # why no round can be packed
+        self.why_no_confidence: str | None = None  # why the draft's confidence chooses no lengths
 
     def provide_workspace(self) -> None:
         """Makes room for FlashInfer's plans of the largest graphs; before any attention backend."""

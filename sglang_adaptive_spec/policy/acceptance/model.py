@@ -11,7 +11,7 @@ draft only now and then (`FoundShares`): then h is the chance that one which was
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,14 @@ from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 # fixed cost of numpy calls, not the batch, is what a round would pay (studies/overhead.py).
 BLOCK_ROUNDS = 16
 FIRST = chain_tier(1)  # what a zero-step round tells is what one step would have been
+
+
+class Result(NamedTuple):
+    """What a round told of its drafts."""
+
+    num_correct: Sequence[int] = ()  # per row
+    found: Sequence[int] | None = None  # drafts per row that were there, if not all
+    held: Floats | None = None  # [steps + 1, rows] instead: chances that the first d hold
 
 
 class AcceptanceModel:
@@ -52,7 +60,7 @@ class AcceptanceModel:
         self.found = FoundShares(max_steps, self._settings)
         self._depths = np.arange(max_steps + 1)
         # A block: rounds at one tier that wait to be worked through, by batch.
-        self._block: list[tuple[Rows, list[tuple[Sequence[int], Sequence[int] | None]]]] = []
+        self._block: list[tuple[Rows, list[Result]]] = []
         self._block_tier = PLAIN_TIER
         self._has_all = True  # every draft of its rounds was there
         self._num_rounds = 0
@@ -94,20 +102,33 @@ class AcceptanceModel:
         found: Sequence[int] | None = None,
     ) -> None:
         """Learns what a round of ``tier`` accepted per request, of the drafts found for it."""
-        if tier.num_steps < 1 or not requests:
-            return
         if tier.topk > 1 and tier not in self.trees:
             return  # the start-up shape, after a policy failed: its lift is nobody's
-        if tier != self._block_tier or (found is None) != self._has_all:
+        self._add(requests, tier, Result(num_correct, found))
+
+    def observe_held(self, requests: Sequence[Hashable], held: Floats, tier: Tier) -> None:
+        """Learns from a chain of whose drafts some have but a chance to hold.
+
+        Args:
+            requests: The batch.
+            held: [num_steps + 1, requests] that the first d drafts hold.
+            tier: The chain.
+        """
+        self._add(requests, tier, Result(held=held))
+
+    def _add(self, requests: Sequence[Hashable], tier: Tier, result: Result) -> None:
+        if tier.num_steps < 1 or not requests:
+            return
+        if tier != self._block_tier or (result.found is None) != self._has_all:
             self.flush()
-            self._block_tier, self._has_all = tier, found is None
+            self._block_tier, self._has_all = tier, result.found is None
         requests = tuple(requests)
         if requests != self._requests:
             self._requests = requests
             self._rows = self.offsets.rows_for_update(requests)
         if not self._block or self._block[-1][0] is not self._rows:
             self._block.append((self._rows, []))
-        self._block[-1][1].append((num_correct, found))
+        self._block[-1][1].append(result)
         self._num_rounds += 1
         if self._num_rounds == BLOCK_ROUNDS:
             self.flush()
@@ -233,12 +254,14 @@ class AcceptanceModel:
         depths = self._depths[: tier.num_steps + 1, None]
         held, reached = [], []
         for _, results in self._block:
-            counts = np.array([count for count, _ in results])
-            held.append(_held(counts, depths))
+            of_batch = _held_in(results, depths)
+            held.append(of_batch)
             if self._has_all:
-                reached.append(held[-1][:-1])
+                reached.append(of_batch[:-1])
             else:
-                reached.append(_reached(counts, np.array([found for _, found in results]), depths))
+                counts = np.array([result.num_correct for result in results])
+                found = np.array([result.found for result in results])
+                reached.append(_reached(counts, found, depths))
         groups = [(rows, len(results)) for rows, results in self._block]
         self._block = []
         self._num_rounds = 0
@@ -355,6 +378,16 @@ def _reached(counts: NDArray[np.int_], found: NDArray[np.int_], depths: NDArray[
     is_there = found[:, None] > depths[:-1]
     reached: Floats = (is_there & (counts[:, None] >= depths[:-1])).sum(axis=0, dtype=np.float64)
     return reached
+
+
+def _held_in(results: Sequence[Result], depths: NDArray[np.int_]) -> Floats:
+    """Returns how many rounds of one batch held at least each depth: [len(depths), requests]."""
+    counts = [result.num_correct for result in results if result.held is None]
+    chances = [result.held for result in results if result.held is not None]
+    if not chances:
+        return _held(np.array(counts), depths)
+    expected: Floats = np.add.reduce(chances, 0)
+    return expected + _held(np.array(counts), depths) if counts else expected
 
 
 def _held(counts: NDArray[np.int_], depths: NDArray[np.int_]) -> Floats:

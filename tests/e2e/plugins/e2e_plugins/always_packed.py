@@ -15,7 +15,8 @@ def always(worker_class: Any, *_args: Any, **_kw: Any) -> Any:
     if not getattr(choose, "is_always", False):
 
         def choose_always(packing: Packing, *args: Any) -> None:
-            choose(packing, *args[:-1], 0.0)
+            *rows, _rate, confident = args
+            choose(packing, *rows, 0.0, confident)
 
         choose_always.is_always = True  # type: ignore[attr-defined]
         Packing.choose = choose_always  # type: ignore[method-assign]
