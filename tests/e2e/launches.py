@@ -117,11 +117,16 @@ def packed(base: str, *mutants: str, host: str = "0.5.21", overlap: bool = True)
     return replace(launch, name=f"{launch.name}-packed", plugins=plugins)
 
 
-def by_confidence(base: str, host: str = "0.5.21", overlap: bool = True) -> Launch:
-    """The same, where the draft's confidence says which of so many drafts they are."""
+def by_confidence(
+    base: str, host: str = "0.5.21", overlap: bool = True, told: str = "confidence"
+) -> Launch:
+    """The same, where the draft's confidence says which of so many drafts they are.
+
+    ``told`` "ids": the ids of drafts are told in its place.
+    """
     launch = forced(base, host=host, overlap=overlap, config=CONFIDENT)
-    name, plugins = f"{launch.name}-by-confidence", (OURS, "forced_confidence")
-    return replace(launch, name=name, plugins=plugins)
+    plugin = {"confidence": "forced_confidence", "ids": "drafts_as_confidence"}[told]
+    return replace(launch, name=f"{launch.name}-by-{told}", plugins=(OURS, plugin))
 
 
 def forced_parallel(base: str, host: str, overlap: bool) -> Launch:

@@ -129,6 +129,7 @@ class Launch:
 
 # Plugins whose own policy chooses in the place of the server's.
 STAND_INS = {
+    "drafts_as_confidence",
     "failing",
     "forced_confidence",
     "forced_lengths",

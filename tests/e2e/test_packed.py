@@ -44,6 +44,10 @@ CONFIDENT_CASES = [
     by_confidence("eagle3", host="0.5.23"),
     by_confidence("standalone", host="0.5.22"),
 ]
+OF_IDS = [
+    by_confidence("eagle", host="0.5.21", told="ids"),
+    by_confidence("standalone", host="0.5.23", overlap=False, told="ids"),
+]
 OWN_CASES = [
     by_its_own_policy("0.5.21", overlap=True),
     by_its_own_policy("0.5.23", overlap=False, config=CONFIDENT),
@@ -85,6 +89,18 @@ def test_the_draft_s_confidence_says_which_drafts_are_verified(
     assert found["as_planned"] == found["likeliest"] == found["rounds"], found
     assert found["told"] > 100
     assert found["odd"] == 0
+
+
+@pytest.mark.parametrize("launch", OF_IDS, ids=str, scope="module")
+def test_what_the_draft_tells_is_of_the_drafts_that_are_verified(
+    fleet: Fleet, launch: Launch
+) -> None:
+    """Were it of another step or row, or of the round before, ids would differ."""
+    got, reference = fleet.compare(launch, answers)
+    check_identical(got, reference)
+    found = fleet.use(launch).internal_state()["e2e_drafts"]
+    assert found["told"] > found["first"] > 100, found
+    assert found["wrong"] == 0, found
 
 
 @pytest.mark.parametrize("launch", OWN_CASES, ids=str, scope="module")

@@ -90,6 +90,8 @@ class WidthCosts:
 
     def describe(self) -> dict[str, dict[str, object]]:
         """Returns what verifies take beyond the fewest tokens, and what was learned of them."""
+        if self._is_stale:
+            self._fit()
         least_ms = float(self._verify_ms.min(initial=math.inf))
         widths = self.widths.tolist()
         return {

@@ -1,4 +1,4 @@
-"""The walk over lengths, of which the draft's confidence says which: as many tokens as the walk has.
+"""The walk over lengths; the draft's confidence says which rows have them, all together as many.
 
 Batches of any size are asked. /server_info shows as ``e2e_confidence``: ``rounds`` whose lengths
 the device chose, how many verified ``as_planned`` many tokens, and in how many they are the
@@ -44,8 +44,8 @@ class WalkByConfidence(WalkAllLengths):
         worth = np.sort(survival, axis=None)[::-1][: kept.sum()].sum()
         given = sum(survival[:most, row].sum() for row, most in enumerate(kept.tolist()))
         self.by_confidence["rounds"] += 1
-        self.by_confidence["as_planned"] += sum(plan.verify_lens) == kept.sum() + num_rows
-        self.by_confidence["likeliest"] += abs(worth - given) < 1e-4 * worth
+        self.by_confidence["as_planned"] += sum(plan.verify_lens) == sum(kept.tolist()) + num_rows
+        self.by_confidence["likeliest"] += bool(abs(worth - given) < 1e-4 * worth)
 
 
 def shown(walk: WalkByConfidence) -> dict[str, Any]:
