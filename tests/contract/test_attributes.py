@@ -43,7 +43,7 @@ PLACED_BY_HAND = {
     "the host's, but not in 0.5.20 (test_attention.py)": "draft_window_size",
     "the host's, but not in 0.5.20, and harmless there": "can_run_dp_draft_cuda_graph",
     "the host's, but only in 0.5.23 (layout.py)": "parallel_layout",
-    "the host's, but only from 0.5.22 on": "watermark_state",
+    "the host's, but only from 0.5.22 on": "watermark_state speculative_use_block_verification",
     "of any SpecInput, where a dataclass of the host has such a field": "ragged_verify_layout",
     "variables of the environment, some not in 0.5.20": "SGLANG_SCHEDULER_SKIP_ALL_GATHER "
     "SGLANG_ENABLE_DP_SPEC_PREFILL_COORDINATION",
@@ -53,6 +53,8 @@ PLACED_BY_HAND = {
     "a counter's of prometheus_client": "inc",
     "a folder": "cache",
     "a module's of torch": "register_forward_hook",
+    "an exit stack's": "enter_context",
+    "an array's": "astype",
 }
 BY_HAND = frozenset(name for names in PLACED_BY_HAND.values() for name in names.split())
 

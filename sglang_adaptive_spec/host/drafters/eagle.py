@@ -117,12 +117,12 @@ class AdaptiveDraftWorker(EagleDraftWorker):
 
     def _extend(self, batch: Batch, batch_result: Any, *args: object, **kwargs: object) -> None:
         """Lets the host extend the draft; relays how sure it is of the tokens that it proposes."""
-        extend, confidences = super()._draft_extend_for_decode, self.confidences
+        confidences = self.confidences
         if confidences is None or self.relay_topk > 1 or not confidences.holds(len(batch.seq_lens)):
-            extend(batch, batch_result, *args, **kwargs)
+            super()._draft_extend_for_decode(batch, batch_result, *args, **kwargs)
             return
         with reading_extend(self) as outputs:
-            extend(batch, batch_result, *args, **kwargs)
+            super()._draft_extend_for_decode(batch, batch_result, *args, **kwargs)
         relayed = batch_result.next_draft_input.topk_p
         if outputs and relayed is not None:  # else it ended with the KV
             relayed[:, 0] = top_probability(outputs[-1].next_token_logits)
