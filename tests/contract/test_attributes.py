@@ -53,7 +53,6 @@ PLACED_BY_HAND = {
     "a counter's of prometheus_client": "inc",
     "a folder": "cache",
     "a module's of torch": "register_forward_hook",
-    "an exit stack's": "enter_context",
     "an array's": "astype",
 }
 BY_HAND = frozenset(name for names in PLACED_BY_HAND.values() for name in names.split())

@@ -8,6 +8,7 @@ gives the first one of the next draft, and takes the place of the 1.0 that the h
 
 import contextlib
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class Confidences:
             step += 1
             values[:, step] = top_probability(output.logits_output.next_token_logits)
 
-        with watched(runner, "forward", read):
+        with watched(runner, read):
             yield
 
 
@@ -53,24 +54,20 @@ def top_probability(logits: torch.Tensor) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def watched(owner: Any, name: str, see: Callable[[Any], None]) -> Iterator[None]:
-    """Shows ``see`` what a method of one object returns; the object is as before afterwards."""
-    method = getattr(owner, name)
+def watched(runner: Any, see: Callable[[Any], None]) -> Iterator[None]:
+    """Shows ``see`` what a model runner returns; it is as before afterwards."""
+    host = SimpleNamespace(forward=runner.forward)
 
-    def call(*args: object, **kwargs: object) -> Any:
-        result = method(*args, **kwargs)
-        see(result)
-        return result
+    def forward(*args: object, **kwargs: object) -> Any:
+        output = host.forward(*args, **kwargs)
+        see(output)
+        return output
 
-    had_own = name in vars(owner)
-    setattr(owner, name, call)
+    runner.forward = forward
     try:
         yield
     finally:
-        if had_own:
-            setattr(owner, name, method)
-        else:
-            delattr(owner, name)
+        del runner.forward
 
 
 @contextlib.contextmanager
@@ -81,10 +78,19 @@ def reading_extend(draft: Any) -> Iterator[list[Any]]:
     """
     outputs: list[Any] = []
     graphs = draft.cuda_graph_runner_for_draft_extend
-    with contextlib.ExitStack() as both:
-        both.enter_context(
-            watched(draft.draft_runner, "forward", lambda out: outputs.append(out.logits_output))
-        )
-        if graphs is not None:
-            both.enter_context(watched(graphs, "execute", outputs.append))
-        yield outputs
+    with watched(draft.draft_runner, lambda output: outputs.append(output.logits_output)):
+        if graphs is None:
+            yield outputs
+            return
+        host = SimpleNamespace(execute=graphs.execute)
+
+        def execute(*args: object, **kwargs: object) -> Any:
+            output = host.execute(*args, **kwargs)
+            outputs.append(output)
+            return output
+
+        graphs.execute = execute
+        try:
+            yield outputs
+        finally:
+            del graphs.execute
