@@ -68,7 +68,7 @@ class GoodputPolicy:
         self.interruptions = Interruptions(settings.interruptions)
         self.packing = packing
         self.confidence = ConfidenceModel(self.acceptance.max_steps, settings.confidence)
-        self._newest_confidence: deque[Floats] = deque(maxlen=settings.confidence.samples)
+        self._survivals: deque[Floats] = deque(maxlen=settings.confidence.samples)  # by it
         self._settings = settings
         self._learns_own_times = learns_own_times  # else `learn_time` is told what all ranks learn
         self.home = initial  # the tier in force, probes aside
@@ -161,10 +161,11 @@ class GoodputPolicy:
         confidence = observation.confidence
         if confidence is not None:
             seen = num_seen if num_seen is not None else (tier.num_steps,) * len(requests)
-            self.confidence.learn(confidence, num_correct, seen)
-            self._newest_confidence.append(confidence)
+            hazards = self.confidence.hazards(confidence)
+            self._survivals.append(np.multiply.accumulate(hazards, 0))
+            self.confidence.learn(confidence, hazards, num_correct, seen)
             if observation.plan.by_confidence is not None:
-                held = self.confidence.held(confidence, num_correct, seen)
+                held = self.confidence.held(hazards, num_correct, seen)
                 self.acceptance.observe_held(requests, held, tier)
                 return
         self.acceptance.observe(requests, num_correct, tier, num_seen)
@@ -248,7 +249,7 @@ class GoodputPolicy:
             "runs": self.runs.describe(),
             "interruptions": self.interruptions.describe(),
             "packing": None if self.packing is None else self.packing.describe(),
-            "confidence": self.confidence.describe() if self._newest_confidence else None,
+            "confidence": self.confidence.describe() if self._survivals else None,
             "acceptance": self.acceptance.describe(),
             "costs": self.costs.describe(newest.size, newest.context_tokens),
             "cost_table": self.costs.snapshot(),
@@ -344,16 +345,16 @@ class GoodputPolicy:
 
         Deeper than they drafted the hazards of ``survival`` are taken: [steps, requests].
         """
-        size = survival.shape[1]
-        newest = [each for each in self._newest_confidence if each.shape[1] == size]
+        size, settings = survival.shape[1], self._settings.confidence
+        newest = [known for known in self._survivals if known.shape[1] == size]
         if not newest:
             return None
-        survivals = []
-        for confidence in newest:
-            known, steps = self.confidence.survival(confidence), len(confidence)
+        whole = []
+        for known in newest[-max(settings.sampled_requests // size, 1) :]:
+            steps = len(known)
             beyond = survival[steps:] / survival[steps - 1] * known[-1]
-            survivals.append(np.concatenate((known, beyond)))
-        return Confident(self.confidence.weights, survivals)
+            whole.append(np.concatenate((known, beyond)))
+        return Confident(self.confidence.weights, whole)
 
     def _between_packed_ms(self, size: int, tokens: Floats) -> Floats:
         return self.interruptions.between_ms(size, tokens, np.ones_like(tokens))

@@ -289,7 +289,10 @@ class ConfidenceSettings:
     memory: Factor = 8192.0  # request-rounds
     prior_rounds: Factor = 64.0  # as many count for a = 0 and w = 1
     most_slope: Factor = 2.0
-    samples: Count = 4  # newest rounds whose c tell what a packed round is expected to give
+    # Newest rounds whose c tell what a packed round is expected to give: so many requests in all,
+    # and so many rounds at most.
+    sampled_requests: Count = 256
+    samples: Count = 8
 
 
 @dataclass(frozen=True, slots=True)

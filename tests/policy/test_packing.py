@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sglang_adaptive_spec.policy.packing import Packed, Packing, fitted
+from sglang_adaptive_spec.policy.packing import Confident, Packed, Packing, fitted
 from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import DecodeBatch, Plan, Tier, chain_tier
 
@@ -235,3 +235,27 @@ def test_lengths_are_fitted_to_any_sum_that_they_can_have(seed: int) -> None:
     assert found.min() >= 1
     assert found.max() <= 8
     assert ((found - lens) * np.sign(total - lens.sum()) >= 0).all()  # none moved the other way
+
+
+def test_confidence_chooses_where_it_expects_more() -> None:
+    alike = survivals(np.full((3, ROWS), 0.5))
+    scattered = survivals([[0.95, 0.5, 0.05], [0.95, 0.5, 0.05], [0.95, 0.5, 0.05]])
+    weights = (1.0, 0.0, 0.0, 0.0)
+    deepest = CHAINS[3:]
+    found = packing(5).best(batch(), deepest, alike, nothing, Confident(weights, [scattered]))
+    assert found is not None
+    assert found.plan.by_confidence == weights
+    assert sum(found.plan.verify_lens or ()) == 5
+    assert found.tokens == pytest.approx(ROWS + 0.95 + 0.95**2)
+    knows_nothing = Confident(weights, [alike * 0.9])
+    found = packing(5).best(batch(), deepest, alike, nothing, knows_nothing)
+    assert found is not None
+    assert found.plan.by_confidence is None
+
+
+def test_what_it_is_expected_to_give_is_the_mean_of_the_newest_rounds() -> None:
+    one, other = survivals([[0.9, 0.1, 0.1]] * 3), survivals([[0.3, 0.3, 0.3]] * 3)
+    both = Confident((1.0, 0.0), [one, other])
+    found = packing(5).best(batch(), CHAINS[3:], other * 0.1, nothing, both)
+    assert found is not None
+    assert found.tokens == pytest.approx(ROWS + (0.9 + 0.81 + 0.3 + 0.3) / 2)

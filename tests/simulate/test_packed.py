@@ -81,6 +81,46 @@ def test_a_slow_spell_does_not_end_packing_for_good() -> None:
     assert gain_over_tiers(workload) >= 1.03
 
 
+def without_confidence(workload: SyntheticWorkload) -> float:
+    """Returns throughput of packed rounds where the policy is not told how sure the draft is."""
+    silent = packing_policy(COSTS)
+    silent._confident = lambda _survival: None  # type: ignore[method-assign,assignment]
+    served = Replay(silent, workload, COSTS, packed_ms=COSTS.packed_ms).run()
+    return served.tokens_per_s
+
+
+@pytest.mark.parametrize(
+    ("size", "hazards", "least"),
+    [
+        (64, SPREAD, 1.015),
+        (128, SPREAD, 1.02),
+        (64, (0.9, 0.3), 1.01),
+        (128, (0.9, 0.3), 1.02),
+        (64, (0.5,), 1.01),
+        (128, (0.7,), 1.01),
+        (64, (0.7,), 0.985),
+        (64, (0.85,), 0.985),
+        (16, (0.7,), 0.98),
+    ],
+)
+def test_a_draft_that_knows_its_chances_gains_more(
+    size: int, hazards: tuple[float, ...], least: float
+) -> None:
+    """Chances scatter about each request's hazard as those of a real pair do."""
+    workload = replace(matrix_cell(size, *hazards, duration_s=6.0), concentration=3.0)
+    assert packed_replay(workload)[1].tokens_per_s >= least * without_confidence(workload)
+
+
+@pytest.mark.parametrize("hazard", [0.5, 0.8])
+def test_what_confidence_cut_off_biases_no_hazard(hazard: float) -> None:
+    workload = replace(matrix_cell(64, hazard, duration_s=6.0), concentration=3.0)
+    policy, _ = packed_replay(workload)
+    survival = [1.0, *policy.acceptance.survival()[:3]]
+    hazards = np.array(survival[1:]) / np.array(survival[:-1])
+    assert np.abs(hazards - hazard).max() < 0.03
+    assert policy.confidence.weights[0] == pytest.approx(1.0, abs=0.08)
+
+
 class LengthsAtRandom:
     """The policy, whose every drafting round verifies random lengths."""
 

@@ -11,6 +11,7 @@ pooled hazards (`hazards.py`) would be biased by it: where a row was cut off the
 expects behind it.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -53,52 +54,50 @@ class ConfidenceModel:
         """
         return hazards_by(confidence, self.weights)
 
-    def survival(self, confidence: Floats) -> Floats:
-        """Returns the chance that the first d drafts hold: [steps, rows]."""
-        return np.multiply.accumulate(self.hazards(confidence), 0)
-
-    def held(self, confidence: Floats, held: Sequence[int], seen: Sequence[int]) -> Floats:
+    def held(self, hazards: Floats, held: Sequence[int], seen: Sequence[int]) -> Floats:
         """Returns whether the first d drafts held, and the chance of it where nobody knows.
 
         Args:
-            confidence: Of the drafts.
+            hazards: Of the drafts.
             held: Drafts per row that are known to hold.
             seen: Drafts per row of which that is known.
 
         Returns:
             [steps + 1, rows], from d = 0 on.
         """
-        hazards, depths = self.hazards(confidence), self._depths[: len(confidence)]
-        known = np.where(depths < np.array(held), 1.0, 0.0)
-        chances = np.where(depths < np.array(seen), known, hazards)
-        found = np.ones((len(confidence) + 1, confidence.shape[1]))
+        depths = self._depths[: len(hazards)]
+        chances = np.where(depths < np.array(seen), depths < np.array(held), hazards)
+        found = np.ones((len(hazards) + 1, hazards.shape[1]))
         np.multiply.accumulate(chances, 0, out=found[1:])
         return found
 
-    def learn(self, confidence: Floats, held: Sequence[int], seen: Sequence[int]) -> None:
-        """Takes a round; the arguments are those of `held`."""
+    def learn(
+        self, confidence: Floats, hazards: Floats, held: Sequence[int], seen: Sequence[int]
+    ) -> None:
+        """Takes a round; ``hazards`` are those of ``confidence``, the rest is as in `held`."""
         steps, settings = len(confidence), self._settings
         depths, num_held = self._depths[:steps], np.array(held)
-        has_held = depths < num_held
-        is_seen = (depths <= num_held) & (depths < np.array(seen))
+        is_seen = depths < np.minimum(num_held + 1, np.array(seen))
         x = _logit(confidence)
-        chance = sigmoid(self._intercepts[:steps, None] + self._slope * x)
-        missing = np.where(is_seen, has_held - chance, 0.0)
-        info = np.where(is_seen, chance * (1.0 - chance), 0.0)
-        keep = np.exp(-confidence.shape[1] / settings.memory)
+        missing = ((depths < num_held) - hazards) * is_seen
+        info = hazards * (1.0 - hazards) * is_seen
+        keep = math.exp(-confidence.shape[1] / settings.memory)
         self._info *= keep
         self._info[0, :steps] += np.add.reduce(info, 1)
-        self._info[1, :steps] += np.add.reduce(info * x, 1)
-        self._info_of_slope = keep * self._info_of_slope + float(np.add.reduce(info * x * x, None))
+        info *= x
+        self._info[1, :steps] += np.add.reduce(info, 1)
+        info *= x
+        self._info_of_slope = keep * self._info_of_slope + float(np.add.reduce(info, None))
         # The matrix has a row and a column for the slope beside a diagonal.
         prior = settings.prior_rounds / 4  # of even odds
         alone, shared = self._info[0, :steps] + prior, self._info[1, :steps]
         share = shared / alone
         of_steps = np.add.reduce(missing, 1)
-        of_slope = float(np.add.reduce(missing * x, None)) - float(np.add.reduce(share * of_steps))
+        missing *= x
+        of_slope = float(np.add.reduce(missing, None)) - float(np.add.reduce(share * of_steps))
         left = self._info_of_slope + prior - float(np.add.reduce(share * shared))
         change = of_slope / max(left, prior)
-        self._slope = float(min(max(self._slope + change, 0.0), settings.most_slope))
+        self._slope = min(max(self._slope + change, 0.0), settings.most_slope)
         self._intercepts[:steps] += (of_steps - shared * change) / alone
 
 
