@@ -33,10 +33,12 @@ visit=${VISIT:-1} # of a cell; on four GPUs c and d are the next one, of the tex
 # A model of 1B beside each of 8B: three servers fit a GPU. For the next visit swap the GPUs.
 standalone="matrix run --at-once --context-length 131072 --windows 6 --max-total-tokens 65536"
 standalone="$standalone --drafter standalone --batches 1,4,16,32,64 --first-repeat $visit"
-# Rows of unlike acceptance: what packed rounds gain over one depth for all.
+# Rows of unlike acceptance: what packed rounds gain over one depth for all; with chances that
+# scatter, which the draft's confidence tells, and without.
 # Rows at 7 steps reach 420 tokens in four windows; 128 of them, four times in 139 GiB.
 kinds="matrix run --at-once --context-length 131072 --windows 4 --max-total-tokens 75776"
-kinds="$kinds --batches 64,128,16 --acceptances 0.95/0.3,0.9/0.3,0.3/0.5/0.7/0.9,0.7 --repeats 2"
+kinds="$kinds --batches 64,128,16 --repeats 2"
+kinds="$kinds --acceptances 0.95/0.3~3,0.9/0.3~3,0.3/0.5/0.7/0.9~3,0.7~3,0.7"
 flashinfer="matrix run $matrix --attention-backend flashinfer"
 small="matrix run $matrix --batches 1,16,64" # two servers fit a GPU of 80 GB
 two_a="--arms goodput,none"
@@ -63,6 +65,8 @@ text="real_text run PAIR EARLIER --repeats $text_repeats --trail"
 text_a="$text --traffic phases,mixed,chat"
 text_b="$text --traffic code,json,maths,summary,translation"
 table_arms=none,static-ngram-1,static-ngram-3,static-ngram-7,static-ngram-15,goodput-ngram
+text_kinds="$text --concurrency 64,128,256 --arms none,static-1,static-3,static-5,static-7"
+text_kinds="$text_kinds,goodput-tiers,goodput-packed,goodput-confident"
 table="$text --arms $table_arms --concurrency 1,8,64"
 text_ramp="ramp run PAIR --seconds 40 --context-length 0"
 drafters="backends run --new-tokens 64 --many 100 --cases"
@@ -80,7 +84,8 @@ matrix-a               20300 $matrix_a --first-repeat $visit --tag a$visit
 matrix-b               20900 $matrix_b --first-repeat $visit --tag b$visit
 matrix-c               26000 $matrix_b --first-repeat $((visit + 1)) --tag b$((visit + 1))
 matrix-d               26600 $matrix_a --first-repeat $((visit + 1)) --tag a$((visit + 1))
-kinds-a                9000  $kinds --arms goodput-tiers,goodput-packed,none --record --first-repeat $((visit * 2 - 1)) --tag ka$visit
+kinds-a                9000  $kinds --arms goodput-tiers,goodput-packed,goodput-confident,none --record \
+  --first-repeat $((visit * 2 - 1)) --tag ka$visit
 kinds-b                8400  $kinds --arms static-1,static-3,static-5,static-7 \
   --first-repeat $((visit * 2 - 1)) --tag kb$visit
 flashinfer-a           12000 $flashinfer $two_a --tag fa$visit
@@ -122,6 +127,8 @@ text-c                 16200 $text_a --first-repeat $((text_first + text_repeats
 text-d                 16500 $text_b --first-repeat $((text_first + text_repeats)) --tag b$((visit + 1))
 text-sampled           16800 $text --first-repeat $text_first --tag y$visit \
   --traffic phases,mixed --temperature 0.7
+text-kinds-a           11200 $text_kinds --first-repeat $text_first --tag ka$visit --traffic mixed,phases
+text-kinds-b           11600 $text_kinds --first-repeat $text_first --tag kb$visit --traffic chat,json,maths
 table-a                9600  $table --first-repeat $text_first --tag n$visit --traffic edits,chat
 table-b                9900  $table --first-repeat $text_first --tag m$visit --traffic quotes
 text-ramp-1            17100 $text_ramp --arms none,builtin,goodput --first-repeat 1 --tag t1

@@ -17,12 +17,14 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks.inject.acceptance import (
     NUM_POSITIONS,
     OURS_ENV,
     SEED_ENV,
+    concentration_of,
     lifted,
     probability_of,
     shape_of,
@@ -35,6 +37,10 @@ PLAIN_VERIFY = "sglang_adaptive_spec.host.serving.plain_round.PlainRound.verify"
 FIRST_DRAFT = "sglang_adaptive_spec.host.serving.plain_round.first_draft_correct"
 # Packed ones compare the first draft of each row that they do not verify.
 NEXT_DRAFT = "sglang_adaptive_spec.host.serving.packed_round.next_draft_correct"
+# Before the host verifies, the draft's confidence may choose what is verified.
+OUR_VERIFY = "sglang_adaptive_spec.host.serving.worker.AdaptiveEagleWorker.verify"
+CONFIDENCE = "sglang_adaptive_spec.host.drafters.confidences.Confidences.of"
+TELLS_NOTHING = 0.5
 # Any id that every model's vocabulary has; the host's own simulation uses the same.
 TOKEN_ID = 100
 # Deeper than any tier: how many consecutive verdicts the table counts.
@@ -63,7 +69,7 @@ def draws(
     """Returns the verdicts on ``num_positions`` drafts of each request, from a position on.
 
     Args:
-        probability: # [bs] float64
+        probability: # [bs] float64, or [bs, num_positions]
         request_hashes: # [bs] int64, 32 bits used
         output_position: # [bs] int64, of the first draft; the first output token has 0
         num_positions: how many positions to draw.
@@ -80,7 +86,7 @@ def draws(
     mixed = mixed ^ (mixed >> 15)
     mixed = (mixed * 0x846CA68B) & _MASK
     mixed = mixed ^ (mixed >> 16)
-    return mixed < (probability * 2.0**32).to(torch.int64)[:, None]
+    return mixed < (probability.reshape(len(probability), -1) * 2.0**32).to(torch.int64)
 
 
 def run_lengths(accepted: torch.Tensor, num_positions: int) -> torch.Tensor:
@@ -117,6 +123,8 @@ class Verdicts:
         self._runs = torch.zeros(
             (max_requests, num_positions), dtype=torch.int32, device=device
         )  # accepted drafts in a row, by seat and output position before the first draft
+        # Chances of single drafts at these positions, once some scatter.
+        self._chances: torch.Tensor | None = None
         self._seats: dict[str, int] = {}
         self._free = list(range(max_requests))
         self._request_ids: list[str] = []
@@ -129,6 +137,13 @@ class Verdicts:
             self._seat(reqs)
             self._request_ids = request_ids
         return self._runs.take(self._starts + seq_lens)
+
+    def chances(self, seq_lens: torch.Tensor, num_steps: int) -> torch.Tensor:
+        """Returns those of the drafts of the batch asked about last. # [bs, num_steps] float32"""
+        if self._chances is None:
+            return torch.full((len(seq_lens), num_steps), TELLS_NOTHING, device=self._device)
+        steps = torch.arange(num_steps, device=self._device)
+        return self._chances.take((self._starts + seq_lens)[:, None] + steps)
 
     def _seat(self, reqs: Sequence[Any]) -> None:
         for gone in self._seats.keys() - {req.rid for req in reqs}:
@@ -154,14 +169,36 @@ class Verdicts:
         # A round's root is the output token `seq_lens - prompt`; its first draft comes after it.
         first = torch.ones(len(reqs), dtype=torch.int64)
         # On the CPU: thirty kernels for each arrival would bound the arms that inject.
+        chances = self._scatter(reqs, chance, hashes, num_positions + MAX_STEPS)
         accepted = draws(
-            torch.tensor(chance, dtype=torch.float64),
+            torch.tensor(chance, dtype=torch.float64) if chances is None else chances,
             torch.tensor(hashes, dtype=torch.int64),
             first,
             num_positions + MAX_STEPS,
         )
         for req, row in zip(reqs, run_lengths(accepted, num_positions), strict=True):
             self._runs[self._seats[req.rid], :num_positions] = self._to_device(row)
+
+    def _scatter(
+        self, reqs: Sequence[Any], chance: Sequence[float], hashes: Sequence[int], width: int
+    ) -> torch.Tensor | None:
+        """Returns the chance of every draft, if those of some request scatter; and keeps them."""
+        concentrations = [concentration_of(req.rid) for req in reqs]
+        if not any(concentrations):
+            return None
+        if self._chances is None:
+            shape = self._runs.shape
+            self._chances = torch.full(shape, TELLS_NOTHING, device=self._device)
+        found = torch.empty((len(reqs), width), dtype=torch.float64)
+        for row, (mean, k, seed) in enumerate(zip(chance, concentrations, hashes, strict=True)):
+            if not k:
+                found[row] = mean
+                continue
+            scattered = np.random.default_rng(seed).beta(mean * k, (1 - mean) * k, width)
+            found[row] = torch.from_numpy(scattered)
+            kept = found[row, : self._num_positions].float()
+            self._chances[self._seats[reqs[row].rid], : len(kept)] = self._to_device(kept)
+        return found
 
     def _to_device(self, copied: torch.Tensor) -> torch.Tensor:
         """Copies without waiting for what the device still has to do."""
@@ -223,6 +260,16 @@ class Injector:
         """Stands for the comparison of the first draft with the target's token. # [bs] bool"""
         return self._num_correct() > 0
 
+    def confidence(
+        self, told: Callable[..., Any], confidences: Any, num_rows: int, num_steps: int
+    ) -> torch.Tensor:
+        """Stands for what the draft said of its drafts. # [bs, num_steps] float32"""
+        if self._batch is None or not self._batch.reqs:
+            found: torch.Tensor = told(confidences, num_rows, num_steps)
+            return found
+        self._num_correct()  # seats whoever is new
+        return self._verdicts[0.0].chances(self._seq_lens, num_steps)
+
     def next_draft_correct(
         self, _compare: Callable[..., Any], packing: Any, *_args: Any
     ) -> torch.Tensor:
@@ -267,3 +314,5 @@ def register() -> None:
         HookRegistry.register(PLAIN_VERIFY, injector.around_verify, HookType.AROUND)
         HookRegistry.register(FIRST_DRAFT, injector.first_draft_correct, HookType.AROUND)
         HookRegistry.register(NEXT_DRAFT, injector.next_draft_correct, HookType.AROUND)
+        HookRegistry.register(OUR_VERIFY, injector.around_verify, HookType.AROUND)
+        HookRegistry.register(CONFIDENCE, injector.confidence, HookType.AROUND)

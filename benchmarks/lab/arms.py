@@ -109,6 +109,7 @@ ARMS = {
         Arm("ema", (*OURS, "--speculative-adaptive-config", SAME_CONFIG)),
         Arm("goodput", OURS),
         Arm("goodput-packed", OURS, {**PRESET, "packing": True}),
+        Arm("goodput-confident", OURS, {**PRESET, "packing": True, "confidence": True}),
         Arm("goodput-tiers", OURS, {**PRESET, "packing": False}),
         Arm("ema-alternate", OURS, ALL_TIERS, policy="alternate"),
         Arm("goodput-trees", OURS, WITH_TREES),

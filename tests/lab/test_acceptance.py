@@ -9,6 +9,7 @@ import pytest
 from benchmarks.inject import acceptance
 from benchmarks.inject.acceptance import (
     TREES,
+    concentration_of,
     lifted,
     probabilities,
     probability_of,
@@ -43,11 +44,18 @@ def test_an_odd_batch_has_no_halves() -> None:
         probabilities("mixed", 1)
 
 
-@pytest.mark.parametrize("name", ["0.3", "0.85", "mixed"])
+@pytest.mark.parametrize("name", ["0.3", "0.85", "mixed", "0.95/0.3~3", "0.7~2.5"])
 def test_a_request_id_carries_its_probability_and_is_unique(name: str) -> None:
     ids = request_ids(name, 8, 3)
     assert [probability_of(each) for each in ids] == probabilities(name, 8)
     assert len({*ids, *request_ids(name, 8, 4)}) == 16
+    assert {concentration_of(each) for each in ids} == {float(name.partition("~")[2] or 0)}
+
+
+@pytest.mark.parametrize("name", ["0.7~0", "0.7~-1", "0.7~many", "1.2~3"])
+def test_a_name_that_scatters_nothing_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"0\.95/0\.3|could not convert"):
+        request_ids(name, 8, 1)
 
 
 def test_a_request_of_somebody_else_accepts_nothing() -> None:

@@ -178,6 +178,44 @@ def test_the_first_draft_of_a_zero_step_round_gets_the_same_verdict() -> None:
     assert torch.equal(first, simulated(reqs, seq_lens, 1)["num_correct_drafts"] > 0)
 
 
+def told(injector: Injector, reqs: list[Any], seq_lens: torch.Tensor, num_steps: int) -> Any:
+    """What a round is told of confidence, and what it accepts, at a depth that ends no run."""
+    batch = types.SimpleNamespace(reqs=reqs, seq_lens=seq_lens)
+    made = []
+
+    def verify(_worker: Any, _batch: Any) -> None:
+        made.append(injector.confidence(pytest.fail, None, len(reqs), num_steps))
+        made.append(injector._num_correct())
+
+    injector.around_verify(verify, None, batch)
+    return made
+
+
+def test_a_scattered_draft_holds_with_the_chance_that_its_confidence_tells() -> None:
+    injector, reqs = Injector(1), requests("0.9/0.3~3", 400)
+    prompts = torch.tensor([len(req.origin_input_ids) for req in reqs])
+    chances, held = [], []
+    for position in range(50):
+        confidence, correct = told(injector, reqs, prompts + position, 3)
+        reached = correct[:, None] >= torch.arange(3)
+        chances.append(confidence[reached])
+        held.append((correct[:, None] > torch.arange(3))[reached])
+    chance, has_held = torch.cat(chances), torch.cat(held).double()
+    assert chance.std() > 0.1
+    for low in (0.0, 0.2, 0.4, 0.6, 0.8):
+        inside = (chance >= low) & (chance < low + 0.2)
+        assert has_held[inside].mean() == pytest.approx(float(chance[inside].mean()), abs=0.02)
+    firsts = told(injector, reqs, prompts, 3)[0][:, 0]
+    assert float(firsts[::2].mean()) == pytest.approx(0.9, abs=0.03)
+    assert float(firsts[1::2].mean()) == pytest.approx(0.3, abs=0.05)
+
+
+def test_where_no_chance_scatters_confidence_tells_nothing() -> None:
+    reqs = requests("0.95/0.3", 4)
+    confidence, _ = told(Injector(1), reqs, torch.tensor([5, 6, 7, 8]), 3)
+    assert (confidence == 0.5).all()
+
+
 def test_requests_come_and_go_and_keep_their_own_draws() -> None:
     reqs = requests("0.85", 12)
     seq_lens = torch.tensor([len(req.origin_input_ids) + 6 for req in reqs])
