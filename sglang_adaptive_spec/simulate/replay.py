@@ -23,7 +23,7 @@ from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.loop.controller import AdaptiveController
 from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.loop.timing import RING_SIZE, RoundTimer
-from sglang_adaptive_spec.policy.acceptance.confidence import hazards_by
+from sglang_adaptive_spec.policy.acceptance.confidence import ASKED_EVERY, hazards_by
 from sglang_adaptive_spec.policy.packing import lengths
 from sglang_adaptive_spec.policy.protocol import Choices
 from sglang_adaptive_spec.simulate.stalls import Stalls, Tail
@@ -246,7 +246,8 @@ class Replay:
                 for count, most in zip(num_correct.tolist(), kept.tolist(), strict=True)
             ]
             num_correct = np.minimum(num_correct, kept)
-        if confidence is not None:
+        is_asked = launched.plan.by_confidence is not None or not launched.number % ASKED_EVERY
+        if confidence is not None and is_asked:
             launched.confidences = KnownConfidences(launched.kept, confidence)
         launched.first_drafts = None if first is None else KnownFirstDrafts(first)
         ms = self._ms(launched) * self._workload.slowdown(self.clock, tier.num_steps)

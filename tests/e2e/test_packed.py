@@ -110,5 +110,7 @@ def test_lengths_that_the_policy_finds_never_change_text(fleet: Fleet, launch: L
     widths = spec["packing"]["widths"]
     assert widths["ms"]
     assert widths["ratio_of_steps"], "no packed round was timed"
+    asks = spec["why_no_confidence"] is None
+    assert (spec["confidence"] is not None) == asks == (CONFIDENT.stem in launch.name)
     proposed = sum(spec["num_proposed_drafts"].values())
     assert 0 < sum(spec["num_correct_drafts"].values()) < proposed

@@ -31,12 +31,10 @@ from sglang_adaptive_spec.host.startup.packed_graphs import (
     packed_window,
 )
 from sglang_adaptive_spec.loop.round import Round
+from sglang_adaptive_spec.policy.acceptance.confidence import ASKED_EVERY
 from sglang_adaptive_spec.tiers import PLAIN_TIER, CatchUp, Plan
 
 logger = logging.getLogger(__name__)
-
-# Choice: rounds from one whose confidences are told to the next, where no lengths come of them.
-ASKED_EVERY = 4
 
 
 class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
@@ -135,7 +133,7 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
                 on_publish = None  # published inside `verify`, before the target runs
             elif launched.plan.verify_lens is not None:
                 current.packed = self._packed_rounds.begin(launched.plan, launched)
-            elif self._is_asked(launched):
+            if self._is_asked(launched):
                 current.asked = launched
         try:
             return super().forward_batch_generation(batch, on_publish, *args, **kwargs)
@@ -156,9 +154,9 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
             self._late_lengths.fetch(batch)
         if current.plain is not None:
             return current.plain.verify(batch, kwargs.get("grammar_barrier"))
+        if current.asked is not None:
+            current.asked.confidences = self._told(current.asked)
         if current.packed is None:
-            if current.asked is not None:
-                current.asked.confidences = self._told(current.asked)
             return super().verify(batch, *args, **kwargs)
         assert self.packed_target is not None, "no policy plans lengths without it"
         current.packed.choose()
@@ -171,6 +169,8 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
         """Returns whether the CPU shall know how sure the draft is of a round's drafts."""
         confidences, tier = self._packed_rounds.confidences, launched.tier
         if confidences is None or tier == PLAIN_TIER or tier.topk > 1:
+            return False
+        if launched.plan.by_confidence is not None:  # which says it anyway
             return False
         is_told = confidences.holds(launched.batch.size, tier.num_steps)
         return is_told and not launched.number % ASKED_EVERY

@@ -20,6 +20,8 @@ from sglang_adaptive_spec.policy.acceptance.hazards import Floats, sigmoid
 from sglang_adaptive_spec.policy.settings import ConfidenceSettings
 
 LEAST = 0.001  # a choice: c nearer to 0 or to 1 says no more
+# Choice: rounds from one whose c are told to the next, where no lengths come of them.
+ASKED_EVERY = 4
 
 
 class ConfidenceModel:
