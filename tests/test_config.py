@@ -218,6 +218,12 @@ BAD_NUMBERS = {
     "ceiling_coeff": ("-0.1", "NaN", "Infinity", "2000000", "true", "null"),
 }
 GOODPUT = '"policy": "goodput"'
+MISTAKES["confidence without packed rounds"] = (
+    f'{{{GOODPUT}, "packing": false, "confidence": true}}',
+    '"confidence" chooses what packed rounds verify, and "packing" is false',
+    "confidence with packing, or neither",
+    "remove one of the two",
+)
 for key in BAD_NUMBERS:  # even with a value that ema would refuse
     rest = (f'{key} belongs to policy "ema", and the policy is "goodput"', "remove it, or set")
     MISTAKES[f"goodput {key}"] = (

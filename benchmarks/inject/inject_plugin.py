@@ -184,6 +184,8 @@ class Verdicts:
     ) -> torch.Tensor | None:
         """Returns the chance of every draft, if those of some request scatter; and keeps them."""
         concentrations = [concentration_of(req.rid) for req in reqs]
+        if self._chances is not None:  # of who sat there before
+            self._chances[[self._seats[req.rid] for req in reqs]] = TELLS_NOTHING
         if not any(concentrations):
             return None
         if self._chances is None:

@@ -204,6 +204,13 @@ def parse_config(source: str, text: bytes) -> AdaptiveConfig:
             "record with chains, or trees without record",
             "remove one of the two",
         )
+    if keys.confidence is True and keys.packing is False:
+        raise config_error(
+            source,
+            '"confidence" chooses what packed rounds verify, and "packing" is false',
+            "confidence with packing, or neither",
+            "remove one of the two",
+        )
     depths = {tier.num_steps for slot in merged.values() for tier in slot.tiers}
     if depths == {0} and keys.policy == "goodput":
         raise config_error(

@@ -9,7 +9,8 @@ ask `current_round`. The worker alone opens one and sets its fields, but for ``r
    for ``reqs``. A start-up measurement (``_run_alone``) opens one without requests.
 2. A decode round: ``controller.before_decode``; ``has_bounds`` if the draft runs on bounds of
    lengths, until ``verify`` fetches these.
-3. A packed round: ``packed``, which hooks around the target's forward ask (packed_round.py).
+3. A packed round: ``packed``, which hooks around the target's forward ask (packed_round.py). And
+   ``asked``, if ``verify`` shall tell the loop's round how sure the draft is.
 4. A zero-step round: ``plain``, ``num_decodes`` and ``ends_with_target``. The host then calls
    ``_build_trivial_verify_input``, ``verify``, which sets ``relayed`` and publishes lengths before
    the target runs (other rounds do so after it), and the draft-extend, which asks

@@ -33,7 +33,7 @@ class FirstDrafts(Protocol):
         """
 
 
-class Confidences(Protocol):
+class ToldConfidence(Protocol):
     """The draft's confidence in a round's drafts, and what the device chose by it."""
 
     def read(self) -> tuple[Sequence[int] | None, NDArray[np.float64]]:
@@ -52,7 +52,7 @@ class Round:
     # What the draft lacks per row of a zero-step round, this one included; empty: not asked for.
     debts: Sequence[int] = ()
     first_drafts: FirstDrafts | None = None
-    confidences: Confidences | None = None
+    confidences: ToldConfidence | None = None
     found: Sequence[int] | None = None  # drafts in a row that a table had per row
     kept: Sequence[int] | None = None  # drafts per row that are verified, if not all
     # Accepted drafts per request, bonus tokens excluded; None until the result is there.

@@ -163,8 +163,10 @@ class GoodputPolicy:
             seen = num_seen if num_seen is not None else (tier.num_steps,) * len(requests)
             hazards = self.confidence.hazards(confidence)
             self._survivals.append(np.multiply.accumulate(hazards, 0))
-            self.confidence.learn(confidence, hazards, num_correct, seen)
-            if observation.plan.by_confidence is not None:
+            plan = observation.plan
+            if plan.by_confidence is not None or plan.verify_lens is None:
+                self.confidence.learn(confidence, hazards, num_correct, seen)
+            if plan.by_confidence is not None:
                 held = self.confidence.held(hazards, num_correct, seen)
                 self.acceptance.observe_held(requests, held, tier)
                 return
@@ -276,6 +278,7 @@ class GoodputPolicy:
     def _start_afresh(self, size: int, num_requests: int) -> None:
         """Gives a batch of none but new requests the chance to differ from those before."""
         self.acceptance.shorten_memory()
+        self._survivals.clear()
         self.cadence.start_afresh(num_requests)
         allowed = self.ladder.of(size)
         self._keep_to(allowed)  # the next decision may come some rounds later
@@ -315,6 +318,7 @@ class GoodputPolicy:
         tokens = self.acceptance.expected_tokens(self._requests, tiers)
         if self.cadence.has_acceptance_changed(self.acceptance.num_changes):
             self.prober.reset()
+            self._survivals.clear()
         round_ms = self.costs.round_ms_all(tiers, batch.size, batch.context_tokens)
         between_ms = self._between_ms(tiers, batch.size, tokens)
         noise = partial(lead_noise, model, self._settings)
@@ -341,17 +345,18 @@ class GoodputPolicy:
             self.decision = replace(self.decision, packed=expected)
 
     def _confident(self, survival: Floats) -> Confident | None:
-        """Returns what confidence says of the newest rounds of as many requests, if it is known.
+        """Returns what confidence says of the newest rounds of about as many requests, if told.
 
         Deeper than they drafted the hazards of ``survival`` are taken: [steps, requests].
         """
         size, settings = survival.shape[1], self._settings.confidence
-        newest = [known for known in self._survivals if known.shape[1] == size]
+        near = size / self._settings.cadence.redecide_batch
+        newest = [known for known in self._survivals if abs(known.shape[1] - size) <= near]
         if not newest:
             return None
         whole = []
-        for known in newest[-max(settings.sampled_requests // size, 1) :]:
-            steps = len(known)
+        for of_round in newest[-max(settings.sampled_requests // size, 1) :]:
+            steps, known = len(of_round), np.resize(of_round.T, (size, len(of_round))).T
             beyond = survival[steps:] / survival[steps - 1] * known[-1]
             whole.append(np.concatenate((known, beyond)))
         return Confident(self.confidence.weights, whole)

@@ -62,6 +62,7 @@ class Packing:
         self.has_changed = False  # with the last choice, by more than its rows' lengths
         self._num_unused = 0  # rounds since one was in force
         self._num_in_row = 0  # packed rounds
+        self._num_by_confidence = 0  # of all
         self._patience = settings.retry_rounds  # unused rounds until it is tried again
 
     def describe(self) -> dict[str, object]:
@@ -70,10 +71,15 @@ class Packing:
         in_force = newest and {
             "tier": newest.plan.tier.label,
             "verify_lens": newest.plan.verify_lens,
+            "by_confidence": newest.plan.by_confidence is not None,
             "tokens": round(newest.tokens, 3),
             "round_ms": round(newest.round_ms, 3),
         }
-        return {"in_force": in_force, "widths": self.costs.describe()}
+        return {
+            "in_force": in_force,
+            "num_by_confidence": self._num_by_confidence,
+            "widths": self.costs.describe(),
+        }
 
     def count_rounds(self, num_rounds: int) -> None:
         """Counts rounds that were launched."""
@@ -81,6 +87,8 @@ class Packing:
             self._num_unused, self._num_in_row = self._num_unused + num_rounds, 0
             return
         self._num_unused, self._num_in_row = 0, self._num_in_row + num_rounds
+        if self.newest.plan.by_confidence is not None:
+            self._num_by_confidence += num_rounds
         if self._num_in_row >= self._settings.stay_rounds:
             self._patience = self._settings.retry_rounds
 
@@ -105,11 +113,12 @@ class Packing:
         """
         settings = self._settings
         margin = settings.min_gain * (0.5 if self.newest is not None else 1.0)
-        if self._num_unused >= self._patience:
+        best = self.best(batch, tiers, survival, between_ms, confident)
+        if best is not None and self._num_unused >= self._patience:
             self._num_unused, margin = 0, -settings.curiosity
             self._patience = min(2 * self._patience, settings.max_retry_rounds)
             self.costs.forget()
-        best = self.best(batch, tiers, survival, between_ms, confident)
+            best = self.best(batch, tiers, survival, between_ms, confident)
         before = self._shape()
         self.newest = best if best is not None and best.rate > (1 + margin) * rate else None
         self.has_changed = self._shape() != before

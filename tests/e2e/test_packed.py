@@ -112,5 +112,6 @@ def test_lengths_that_the_policy_finds_never_change_text(fleet: Fleet, launch: L
     assert widths["ratio_of_steps"], "no packed round was timed"
     asks = spec["why_no_confidence"] is None
     assert (spec["confidence"] is not None) == asks == (CONFIDENT.stem in launch.name)
+    assert (spec["packing"]["num_by_confidence"] > 0) == asks
     proposed = sum(spec["num_proposed_drafts"].values())
     assert 0 < sum(spec["num_correct_drafts"].values()) < proposed

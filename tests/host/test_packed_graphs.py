@@ -83,7 +83,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
         **{"config": ASKS, "has_draft": True, "num_replicas": 1, "state": None, "mrope": False},
         **{"lora": None, "device": "cuda", "backend": "fa3", "has_graphs": True},
         **{"prefill": None, "watermark": None, "is_unpadded": False, "is_gathered": False},
-        **{"is_block": False},
+        **{"is_block": False, "is_drawn": False, "are_several": False},
         **changes,
     }
     monkeypatch.setattr(graphs, "mambaish_config", lambda _config: found["state"])
@@ -102,14 +102,17 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
         options=SimpleNamespace(
             config=found["config"], stages=SimpleNamespace(has_draft=found["has_draft"])
         ),
-        ranks=SimpleNamespace(num_replicas=found["num_replicas"]),
+        ranks=SimpleNamespace(num_replicas=found["num_replicas"], are_several=found["are_several"]),
         target_runner=SimpleNamespace(
             model_config=model_config,
             lora_manager=found["lora"],
             watermark_state=found["watermark"],
         ),
         device=found["device"],
-        server_args=SimpleNamespace(speculative_use_block_verification=found["is_block"]),
+        server_args=SimpleNamespace(
+            speculative_use_block_verification=found["is_block"],
+            speculative_use_rejection_sampling=found["is_drawn"],
+        ),
     )
 
 
@@ -140,3 +143,23 @@ def test_why_no_round_can_be_packed(
     graphs: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], reason: str | None
 ) -> None:
     assert graphs.packing_unsupported_reason(engine(monkeypatch, graphs, **changes)) == reason
+
+
+CONFIDENT = parse_config("test", b'{"policy": "goodput", "confidence": true}')
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"config": load_config(None)}, "the config does not ask for it"),
+        ({"backend": "flashinfer"}, "no packed rounds: attention backend flashinfer"),
+        ({"are_several": True}, "several ranks, which would choose each for itself"),
+        ({"is_drawn": True}, "--speculative-use-rejection-sampling, which draws drafts"),
+    ],
+)
+def test_why_confidence_chooses_nothing(
+    graphs: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], reason: str | None
+) -> None:
+    asked = engine(monkeypatch, graphs, **{"config": CONFIDENT, **changes})
+    assert graphs.confidence_unsupported_reason(asked) == reason

@@ -486,7 +486,8 @@ def test_packed_rounds_are_measured_in_series_that_share_widths(
     seeding: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     series, plans = measured_plans(seeding, monkeypatch)
-    assert [list(each.packed_ms) for each in series] == [[48, 64, 128], [16, 24, 32], [4, 8]]
+    # The whole window first: where time runs out all others are compared with it.
+    assert [list(each.packed_ms) for each in series] == [[128, 48, 64], [32, 16, 24], [8, 4]]
     assert [each.num_tokens for each in series] == [128, 32, 8]
     whole = [plan for plan in plans if plan.verify_lens is None]
     assert whole == [Plan(DEEP)] * 3
@@ -498,7 +499,7 @@ def test_packed_rounds_are_measured_in_series_that_share_widths(
         assert max(plan.verify_lens) - min(plan.verify_lens) <= 1
         assert 1 <= min(plan.verify_lens) <= max(plan.verify_lens) <= DEEP.num_draft_tokens
     widths = [sum(plan.verify_lens or ()) for plan in plans]
-    assert widths == [48, 64, 128, 16, 24, 32, 4, 8]
+    assert widths == [128, 48, 64, 32, 16, 24, 8, 4]
     assert [len(plan.verify_lens or ()) for plan in plans] == [32] * 3 + [8] * 3 + [2] * 2
 
 

@@ -216,6 +216,12 @@ def test_where_no_chance_scatters_confidence_tells_nothing() -> None:
     assert (confidence == 0.5).all()
 
 
+def test_a_seat_tells_nothing_of_who_sat_there_before() -> None:
+    injector, lens = Injector(1), torch.tensor([5, 6, 7, 8])
+    assert (told(injector, requests("0.7~3", 4), lens, 3)[0] != 0.5).any()
+    assert (told(injector, requests("0.7", 4), lens, 3)[0] == 0.5).all()
+
+
 def test_requests_come_and_go_and_keep_their_own_draws() -> None:
     reqs = requests("0.85", 12)
     seq_lens = torch.tensor([len(req.origin_input_ids) + 6 for req in reqs])

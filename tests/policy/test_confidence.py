@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from sglang_adaptive_spec.policy.acceptance.confidence import ConfidenceModel, hazards_by
-from sglang_adaptive_spec.policy.acceptance.hazards import sigmoid
 from sglang_adaptive_spec.policy.packing import lengths
 from sglang_adaptive_spec.policy.settings import DEFAULTS
 
@@ -47,6 +46,27 @@ def test_slope_and_intercepts_are_found(
     assert found_intercepts[:num_known] == pytest.approx(intercepts[:num_known], abs=0.15)
 
 
+def test_where_sure_drafts_fail_more_often_confidence_tells_nothing_and_the_mean_is_right() -> None:
+    learner = model()
+    served(learner, -0.5, (0.0,) * STEPS, False, seed=4)
+    found, first, *_ = learner.weights
+    assert found < 0.02
+    draws = np.random.default_rng(4).beta(1.5, 1.0, 10000)
+    truth = hazards_by(draws[None], (-0.5, 0.0)).mean()
+    assert 1 / (1 + np.exp(-first)) == pytest.approx(float(truth), abs=0.02)
+
+
+def test_a_depth_of_which_nothing_was_seen_is_taken_for_the_one_before() -> None:
+    learner = model()
+    confidence = np.full((2, ROWS), 0.5)
+    for _ in range(50):
+        hazards = learner.hazards(confidence)
+        learner.learn(confidence, hazards, [2] * ROWS, [2] * ROWS)
+    _, *intercepts = learner.weights
+    assert intercepts[1] > 1.0
+    assert intercepts[2] == intercepts[3] == intercepts[1]
+
+
 def test_a_change_is_followed() -> None:
     learner = model()
     served(learner, 1.0, (0.0,) * STEPS, False, seed=1)
@@ -73,4 +93,3 @@ def test_drafts_that_nobody_verified_hold_with_the_chance_that_confidence_gives(
 def test_certainty_is_no_more_than_a_choice_allows() -> None:
     sure = hazards_by(np.array([[0.0, 1.0]]), (1.0, 0.0))
     assert sure == pytest.approx(np.array([[0.001, 0.999]]))
-    assert sigmoid(np.array([0.0])) == 0.5

@@ -23,6 +23,11 @@ class Confidences:
     def __init__(self, most_rows: int, most_steps: int, device: str) -> None:
         self._values = torch.zeros((most_rows, most_steps), device=device)
 
+    @property
+    def most_rows(self) -> int:
+        """Rows of the largest batch that is asked."""
+        return len(self._values)
+
     def holds(self, num_rows: int, num_steps: int = 1) -> bool:
         """Returns whether so many drafts of so many rows are asked."""
         most_rows, most_steps = self._values.shape

@@ -118,14 +118,17 @@ class AdaptiveDraftWorker(EagleDraftWorker):
     def _extend(self, batch: Batch, batch_result: Any, *args: object, **kwargs: object) -> None:
         """Lets the host extend the draft; relays how sure it is of the tokens that it proposes."""
         confidences = self.confidences
-        if confidences is None or self.relay_topk > 1 or not confidences.holds(len(batch.seq_lens)):
+        # Rows of small batches, too: they may go on in larger ones.
+        if (
+            confidences is None
+            or self.relay_topk > 1
+            or len(batch.seq_lens) > confidences.most_rows
+        ):
             super()._draft_extend_for_decode(batch, batch_result, *args, **kwargs)
             return
         with reading_extend(self) as outputs:
             super()._draft_extend_for_decode(batch, batch_result, *args, **kwargs)
-        relayed = batch_result.next_draft_input.topk_p
-        if outputs and relayed is not None:  # else it ended with the KV
-            relayed[:, 0] = top_probability(outputs[-1].next_token_logits)
+        batch_result.next_draft_input.topk_p[:, 0] = top_probability(outputs[-1].next_token_logits)
 
 
 class EagleDrafter:

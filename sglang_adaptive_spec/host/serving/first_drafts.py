@@ -60,7 +60,7 @@ class CopiedConfidences:
 
     def read(self) -> tuple[list[int] | None, NDArray[np.float64]]:
         """Returns these, and [steps, bs] of confidence."""
-        return self.kept(), self._confidence.numpy().T.astype(np.float64)
+        return self.kept(), np.nan_to_num(self._confidence.numpy().T.astype(np.float64))
 
 
 def _copied(values: torch.Tensor) -> torch.Tensor:

@@ -107,7 +107,7 @@ class PackedRounds:
         assert lens is not None, "the caller checked this"
         if plan.by_confidence is not None:
             confidences = self.confidences
-            if confidences is not None and confidences.holds(len(lens)):
+            if confidences is not None and confidences.holds(len(lens), width - 1):
                 return PackedRound(self, None, plan, launched)
             plan = plan._replace(by_confidence=None)  # requests have left since: those expected
         if self._packing is None or (lens, width) != self._key:

@@ -91,6 +91,10 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
         packed = self._tier_builder.build_packed(self.drafter)
         if packed is not None:
             self._packed_rounds.install()
+        elif self._packed_rounds.confidences is not None:
+            self._packed_rounds.confidences = None
+            reason = self._tier_builder.why_not_packed
+            self._tier_builder.why_no_confidence = f"no packed rounds: {reason}"
         return packed
 
     def _run_alone(self, plan: Plan, batch: Batch) -> None:

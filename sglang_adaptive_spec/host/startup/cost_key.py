@@ -29,6 +29,7 @@ def cost_key(
     """
     args, view = engine.server_args, resolved_view(engine.server_args)
     settings = {name: str(getattr(view, name)) for name in COST_SETTINGS}
+    settings["confidence"] = str(engine.options.config.confidence)  # read inside the draft's graphs
     for name, runner in zip(
         ("target", "draft"), engine.runners, strict=False
     ):  # a checkpoint and a GPU decide, too

@@ -288,7 +288,9 @@ class Seeder:
         self._pool.activate(tier)
         whole_ms, found = 0.0, dict[int, float]()
         with self._borrowed(size, self._contexts(size, False)[0]) as batch:
-            for width in widths if batch is not None else ():
+            # The whole first: all others are compared with it.
+            first = sorted(widths, key=lambda width: width != size * tier.num_draft_tokens)
+            for width in first if batch is not None else ():
                 if not self._builder.agree(time.perf_counter() < deadline_s):
                     break
                 if not found:

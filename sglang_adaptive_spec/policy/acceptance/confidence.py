@@ -6,9 +6,10 @@ holds with the chance
     h(c) = sigmoid(a[d] + w * logit(c))
 
 a = 0 and w = 1 say that c is that chance. Both are learned from the drafts that were verified, one
-discounted Newton step a round: which drafts these are may depend on c, that biases neither. The
-pooled hazards (`hazards.py`) would be biased by it: where a row was cut off they are told what h
-expects behind it.
+discounted Newton step a round: which drafts these are may depend on c, that biases neither. (Rounds
+cut by what requests accepted before teach neither: that says more than c.) The pooled hazards
+(`hazards.py`) would be biased by it: where a row was cut off they are told what h expects behind
+it.
 """
 
 import math
@@ -38,14 +39,17 @@ class ConfidenceModel:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """w, and a by depth."""
-        return (self._slope, *self._intercepts.tolist())
+        """w, and a by depth; a depth of which nothing was seen has that of the one before."""
+        found = [self._slope]
+        for own, info in zip(self._intercepts.tolist(), self._info[0].tolist(), strict=True):
+            found.append(own if info > 0.0 or len(found) == 1 else found[-1])
+        return tuple(found)
 
     def describe(self) -> dict[str, object]:
         """Returns a and w for /server_info."""
         return {
             "slope": round(self._slope, 4),
-            "intercepts": [round(each, 4) for each in self._intercepts.tolist()],
+            "intercepts": [round(each, 4) for each in self.weights[1:]],
         }
 
     def hazards(self, confidence: Floats) -> Floats:
@@ -98,8 +102,9 @@ class ConfidenceModel:
         missing *= x
         of_slope = float(np.add.reduce(missing, None)) - float(np.add.reduce(share * of_steps))
         left = self._info_of_slope + prior - float(np.add.reduce(share * shared))
-        change = of_slope / max(left, prior)
-        self._slope = min(max(self._slope + change, 0.0), settings.most_slope)
+        slope = self._slope + of_slope / max(left, prior)
+        change = min(max(slope, 0.0), settings.most_slope) - self._slope
+        self._slope += change
         self._intercepts[:steps] += (of_steps - shared * change) / alone
 
 
