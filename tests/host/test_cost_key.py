@@ -18,7 +18,9 @@ def key_of(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(cost_key, "resolved_view", lambda args: args)
 
-    def make(draft: dict[str, Any] | None = None, **changes: Any) -> CostKey:
+    def make(
+        draft: dict[str, Any] | None = None, confidence: bool = False, **changes: Any
+    ) -> CostKey:
         """Returns the key of a server; ``draft`` changes the draft's config."""
         args = dict.fromkeys(COST_SETTINGS) | {"tp_size": 1, "model_path": "m"}
         args |= {"speculative_draft_model_path": "d", **changes}
@@ -30,7 +32,10 @@ def key_of(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
             for config in (configs, configs | (draft or {}))
         )
         engine: Any = SimpleNamespace(
-            device="cpu", server_args=SimpleNamespace(**args), runners=(target, draft_runner)
+            device="cpu",
+            server_args=SimpleNamespace(**args),
+            runners=(target, draft_runner),
+            options=SimpleNamespace(config=SimpleNamespace(confidence=confidence)),
         )
         return cost_key.cost_key(engine, (PLAIN_TIER,), {2, 1}, CONTEXTS)
 
@@ -42,6 +47,7 @@ def test_equal_starts_have_one_key(key_of: Any) -> None:
     assert key == key_of()
     assert (key.buckets, key.longest_contexts, key.tiers) == ((1, 2), CONTEXTS, ((0, 1, 1),))
     assert "sglang" in key.versions
+    assert key != key_of(confidence=True)  # its drafts tell more
 
 
 @pytest.mark.parametrize(
