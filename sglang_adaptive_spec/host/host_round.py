@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sglang_adaptive_spec.host.batch import Batch, Request
+from sglang_adaptive_spec.loop.round import Round
 
 
 class HostSteps(Protocol):
@@ -73,7 +74,7 @@ class HostRound:
     reqs: Sequence[Request] = ()
     has_bounds: bool = False
     packed: PackedVerify | None = None
-    asked: Any = None  # the loop's round that is told how sure the draft is
+    asked: Round | None = None  # the loop's, that is told how sure the draft is
     plain: HostSteps | None = None
     num_decodes: int | None = None  # of a zero-step round; None: as many tokens as any round
     ends_with_target: bool = False  # no draft-extend follows

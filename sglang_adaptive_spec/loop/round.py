@@ -81,10 +81,11 @@ class Round:
         firsts = self.first_drafts.read() if self.first_drafts is not None else None
         self.first_drafts = None  # the round may stay known for a while
         if firsts is not None and self.kept is not None:
-            triples, steps = zip(firsts, num_correct_drafts, self.kept, strict=True), self.tier[0]
-            firsts = [
-                first if count >= kept and kept < steps else None for first, count, kept in triples
-            ]
+            steps, triples = (
+                self.tier.num_steps,
+                zip(firsts, num_correct_drafts, self.kept, strict=True),
+            )
+            firsts = [first if count >= kept < steps else None for first, count, kept in triples]
         batch = self.batch
         rows = batch.requests
         return Observation(

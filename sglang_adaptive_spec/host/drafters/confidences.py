@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-# Requests up to which a round is not packed; nor is its draft asked, where the CPU bounds it.
+# Requests up to which no draft is asked: there the CPU bounds rounds. Their whole windows are the
+# fewest tokens that have a graph (startup/packed_graphs.py).
 FEWEST_ROWS = 8
 
 

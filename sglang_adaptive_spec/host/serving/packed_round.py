@@ -110,11 +110,9 @@ class PackedRounds:
             if confidences is not None and confidences.holds(len(lens), width - 1):
                 return PackedRound(self, None, plan, launched)
             plan = plan._replace(by_confidence=None)  # requests have left since: those expected
-        if self._packing is None or (lens, width) != self._key:
-            self._packing, self._key = (
-                PackedLayout.of(lens, width, self._engine.device),
-                (lens, width),
-            )
+        key = lens, width
+        if self._packing is None or key != self._key:
+            self._packing, self._key = PackedLayout.of(*key, self._engine.device), key
         return PackedRound(self, self._packing, plan, launched)
 
     def weights(self, weights: tuple[float, ...]) -> torch.Tensor:
@@ -245,7 +243,7 @@ def chosen_lengths(
     num_rows, num_steps = confidence.shape
     logits = torch.logit(confidence, LEAST).mul_(weights[0]).add_(weights[1 : 1 + num_steps])
     survival = logits.sigmoid_().cumprod(1)
-    # By depth: however equal survivals are taken, a row's first drafts are those that count.
+    # Counted by row: whichever of equal survivals are taken, a row's first drafts are meant.
     likeliest = survival.flatten().topk(num_tokens - num_rows, sorted=False).indices
     lens = torch.ones(num_rows, dtype=torch.int64, device=confidence.device)
     rows = likeliest.div_(num_steps, rounding_mode="floor")

@@ -14,6 +14,7 @@ from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.runtime_context import get_exec
 from sglang.srt.utils import require_gathered_buffer
 
+from sglang_adaptive_spec.host.drafters.confidences import FEWEST_ROWS
 from sglang_adaptive_spec.host.drafters.target import TARGET_PLACES, has_decode_graphs
 from sglang_adaptive_spec.host.engine import HostEngine, ModelRunner
 from sglang_adaptive_spec.ladder import Ladder
@@ -24,7 +25,6 @@ BACKENDS = ("fa3",)  # whose graphs take rows of unlike lengths; on a CPU that o
 # Numbers of tokens per octave. A choice: from one to the next is a quarter at most.
 PER_OCTAVE = 4
 NO_GRAPHS = "rounds run without graphs"
-FEWEST_REQUESTS = 8  # whose whole windows are the fewest tokens that have a graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def is_of_use(widths: Sequence[int], window: int, most_rows: int) -> bool:
 
 def packed_window(ladder: Ladder, most_rows: int) -> int:
     """Returns the tokens of a request's window at the deepest chain of the larger batches."""
-    first = min(FEWEST_REQUESTS + 1, most_rows)
+    first = min(FEWEST_ROWS + 1, most_rows)
     depths = [
         tier.num_steps
         for size in range(first, most_rows + 1)
@@ -152,4 +152,4 @@ def widths_without_graphs(window: int, most_rows: int) -> tuple[int, ...]:
 
 def capture_sizes(most_rows: int) -> Sequence[int]:
     """Returns requests whose whole windows are the numbers of tokens that get a graph."""
-    return sizes_by_octave(most_rows, fewest=FEWEST_REQUESTS)
+    return sizes_by_octave(most_rows, fewest=FEWEST_ROWS)

@@ -68,7 +68,8 @@ class WidthCosts:
             for each in series
             if each.num_tokens in each.packed_ms
         }
-        self._added = {0: 0.0, **dict(sorted(added.items()))}  # ms of packing, by tokens
+        self._added_at = np.array([0, *sorted(added)])  # tokens
+        self._added_ms = np.array([0.0, *(added[width] for width in sorted(added))])  # of packing
         self._logs: dict[tuple[int, int], list[float]] = {}  # newest served over expected
         self._log_of_steps: dict[int, float] = {}
         self._log_of_width = np.zeros(len(self.widths))
@@ -76,8 +77,7 @@ class WidthCosts:
 
     def round_ms(self, tiers: tuple[Tier, ...], batch_size: int, context_tokens: int) -> Floats:
         """Returns what rounds of ``tiers`` take that verify `widths` tokens: [tiers, W]."""
-        if self._is_stale:
-            self._fit()
+        self._fit()
         of_steps = [self._log_of_steps.get(tier.num_steps, 0.0) for tier in tiers]
         ratio = np.exp(np.array(of_steps)[:, None] + self._log_of_width)
         round_ms: Floats = ratio * self._expected_ms(tiers, batch_size, context_tokens)
@@ -90,8 +90,7 @@ class WidthCosts:
 
     def describe(self) -> dict[str, dict[str, object]]:
         """Returns what verifies take beyond the fewest tokens, and what was learned of them."""
-        if self._is_stale:
-            self._fit()
+        self._fit()
         least_ms = float(self._verify_ms.min(initial=math.inf))
         widths = self.widths.tolist()
         return {
@@ -99,7 +98,10 @@ class WidthCosts:
                 str(width): round(ms - least_ms, 4)
                 for width, ms in zip(widths, self._verify_ms.tolist(), strict=True)
             },
-            "added_ms": {str(width): round(ms, 4) for width, ms in self._added.items()},
+            "added_ms": {
+                str(width): round(ms, 4)
+                for width, ms in zip(self._added_at.tolist(), self._added_ms.tolist(), strict=True)
+            },
             "ratio": {
                 str(width): round(math.exp(log), 4)
                 for width, log in zip(widths, self._log_of_width.tolist(), strict=True)
@@ -140,14 +142,16 @@ class WidthCosts:
         base_ms = self._table.round_ms_all(tiers, batch_size, context_tokens)
         own = [batch_size * tier.num_draft_tokens for tier in tiers]
         own_ms = np.interp(own, self._grid, self._grid_ms)
-        own_ms -= np.interp(own, list(self._added), list(self._added.values()))
+        own_ms -= np.interp(own, self._added_at, self._added_ms)
         # Drafting takes a part of a round, whatever is verified.
         rest_ms = (base_ms - own_ms)[:, None] + self._verify_ms
         expected: Floats = np.maximum(rest_ms, base_ms[:, None] / 4)
         return expected
 
     def _fit(self) -> None:
-        """Gives each depth what its rounds share, and each width what is left of its own."""
+        """Gives each depth what its rounds share, and each width what is left; once told more."""
+        if not self._is_stale:
+            return
         of_steps: dict[int, list[float]] = {}
         for (steps, _), logs in self._logs.items():
             of_steps.setdefault(steps, []).extend(logs)
