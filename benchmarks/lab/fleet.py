@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -72,9 +72,9 @@ def serving_fleet(
         arms: the arms to start.
         plan: what all of them share; each gets a folder and a port of its own.
         deadline: on the monotonic clock; no server is started after it.
-        at_once: start the host's own arms at the same time, where memory is plenty. Ours follow
-            one after the other: they measure rounds at their start.
-        ours_too: start ours with them, where no policy chooses by measured rounds.
+        at_once: start all arms at the same time, where memory is plenty. Ours wait for the host's
+            own, and for each other, before they use the GPU: they measure rounds at their start.
+        ours_too: ours need not wait, where no policy chooses by measured rounds.
         frozen: stop each until its turn comes: ranks of attention DP without requests keep cores
             and links busy.
     """
@@ -92,12 +92,18 @@ def serving_fleet(
                 if frozen:
                     engine.server.freeze()
 
-        crowd = [arm for arm in arms if at_once and (ours_too or not arm.is_ours)]
-        with ThreadPoolExecutor(max(len(crowd), 1)) as starters:
-            list(starters.map(start, crowd))
-        for arm in arms:
-            if arm not in crowd:
-                start(arm)
+        waiting = [arm.name for arm in arms if at_once and arm.is_ours and not ours_too]
+        turns = {name: plans[name].folder / "turn" for name in waiting}
+        plans |= {name: replace(plans[name], turn=turn) for name, turn in turns.items()}
+        with ThreadPoolExecutor(max(len(arms), 1) if at_once else 1) as starters:
+            starting = {arm.name: starters.submit(start, arm) for arm in arms}
+            wait([each for name, each in starting.items() if name not in turns])
+            for name, turn in turns.items():
+                turn.parent.mkdir(parents=True, exist_ok=True)
+                turn.touch()
+                wait([starting[name]])
+        for each in starting.values():
+            each.result()  # raises what is no failure of a server
         yield with_full_pool([engines[arm.name] for arm in arms if arm.name in engines])
         if frozen:
             for engine in engines.values():

@@ -115,7 +115,7 @@ def window_of(steady: Sequence[Round], batch_size: int, num_rounds: int) -> Wind
     counted = steady[1:]
     steps: Counter[str] = Counter()
     for each in counted:
-        steps[PACKED if each.is_packed else steps_of(each)] += decodes_of(each)
+        steps[steps_of(each)] += decodes_of(each)
     return Window(
         num_tokens=sum(each.num_tokens for each in counted),
         seconds=(counted[-1].time_ns - steady[0].time_ns) / 1e9,
@@ -126,8 +126,10 @@ def window_of(steady: Sequence[Round], batch_size: int, num_rounds: int) -> Wind
 
 
 def steps_of(each: Round) -> str:
-    """Returns a round's draft steps, or "none" where nothing speculates."""
-    return "none" if each.num_draft_tokens is None else str(each.num_draft_tokens - 1)
+    """Returns a round's draft steps; "none": nothing speculates, "packed": rows differ."""
+    if each.num_draft_tokens is None:
+        return "none"
+    return PACKED if each.is_packed else str(each.num_draft_tokens - 1)
 
 
 def decodes_of(each: Round) -> int:

@@ -29,6 +29,7 @@ PLUGINS = {
     "bench_delay": "benchmarks.inject.delay_plugin:register",
     "bench_indexer": "benchmarks.inject.indexer_plugin:register",
     "bench_joint": "benchmarks.inject.joint_plugin:register",
+    "bench_turn": "benchmarks.inject.turn_plugin:register",
 }
 POLL_S = 0.05
 WATCH_POLL_S = 0.005

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.inject.acceptance import OURS_ENV, SEED_ENV
 from benchmarks.inject.measure_plugin import ANSWER_KEY
+from benchmarks.inject.turn_plugin import TURN_ENV
 from benchmarks.lab.arms import Arm
 from benchmarks.lab.models import ModelPair
 from benchmarks.lab.server import Server, announce_plugins, server_environment, serving
@@ -31,6 +32,7 @@ class Plan:
     prompt_tokens: int
     has_graphs: bool
     inject_seed: int | None = None  # injects acceptance by request id
+    turn: Path | None = None  # a server uses the GPU once this file is there
 
 
 @contextlib.contextmanager
@@ -44,6 +46,8 @@ def serving_arm(arm: Arm, plan: Plan) -> Iterator[tuple[Server, dict[str, Any]]]
         *arm.arguments(plan.pair, plan.folder),
     ]
     extra = {**plan.environment, **(arm.environment or {})}
+    if plan.turn is not None:
+        extra[TURN_ENV] = str(plan.turn)
     if plan.inject_seed is not None and arm.speculative:
         extra["SGLANG_SIMULATE_ACC_LEN"] = str(INJECTED)
         extra[SEED_ENV] = str(plan.inject_seed)

@@ -36,7 +36,7 @@ def add_visit_flags(parser: argparse.ArgumentParser) -> None:
         default=2.0,
         help="at least so long times the requests, so that one request shows its kind too [2.0]",
     )
-    parser.add_argument("--at-once", action="store_true", help="start the host's arms together")
+    parser.add_argument("--at-once", action="store_true", help="start all arms together")
 
 
 def visit_cells(

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.inject.acceptance import MAX_NEW_TOKENS, request_ids
 from benchmarks.inject.measure_plugin import Watch, done_marker
+from benchmarks.inject.turn_plugin import wait_for
 from benchmarks.lab import fleet
 from benchmarks.lab.arms import ARMS
 from benchmarks.lab.fleet import (
@@ -29,7 +30,13 @@ from benchmarks.lab.server import Server
 from benchmarks.lab.session import Plan
 
 MS = 1_000_000
-PLAN: Any = types.SimpleNamespace(folder=Path("scratch"), port=100)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """A plan of which a fleet reads the folder and the port."""
+    pair: Any = None
+    return Plan(pair, (), {}, tmp_path, 100, 1, has_graphs=False)
 
 
 def watch(batch_size: int, seconds: float) -> Watch:
@@ -76,7 +83,7 @@ class SmallServer:
 
 
 def test_servers_get_folders_and_ports_and_one_that_fails_does_not_stop_the_others(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[Plan] = []
     stopped: list[str] = []
@@ -90,9 +97,8 @@ def test_servers_get_folders_and_ports_and_one_that_fails_does_not_stop_the_othe
         stopped.append(arm.name)
 
     monkeypatch.setattr(fleet, "serving_arm", start)
-    monkeypatch.setattr(fleet, "replace", lambda _plan, **own: types.SimpleNamespace(**own))
     arms = [ARMS[name] for name in ("none", "builtin", "goodput")]
-    with serving_fleet(arms, PLAN, deadline=float("inf")) as engines:
+    with serving_fleet(arms, plan, deadline=float("inf")) as engines:
         assert [each.arm.name for each in engines] == ["none", "goodput"]
         assert stopped == []
     assert stopped == ["goodput", "none"]
@@ -100,34 +106,35 @@ def test_servers_get_folders_and_ports_and_one_that_fails_does_not_stop_the_othe
     assert "out of memory" in capsys.readouterr().out
 
 
-def test_the_host_s_arms_may_start_at_once_and_ours_start_alone(
-    monkeypatch: pytest.MonkeyPatch,
+def test_all_arms_may_start_at_once_and_ours_wait_for_their_turn(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once = threading.Barrier(3)
+    at_once = threading.Barrier(5)
     running: list[str] = []
 
     @contextlib.contextmanager
     def start(arm: Any, plan: Plan) -> Iterator[tuple[Any, dict[str, Any]]]:
-        if arm.is_ours:
-            assert len(running) >= 3  # after all of the host's
-        else:
-            at_once.wait(10)
+        at_once.wait(10)
+        if plan.turn is not None:
+            assert arm.is_ours
+            assert not plan.turn.exists() or len(running) == 3  # all of the host's
+            wait_for(plan.turn)
         running.append(arm.name)
         yield SmallServer(), {}
 
     monkeypatch.setattr(fleet, "serving_arm", start)
-    monkeypatch.setattr(fleet, "replace", lambda _plan, **own: types.SimpleNamespace(**own))
     names = ("goodput", "none", "static-3", "ema", "builtin")
     arms = [ARMS[name] for name in names]
-    with serving_fleet(arms, PLAN, deadline=float("inf"), at_once=True) as engines:
+    with serving_fleet(arms, plan, deadline=float("inf"), at_once=True) as engines:
         assert tuple(each.arm.name for each in engines) == names
     assert running[3:] == ["goodput", "ema"]
 
 
-def test_no_server_is_started_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_server_is_started_after_the_deadline(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fleet, "serving_arm", pytest.fail)
-    monkeypatch.setattr(fleet, "replace", lambda _plan, **own: types.SimpleNamespace(**own))
-    with serving_fleet([ARMS["none"]], PLAN, deadline=0.0) as engines:
+    with serving_fleet([ARMS["none"]], plan, deadline=0.0) as engines:
         assert engines == []
 
 

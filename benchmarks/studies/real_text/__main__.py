@@ -302,7 +302,7 @@ def as_pass(
     """
     start_ns, end_ns = min(each.sent_ns for each in answers), max(each.done_ns for each in answers)
     steps: Counter[str] = Counter()
-    within = [each for each in map(Round._make, rounds) if start_ns < each.time_ns <= end_ns]
+    within = [each for fields in rounds if start_ns < (each := Round(*fields)).time_ns <= end_ns]
     for each in within:
         if each.batch_size:
             steps[steps_of(each)] += decodes_of(each)

@@ -49,7 +49,7 @@ def trail(rounds: Sequence[Round]) -> list[list[int]]:
     """Returns steps (-1: a prefill), batch size and us of every round, but for the first."""
     return [
         [
-            int(steps_of(each)) if each.batch_size else -1,
+            (each.num_draft_tokens or 0) - 1 if each.batch_size else -1,
             each.batch_size,
             (each.time_ns - before.time_ns) // 1000,
         ]
