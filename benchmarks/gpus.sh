@@ -37,7 +37,7 @@ standalone="$standalone --drafter standalone --batches 1,4,16,32,64 --first-repe
 # scatter, which the draft's confidence tells, and without.
 # Rows at 7 steps reach 420 tokens in four windows; 128 of them, four times in 139 GiB.
 kinds="matrix run --at-once --context-length 131072 --windows 4 --max-total-tokens 75776"
-kinds="$kinds --batches 64,128,16 --repeats 2"
+kinds="$kinds --batches 64,128,16 --repeats 3"
 kinds="$kinds --acceptances 0.95/0.3~3,0.9/0.3~3,0.3/0.5/0.7/0.9~3,0.7~3,0.7"
 flashinfer="matrix run $matrix --attention-backend flashinfer"
 small="matrix run $matrix --batches 1,16,64" # two servers fit a GPU of 80 GB
@@ -84,10 +84,10 @@ matrix-a               20300 $matrix_a --first-repeat $visit --tag a$visit
 matrix-b               20900 $matrix_b --first-repeat $visit --tag b$visit
 matrix-c               26000 $matrix_b --first-repeat $((visit + 1)) --tag b$((visit + 1))
 matrix-d               26600 $matrix_a --first-repeat $((visit + 1)) --tag a$((visit + 1))
-kinds-a                9000  $kinds --arms goodput-tiers,goodput-packed,goodput-confident,none --record \
-  --first-repeat $((visit * 2 - 1)) --tag ka$visit
-kinds-b                8400  $kinds --arms static-1,static-3,static-5,static-7 \
-  --first-repeat $((visit * 2 - 1)) --tag kb$visit
+kinds-a                9000  $kinds --arms static-1,static-3,goodput-packed,goodput-confident --record \
+  --first-repeat $((visit * 3 - 2)) --tag ka$visit
+kinds-b                8400  $kinds --arms static-5,static-7,goodput-tiers,none \
+  --first-repeat $((visit * 3 - 2)) --tag kb$visit
 flashinfer-a           12000 $flashinfer $two_a --tag fa$visit
 flashinfer-b           12300 $flashinfer $two_b --tag fb$visit
 flashinfer-c           12600 $flashinfer $two_c --tag fc$visit
