@@ -150,6 +150,7 @@ backends-mla           29300 backends run --new-tokens 64 --tag 2 --cases flashi
 backends-table         28400 $drafters default-llama-ngram,flashinfer-llama-ngram --tag 5
 backends-whole         29000 $drafters default-llama-standalone,flashinfer-llama-standalone --tag 7
 backends-packed        9300  backends run PAIR --new-tokens 64 --tag 6 --cases default-packed
+backends-confident     7800  backends run PAIR --new-tokens 64 --many 24 --tag 8 --cases default-confident
 backends-tp            29900 backends run --new-tokens 64 --tag 3 --cases triton-mla-tp2
 tensor-parallel        30500 tensor_parallel run --tag 1
 zero-8b                21200 never_below_none run --repeats 6 --trace-s 0.5 --tag 8b

@@ -19,6 +19,7 @@ from sglang_adaptive_spec.tiers import Plan
 
 STEPS = "steps-"  # begins a command's policy that keeps to one depth
 LENGTHS = "lengths"  # all tiers in turn, and of each row another length
+CONFIDENCE = "confidence"  # the same, and the device gives them to rows by the draft's confidence
 VOTES = "votes"  # the smallest of what ranks with requests of their own would choose alone
 SINGLE = "single"  # the policy that keeps to zero steps and one decode a round
 
@@ -102,6 +103,18 @@ class AnyLengths(ForcedPolicy):
             shorter = [row for row, length in enumerate(lens) if length < most]
             lens[self._random.choice(shorter)] += 1
         return plan._replace(verify_lens=tuple(lens))
+
+
+class ByConfidence(AnyLengths):
+    """The same, but the draft's confidence chooses which drafts, each round with other weights."""
+
+    def choose(self, batch: Any) -> Any:
+        """Plans the next tier and as many tokens; the device finds the lengths."""
+        plan = super().choose(batch)
+        if plan.verify_lens is None:
+            return plan
+        offsets = (self._random.gauss(0, 0.5) for _ in range(plan.tier.num_steps))
+        return plan._replace(by_confidence=(self._random.uniform(0.5, 1.5), *offsets))
 
 
 class SmallestVote(ForcedPolicy):
@@ -204,9 +217,10 @@ class Engine:
         elif policy.startswith(STEPS):
             depth = int(policy.removeprefix(STEPS))
             self._ours.policy = ForcedPolicy(self._own_policy, depth)
-        elif policy == LENGTHS:
+        elif policy in (LENGTHS, CONFIDENCE):
             assert self._worker.packed_target is not None, "the server packs no round"
-            self._ours.policy = AnyLengths(self._own_policy, self._worker.packed_target)
+            forced = AnyLengths if policy == LENGTHS else ByConfidence
+            self._ours.policy = forced(self._own_policy, self._worker.packed_target)
         elif policy == VOTES:
             self._ours.policy = SmallestVote(self._own_policy)
         elif policy == SINGLE:

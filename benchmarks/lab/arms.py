@@ -25,7 +25,7 @@ class Arm:
     name: str
     speculative: tuple[str, ...] = ()  # arguments beside the draft's path
     config: Mapping[str, object] | None = None  # written to a file for ADAPTIVE_EAGLE
-    policy: str = "own"  # or: alternate, lengths
+    policy: str = "own"  # or: alternate, lengths, confidence
     extra: tuple[str, ...] = ()  # arguments that come last, so that they win over shared ones
     environment: Mapping[str, str] | None = None  # beside that of all servers
     has_draft: bool = True  # else a table of what was written drafts

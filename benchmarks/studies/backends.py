@@ -60,7 +60,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.inject.delay_plugin import DELAY_ENV
-from benchmarks.inject.engine import LENGTHS
+from benchmarks.inject.engine import CONFIDENCE, LENGTHS
 from benchmarks.inject.indexer_plugin import INDEXER_ENV
 from benchmarks.inject.plant_plugin import FAULT_ENV
 from benchmarks.lab.arms import (
@@ -166,7 +166,7 @@ class Setting(NamedTuple):
     environment: Mapping[str, str] = NO_ENVIRONMENT
     adapters: tuple[str | None, ...] = ()  # of LoRA, by turns; None: the base model
     prefill: tuple[str, ...] = ()  # of the server that reads the prompts of one that speculates
-    is_packed: bool = False  # of each row another number of drafts is verified in every round
+    packed: str = ""  # of each row another number of drafts is verified in every round: LENGTHS...
 
 
 SETTINGS = {
@@ -198,7 +198,8 @@ SETTINGS = {
     ),
     "plan-stream": Setting((), environment={"SGLANG_ENABLE_OVERLAP_PLAN_STREAM": "1"}),
     PLANTED: Setting((), environment={FAULT_ENV: "1"}),
-    "packed": Setting((), is_packed=True),
+    "packed": Setting((), packed=LENGTHS),
+    "confident": Setting((), packed=CONFIDENCE),
     # The GPU lags by a forward and more, so that plans are made well ahead of their use.
     "slow-gpu": Setting((), environment={DELAY_ENV: "10"}),
 }
@@ -269,7 +270,7 @@ class Case(NamedTuple):
     @property
     def concurrency(self) -> tuple[int, ...]:
         """Requests at once, pass by pass: packed rounds have graphs for many."""
-        return (1, 64) if self.given.is_packed else CONCURRENCY
+        return (1, 64) if self.given.packed else CONCURRENCY
 
     @property
     def static_steps(self) -> tuple[int, ...]:
@@ -291,8 +292,9 @@ class Case(NamedTuple):
         """Returns ADAPTIVE_EAGLE, which takes another tier in every round."""
         config = TREE_CONFIG if self.has_trees else CHAIN_CONFIG
         arm = Arm("ours", OURS, config, policy="alternate")
-        if self.given.is_packed:
-            arm = replace(arm, config={**config, "packing": True}, policy=LENGTHS)
+        if policy := self.given.packed:
+            config = {**config, "packing": True, "confidence": policy == CONFIDENCE}
+            arm = replace(arm, config=config, policy=policy)
         return replace(arm, config=TABLE_CONFIG, has_draft=False) if self.given.has_table else arm
 
     def arms(self) -> list[Arm]:
@@ -329,7 +331,11 @@ CASES = {
             for backend in ("flashinfer", "fa3", "triton", "intel_amx")
         ),
         Case("", is_mla=False, has_trees=False, tp_size=2, has_dp=True, family="qwen3-moe"),
-        *(Case(backend, False, has_trees=False, setting="packed") for backend in ("", "intel_amx")),
+        *(
+            Case(backend, False, has_trees=False, setting=setting)
+            for backend in ("", "intel_amx")
+            for setting in ("packed", "confident")
+        ),
         *(Case("", is_mla=True, has_trees=False, sparse=name) for name in SPARSE),  # Hopper
         Case("intel_amx", is_mla=False, has_trees=True),  # the CPU host
         Case("intel_amx", is_mla=True, has_trees=True),

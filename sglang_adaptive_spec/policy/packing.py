@@ -161,12 +161,14 @@ class Packing:
         num_drafts = costs.widths - num_rows
         if not (tiers and len(num_drafts)) or not num_rows == batch.size <= self._most_rows:
             return None
-        known: list[tuple[Sequence[Floats], tuple[float, ...] | None]] = [((survival,), None)]
-        if confident is not None:
-            known.append((confident.survivals, confident.weights))
         ms = costs.round_ms(tiers, batch.size, batch.context_tokens)
+        known: list[tuple[Sequence[Floats], tuple[float, ...] | None, Floats]]
+        known = [((survival,), None, ms)]
+        if confident is not None:
+            by_device = ms + costs.choosing_ms(tiers, batch.size)[:, None]
+            known.append((confident.survivals, confident.weights, by_device))
         best: Packed | None = None
-        for survivals, weights in known:
+        for survivals, weights, ms in known:
             tokens = _tokens(tiers, survivals, num_drafts)
             rates = tokens / (ms + between_ms(tokens))
             at = np.unravel_index(int(rates.argmax()), rates.shape)

@@ -74,12 +74,12 @@ def test_a_draft_extend_tells_in_a_graph_and_without(graphs: Any) -> None:
 
 @pytest.mark.parametrize(
     ("num_rows", "num_steps", "are_asked"),
-    [(8, 2, False), (9, 2, True), (16, STEPS, True), (17, 2, False), (16, STEPS + 1, False)],
+    [(16, 2, False), (17, 2, True), (32, STEPS, True), (33, 2, False), (32, STEPS + 1, False)],
 )
 def test_batches_that_are_never_packed_are_not_asked(
     num_rows: int, num_steps: int, are_asked: bool
 ) -> None:
-    assert Confidences(16, STEPS, "cpu").holds(num_rows, num_steps) == are_asked
+    assert Confidences(32, STEPS, "cpu").holds(num_rows, num_steps) == are_asked
 
 
 def test_a_probability_is_that_of_the_likeliest_token() -> None:

@@ -461,7 +461,11 @@ def test_only_the_first_rank_tells_and_keeps(start: Any, caplog: Any, tmp_path: 
 
 
 def measured_plans(
-    seeding: Any, monkeypatch: pytest.MonkeyPatch, free: int = 10**6, limit_s: float = 60.0
+    seeding: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    free: int = 10**6,
+    limit_s: float = 60.0,
+    why_no_confidence: str | None = "not asked for",
 ) -> tuple[list[Any], list[Plan]]:
     """Returns the series of a server of 32 requests, and the plans that were timed for it."""
     plans: list[Plan] = []
@@ -472,6 +476,7 @@ def measured_plans(
 
     engine, builder, drafter = parts_of(free=free, row=10**5)
     builder.agree = lambda verdict: verdict
+    builder.why_no_confidence = why_no_confidence
     monkeypatch.setattr(seeding, "BorrowedBatch", FakeBatch)
     monkeypatch.setattr(seeding, "WIDTHS_LIMIT_S", limit_s)
     monkeypatch.setattr(seeding.Seeder, "_times_ms", times_ms)
@@ -501,6 +506,16 @@ def test_packed_rounds_are_measured_in_series_that_share_widths(
     widths = [sum(plan.verify_lens or ()) for plan in plans]
     assert widths == [128, 48, 64, 32, 16, 24, 8, 4]
     assert [len(plan.verify_lens or ()) for plan in plans] == [32] * 3 + [8] * 3 + [2] * 2
+
+
+def test_what_choosing_by_confidence_adds_is_measured_where_it_may_choose(
+    seeding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series, plans = measured_plans(seeding, monkeypatch, why_no_confidence=None)
+    assert [each.choosing_ms for each in series] == [1.0, 0.0, 0.0]  # of 32, 8 and 2 requests
+    by_confidence = [plan for plan in plans if plan.by_confidence is not None]
+    assert [plan.by_confidence for plan in by_confidence] == [(1.0, *[0.0] * DEEP.num_steps)]
+    assert by_confidence[0].verify_lens == plans[1].verify_lens
 
 
 def test_what_the_pool_or_the_time_does_not_hold_is_not_measured(

@@ -61,6 +61,7 @@ STREAMS = (
         "backends-table",
         "backends-whole",
         "backends-packed",
+        "backends-confident",
         "backends-tp",
         "tensor-parallel",
     ),
@@ -238,7 +239,15 @@ def test_the_pair_goes_to_those_that_need_it(calls: dict[str, Call]) -> None:
     with_pair = {name for name, call in calls.items() if call.args.target is not None}
     real = {"transition-real", "transition-alternating", "two-mixed", "two-alternating"}
     real |= {name for name in STREAMS if name.startswith(("text-", "table-"))}
-    small = {"overlap-2", "sampling", "sampling-of-host", "backends", "backends-packed", *real}
+    small = {
+        "overlap-2",
+        "sampling",
+        "sampling-of-host",
+        "backends",
+        "backends-packed",
+        "backends-confident",
+        *real,
+    }
     assert with_pair == {*small, "zero-small", "outside"}
     assert {calls[name].args.prompts.parts[-2:] for name in small} == {("a pair", "prompts.json")}
     assert calls["outside"].args.requests.parts[-2:] == ("a pair", "requests.jsonl")

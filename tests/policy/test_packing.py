@@ -17,11 +17,14 @@ CHAINS = (chain_tier(0), chain_tier(1), chain_tier(2), chain_tier(3))
 class Times:
     """Rounds that take a ms a step and a tenth a token, whatever the batch."""
 
-    def __init__(self, *widths: int) -> None:
-        self.widths = np.array(widths)
+    def __init__(self, *widths: int, choosing_ms: float = 0.0) -> None:
+        self.widths, self._choosing_ms = np.array(widths), choosing_ms
 
     def round_ms(self, tiers: tuple[Tier, ...], _batch_size: int, _context: int) -> Any:
         return np.array([[tier.num_steps] for tier in tiers]) + 0.1 * self.widths
+
+    def choosing_ms(self, tiers: tuple[Tier, ...], _batch_size: int) -> Any:
+        return np.full(len(tiers), self._choosing_ms)
 
 
 def batch(num_rows: int = ROWS) -> DecodeBatch:
@@ -32,8 +35,8 @@ def survivals(hazards: Any) -> Any:
     return np.multiply.accumulate(np.array(hazards), 0)
 
 
-def packing(*widths: int) -> Packing:
-    costs: Any = Times(*widths)
+def packing(*widths: int, choosing_ms: float = 0.0) -> Packing:
+    costs: Any = Times(*widths, choosing_ms=choosing_ms)
     return Packing(costs, window=4, most_rows=8)
 
 
@@ -247,6 +250,14 @@ def test_confidence_chooses_where_it_expects_more() -> None:
     assert found.plan.by_confidence == weights
     assert sum(found.plan.verify_lens or ()) == 5
     assert found.tokens == pytest.approx(ROWS + 0.95 + 0.95**2)
+    dear = packing(5, choosing_ms=0.5)  # of 3.5 ms; it gives 1.4 times the tokens
+    assert dear.best(batch(), deepest, alike, nothing, Confident(weights, [scattered])) == (
+        found._replace(round_ms=4.0, rate=found.tokens / 4.0)
+    )
+    dear = packing(5, choosing_ms=3.0)
+    by_lengths = dear.best(batch(), deepest, alike, nothing, Confident(weights, [scattered]))
+    assert by_lengths is not None
+    assert by_lengths.plan.by_confidence is None
     knows_nothing = Confident(weights, [alike * 0.9])
     found = packing(5).best(batch(), deepest, alike, nothing, knows_nothing)
     assert found is not None

@@ -101,6 +101,27 @@ def test_what_packing_adds_is_no_part_of_what_a_tier_verifies() -> None:
                 assert ms == pytest.approx(true_ms, rel=0.02)
 
 
+def test_what_choosing_by_confidence_adds_is_no_fault_of_depth_or_width() -> None:
+    table: Any = TRUE
+    measured = [measured_series(TRUE, DEEP, size, GRID) for size in (128, 32, 8)]
+    added = dict(zip((128, 32, 8), (0.4, 0.2, 0.0), strict=True))
+    costs = WidthCosts(
+        table,
+        [each._replace(choosing_ms=ms) for each, ms in zip(measured, added.values(), strict=True)],
+    )
+    assert costs.choosing_ms((DEEP,), 128).tolist() == [0.4]
+    assert costs.choosing_ms((DEEP,), 16).tolist() == [0.2]  # of 8 nobody asks the draft
+    context, width = 128 * CONTEXT, int(costs.widths[-2])
+    plain = served(DEEP, 128, width, 1.0)
+    chosen = plain._replace(plan=plain.plan._replace(by_confidence=(1.0,)))
+    ms = costs.of_round(plain)
+    assert costs.of_round(chosen) == pytest.approx(ms + 0.4)
+    before = costs.round_ms((DEEP,), 128, context).tolist()
+    for _ in range(50):
+        costs.learn(chosen._replace(ms=ms + 0.4))
+    assert costs.round_ms((DEEP,), 128, context)[0] == pytest.approx(before[0])
+
+
 def test_a_width_that_is_left_out_teaches_nothing() -> None:
     costs = width_costs()
     before = costs.round_ms((DEEP,), 64, 64 * CONTEXT).tolist()

@@ -13,9 +13,13 @@ from typing import Any
 
 import torch
 
-# Requests up to which no draft is asked: there the CPU bounds rounds. Their whole windows are the
-# fewest tokens that have a graph (startup/packed_graphs.py).
-FEWEST_ROWS = 8
+try:
+    from sglang_adaptive_spec.host.drafters import kernels
+except ImportError:  # no Triton: a CPU
+    kernels = None  # type: ignore[assignment]
+
+# Requests up to which no draft is asked: verifying all of their drafts costs little.
+FEWEST_ROWS = 16
 
 
 class Confidences:
@@ -55,8 +59,10 @@ class Confidences:
 
 
 def top_probability(logits: torch.Tensor) -> torch.Tensor:
-    """Returns the probability of the likeliest token of each row of [rows, V]."""
-    return torch.softmax(logits, dim=-1).amax(dim=-1)
+    """Returns the probability of the likeliest token of each row of [rows, V]: float32."""
+    if kernels is None or not logits.is_cuda:
+        return torch.softmax(logits, dim=-1, dtype=torch.float32).amax(dim=-1)
+    return kernels.top_probability(logits)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,6 @@ from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.runtime_context import get_exec
 from sglang.srt.utils import require_gathered_buffer
 
-from sglang_adaptive_spec.host.drafters.confidences import FEWEST_ROWS
 from sglang_adaptive_spec.host.drafters.target import TARGET_PLACES, has_decode_graphs
 from sglang_adaptive_spec.host.engine import HostEngine, ModelRunner
 from sglang_adaptive_spec.ladder import Ladder
@@ -24,6 +23,9 @@ TARGET_FLAGS = ("attention_backend", "decode_attention_backend", "prefill_attent
 BACKENDS = ("fa3",)  # whose graphs take rows of unlike lengths; on a CPU that of the tests does
 # Numbers of tokens per octave. A choice: from one to the next is a quarter at most.
 PER_OCTAVE = 4
+# Requests up to which nothing is packed: the CPU bounds their rounds. Their whole windows are the
+# fewest tokens that have a graph.
+FEWEST_ROWS = 8
 NO_GRAPHS = "rounds run without graphs"
 
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import torch
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 
+from sglang_adaptive_spec.host.drafters import confidences
 from sglang_adaptive_spec.host.drafters.drafter import Drafter
 from sglang_adaptive_spec.host.engine import HostEngine
 from sglang_adaptive_spec.host.startup.borrowed_batch import BorrowedBatch, fresh, longest_context
@@ -286,7 +287,8 @@ class Seeder:
     def _series(self, tier: Tier, size: int, widths: Sequence[int], deadline_s: float) -> Series:
         """Returns rounds of whole windows and packed ones, as many as there is time for."""
         self._pool.activate(tier)
-        whole_ms, found = 0.0, dict[int, float]()
+        whole_ms, choosing_ms, found = 0.0, 0.0, dict[int, float]()
+        asks = self._builder.why_no_confidence is None and size > confidences.FEWEST_ROWS
         with self._borrowed(size, self._contexts(size, False)[0]) as batch:
             # The whole first: all others are compared with it.
             first = sorted(widths, key=lambda width: width != size * tier.num_draft_tokens)
@@ -296,8 +298,12 @@ class Seeder:
                 if not found:
                     whole_ms = median(self._times_ms(Plan(tier), batch))
                 plan = Plan(tier, verify_lens=even_lengths(width, size))
-                found[width] = median(self._times_ms(plan, batch))
-        return Series(size * tier.num_draft_tokens, whole_ms, found)
+                ms = median(self._times_ms(plan, batch))
+                if not found and asks:
+                    plan = plan._replace(by_confidence=(1.0, *[0.0] * tier.num_steps))
+                    choosing_ms = max(median(self._times_ms(plan, batch)) - ms, 0.0)
+                found[width] = ms
+        return Series(size * tier.num_draft_tokens, whole_ms, found, choosing_ms)
 
     def _measure_again(
         self, costs: CostTable, points: Sequence[tuple[Tier, int, bool]], deadline_s: float

@@ -35,6 +35,7 @@ class Series(NamedTuple):
     num_tokens: int  # of whole windows
     whole_ms: float  # of a round that verifies them, and is not packed
     packed_ms: Mapping[int, float]  # by verified tokens
+    choosing_ms: float = 0.0  # more, where the device chooses lengths by the draft's confidence
 
 
 class WidthCosts:
@@ -70,6 +71,9 @@ class WidthCosts:
         }
         self._added_at = np.array([0, *sorted(added)])  # tokens
         self._added_ms = np.array([0.0, *(added[width] for width in sorted(added))])  # of packing
+        choosing = {each.num_tokens: each.choosing_ms for each in series if each.choosing_ms}
+        self._choosing_at = np.array(sorted(choosing) or [0])  # tokens
+        self._choosing_ms = np.array([choosing[n] for n in sorted(choosing)] or [0.0])
         self._logs: dict[tuple[int, int], list[float]] = {}  # newest served over expected
         self._log_of_steps: dict[int, float] = {}
         self._log_of_width = np.zeros(len(self.widths))
@@ -82,6 +86,12 @@ class WidthCosts:
         ratio = np.exp(np.array(of_steps)[:, None] + self._log_of_width)
         round_ms: Floats = ratio * self._expected_ms(tiers, batch_size, context_tokens)
         return round_ms
+
+    def choosing_ms(self, tiers: tuple[Tier, ...], batch_size: int) -> Floats:
+        """Returns what it adds to rounds of ``tiers`` that the device chooses lengths: [tiers]."""
+        own = [batch_size * tier.num_draft_tokens for tier in tiers]
+        added: Floats = np.interp(own, self._choosing_at, self._choosing_ms)
+        return added
 
     def forget(self) -> None:
         """Takes rounds for what start-up measured again: what serving taught may be over."""
@@ -102,6 +112,12 @@ class WidthCosts:
                 str(width): round(ms, 4)
                 for width, ms in zip(self._added_at.tolist(), self._added_ms.tolist(), strict=True)
             },
+            "choosing_ms": {
+                str(width): round(ms, 4)
+                for width, ms in zip(
+                    self._choosing_at.tolist(), self._choosing_ms.tolist(), strict=True
+                )
+            },
             "ratio": {
                 str(width): round(math.exp(log), 4)
                 for width, log in zip(widths, self._log_of_width.tolist(), strict=True)
@@ -117,7 +133,8 @@ class WidthCosts:
         idx = self._idx(plan)
         if idx is None:
             return self._table.round_ms(plan.tier, batch_size, context_tokens)
-        return float(self.round_ms((plan.tier,), batch_size, context_tokens)[0, idx])
+        ms = float(self.round_ms((plan.tier,), batch_size, context_tokens)[0, idx])
+        return ms + self._choosing_ms_of(plan, batch_size)
 
     def learn(self, round_time: RoundTime) -> None:
         """Takes a packed round that nothing interrupted; one of another width is left alone."""
@@ -126,10 +143,16 @@ class WidthCosts:
         if idx is None:
             return
         expected_ms = float(self._expected_ms((plan.tier,), batch_size, context_tokens)[0, idx])
+        expected_ms += self._choosing_ms_of(plan, batch_size)
         logs = self._logs.setdefault((plan.tier.num_steps, idx), [])
         logs.append(math.log(ms / expected_ms))
         del logs[: -self._settings.window]
         self._is_stale = True
+
+    def _choosing_ms_of(self, plan: Plan, batch_size: int) -> float:
+        if plan.by_confidence is None:
+            return 0.0
+        return float(self.choosing_ms((plan.tier,), batch_size)[0])
 
     def _idx(self, plan: Plan) -> int | None:
         """Returns where a plan's width stands; None if it is left out."""

@@ -1,0 +1,44 @@
+"""Triton kernels; importing this needs Triton, which torch for CPUs comes without."""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK, NUM_WARPS = 8192, 16
+LOWEST = tl.constexpr(-1e30)  # below all logits; the difference of two -inf would be none
+
+
+def top_probability(logits: torch.Tensor) -> torch.Tensor:
+    """Returns the probability of the likeliest token of each row of [rows, V]: float32.
+
+    In one pass. Of the likeliest token's own term 1 is left:
+
+        exp(most) / sum(exp(logits)) = 1 / sum(exp(logits - most))
+    """
+    num_rows, num_tokens = logits.shape
+    found = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
+    grid = (num_rows,)
+    _top_probability[grid](logits, found, logits.stride(0), num_tokens, BLOCK, num_warps=NUM_WARPS)
+    return found
+
+
+@triton.jit(do_not_specialize=["row_stride", "num_tokens"])  # type: ignore[untyped-decorator]
+def _top_probability(
+    logits: Any, found: Any, row_stride: Any, num_tokens: Any, block: tl.constexpr
+) -> None:
+    """Of one row: each lane keeps its largest logit, and the sum of its terms beside that."""
+    row = tl.program_id(0).to(tl.int64)
+    lanes = tl.arange(0, block)
+    most = tl.full((block,), LOWEST, tl.float32)
+    total = tl.zeros((block,), tl.float32)
+    for first in range(0, num_tokens, block):
+        tokens = first + lanes
+        values = tl.load(logits + row * row_stride + tokens, tokens < num_tokens, other=LOWEST)
+        values = values.to(tl.float32)
+        higher = tl.maximum(most, values)
+        total = total * tl.exp(most - higher) + tl.exp(values - higher)
+        most = higher
+    of_row = tl.max(most, 0)
+    tl.store(found + row, 1.0 / tl.sum(total * tl.exp(most - of_row), 0))
