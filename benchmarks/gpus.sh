@@ -35,8 +35,8 @@ standalone="matrix run --at-once --context-length 131072 --windows 6 --max-total
 standalone="$standalone --drafter standalone --batches 1,4,16,32,64 --first-repeat $visit"
 # Rows of unlike acceptance: what packed rounds gain over one depth for all; with chances that
 # scatter, which the draft's confidence tells, and without.
-# Rows at 7 steps reach 420 tokens in four windows; 128 of them, four times in 139 GiB.
-kinds="matrix run --at-once --context-length 131072 --windows 4 --max-total-tokens 75776"
+# Rows at 7 steps reach 480 tokens in four windows; 128 of them, four times in 139 GiB.
+kinds="matrix run --at-once --context-length 131072 --windows 4 --max-total-tokens 83968"
 kinds="$kinds --batches 64,128,16 --repeats 3"
 kinds="$kinds --acceptances 0.95/0.3~3,0.9/0.3~3,0.3/0.5/0.7/0.9~3,0.7~3,0.7"
 flashinfer="matrix run $matrix --attention-backend flashinfer"
