@@ -59,10 +59,10 @@ class Ranks:
         agreed: T = self.group.broadcast_object(value, src=0)
         return agreed
 
-    def broadcast_tokens(self, tokens: torch.Tensor) -> None:
-        """Puts the first rank's tokens in place: what is drawn may differ (as the host does)."""
+    def broadcast_values(self, values: torch.Tensor) -> None:
+        """Puts the first rank's values in place: what is drawn, or a last bit, may differ."""
         if self.attention.world_size > 1:
-            self.attention.broadcast(tokens, src=0)
+            self.attention.broadcast(values, src=0)
 
     def min_free_gb(self, device: str, gpu_id: int) -> float:
         """Returns the least free device memory of all ranks."""

@@ -65,6 +65,13 @@ def ensure_tiny_models() -> None:
         shutil.rmtree(partial)
 
 
+CONFIDENCE_PLUGINS = {
+    "confidence": "forced_confidence",
+    "ids": "drafts_as_confidence",
+    "askew": "askew_confidence",
+}
+
+
 def draft(name: str) -> tuple[str, ...]:
     """Returns the arguments that name the tiny draft ``eagle``, ``eagle3`` or ``standalone``.
 
@@ -118,15 +125,18 @@ def packed(base: str, *mutants: str, host: str = "0.5.21", overlap: bool = True)
 
 
 def by_confidence(
-    base: str, host: str = "0.5.21", overlap: bool = True, told: str = "confidence"
+    base: str, *mutants: str, host: str = "0.5.21", overlap: bool = True, told: str = "confidence"
 ) -> Launch:
     """The same, where the draft's confidence says which of so many drafts they are.
 
-    ``told`` "ids": the ids of drafts are told in its place.
+    ``told`` "ids": the ids of drafts are told in its place; "askew": by two tensor-parallel ranks,
+    and the second's draft is less sure.
     """
-    launch = forced(base, host=host, overlap=overlap, config=CONFIDENT)
-    plugin = {"confidence": "forced_confidence", "ids": "drafts_as_confidence"}[told]
-    return replace(launch, name=f"{launch.name}-by-{told}", plugins=(OURS, plugin))
+    launch = forced(base, *mutants, host=host, overlap=overlap, config=CONFIDENT)
+    plugin = CONFIDENCE_PLUGINS[told]
+    args = (*launch.args, "--tp-size", "2") if told == "askew" else launch.args
+    name = f"{launch.name}-by-{told}"
+    return replace(launch, name=name, args=args, plugins=(OURS, plugin, *mutants))
 
 
 def forced_parallel(base: str, host: str, overlap: bool) -> Launch:

@@ -6,7 +6,7 @@ Mistakes in what the draft catches up on leave the text alone; test_zero_steps.p
 import pytest
 
 from tests.e2e.fleet import Fleet
-from tests.e2e.launches import forced, packed
+from tests.e2e.launches import by_confidence, forced, packed
 from tests.e2e.server import Launch
 from tests.e2e.traffic import answers, check_identical
 
@@ -21,6 +21,8 @@ CASES = [
     packed("eagle3", "count_unverified"),
     packed("eagle3", "leave_slots_packed"),
     packed("eagle3", "pack_neighbours_root"),
+    by_confidence("eagle3", "cap_by_neighbours"),
+    by_confidence("eagle3", "choose_alone", told="askew"),
 ]
 
 pytestmark = [

@@ -43,6 +43,7 @@ CONFIDENT_CASES = [
     by_confidence("eagle3", host="0.5.21", overlap=False),
     by_confidence("eagle3", host="0.5.23"),
     by_confidence("standalone", host="0.5.22"),
+    by_confidence("eagle3", host="0.5.23", told="askew"),
 ]
 OF_IDS = [
     by_confidence("eagle", host="0.5.21", told="ids"),

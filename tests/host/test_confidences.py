@@ -13,6 +13,7 @@ from sglang_adaptive_spec.host.drafters.confidences import (
 )
 
 ROWS, STEPS, VOCAB = 12, 4, 50
+ALONE: Any = SimpleNamespace(are_several=False)
 
 
 class Runner:
@@ -30,7 +31,7 @@ class Runner:
 
 
 def test_each_forward_of_a_draft_tells_of_the_next_draft_and_the_relay_of_the_first() -> None:
-    confidences, runner = Confidences(16, STEPS, "cpu"), Runner()
+    confidences, runner = Confidences(16, STEPS, "cpu", ALONE), Runner()
     first = torch.linspace(0.1, 0.9, ROWS)
     with confidences.reading_draft(runner, first):
         for _ in range(STEPS - 1):
@@ -43,7 +44,7 @@ def test_each_forward_of_a_draft_tells_of_the_next_draft_and_the_relay_of_the_fi
 
 
 def test_the_runner_is_as_before_also_after_an_error() -> None:
-    confidences, runner = Confidences(16, STEPS, "cpu"), Runner()
+    confidences, runner = Confidences(16, STEPS, "cpu", ALONE), Runner()
     before = dict(vars(runner))
     with (
         pytest.raises(RuntimeError, match="planted"),
@@ -79,9 +80,26 @@ def test_a_draft_extend_tells_in_a_graph_and_without(graphs: Any) -> None:
 def test_batches_that_are_never_packed_are_not_asked(
     num_rows: int, num_steps: int, are_asked: bool
 ) -> None:
-    assert Confidences(32, STEPS, "cpu").holds(num_rows, num_steps) == are_asked
+    assert Confidences(32, STEPS, "cpu", ALONE).holds(num_rows, num_steps) == are_asked
 
 
 def test_a_probability_is_that_of_the_likeliest_token() -> None:
     logits = torch.tensor([[0.0, 0.0], [100.0, 0.0], [-50.0, 0.0]])
     assert top_probability(logits).tolist() == [0.5, 1.0, 1.0]
+
+
+def test_ranks_take_the_first_one_s_lengths_and_confidence() -> None:
+    theirs = torch.tensor([[0.9, 0.8, 0.0, 3.0], [0.2, 0.1, 0.0, 1.0]])
+    values = torch.zeros((2, STEPS + 1))
+    values[:, [0, 1, 2, -1]] = theirs
+    ranks: Any = SimpleNamespace(
+        are_several=True, broadcast_values=lambda mine: mine.copy_(values[: len(mine)])
+    )
+    confidences = Confidences(32, STEPS, "cpu", ranks)
+    mine = torch.tensor([2, 2])
+    agreed = confidences.agreed(mine)
+    assert (agreed.tolist(), agreed.dtype) == ([3, 1], mine.dtype)
+    assert torch.equal(confidences.of(2, 2), theirs[:, :2])
+    confidences.of(2, 2).zero_()
+    assert torch.equal(confidences.agreed_of(2, 2), theirs[:, :2])
+    assert Confidences(32, STEPS, "cpu", ALONE).agreed(mine) is mine

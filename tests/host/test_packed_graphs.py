@@ -83,7 +83,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
         **{"config": ASKS, "has_draft": True, "num_replicas": 1, "state": None, "mrope": False},
         **{"lora": None, "device": "cuda", "backend": "fa3", "has_graphs": True},
         **{"prefill": None, "watermark": None, "is_unpadded": False, "is_gathered": False},
-        **{"is_block": False, "is_drawn": False, "are_several": False},
+        **{"is_block": False, "is_drawn": False},
         **changes,
     }
     monkeypatch.setattr(graphs, "mambaish_config", lambda _config: found["state"])
@@ -102,7 +102,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
         options=SimpleNamespace(
             config=found["config"], stages=SimpleNamespace(has_draft=found["has_draft"])
         ),
-        ranks=SimpleNamespace(num_replicas=found["num_replicas"], are_several=found["are_several"]),
+        ranks=SimpleNamespace(num_replicas=found["num_replicas"]),
         target_runner=SimpleNamespace(
             model_config=model_config,
             lora_manager=found["lora"],
@@ -154,7 +154,6 @@ CONFIDENT = parse_config("test", b'{"policy": "goodput", "confidence": true}')
         ({}, None),
         ({"config": load_config(None)}, "the config does not ask for it"),
         ({"backend": "flashinfer"}, "no packed rounds: attention backend flashinfer"),
-        ({"are_several": True}, "several ranks, which would choose each for itself"),
         ({"is_drawn": True}, "--speculative-use-rejection-sampling, which draws drafts"),
     ],
 )

@@ -135,27 +135,28 @@ def confident_round(num_rows: int) -> tuple[PackedRound, Round]:
     """Returns a round of rows whose drafts are the surer the later they come."""
     packed, _ = packed_round()
     rounds, steps = packed._rounds, 3
-    rounds.confidences = Confidences(16, 7, "cpu")
-    sure = torch.arange(1, 16 * 7 + 1).reshape(16, 7) / (16 * 7 + 1)
-    rounds.confidences._values.copy_(sure)
+    alone: Any = SimpleNamespace(are_several=False)
+    rounds.confidences = Confidences(32, 7, "cpu", alone)
+    sure = torch.arange(1, 32 * 7 + 1).reshape(32, 7) / (32 * 7 + 1)
+    rounds.confidences.of(32, 7).copy_(sure)
     plan = Plan(chain_tier(steps), verify_lens=(2,) * num_rows, by_confidence=(1.0, 0.0, 0.0, 0.0))
     launched = Round(0, DecodeBatch(num_rows, tuple(range(num_rows))), plan)
     return rounds.begin(plan, launched), launched
 
 
 def test_confidence_chooses_when_the_draft_is_done_and_the_cpu_learns_it_with_the_result() -> None:
-    packed, launched = confident_round(12)
+    packed, launched = confident_round(20)
     packed.choose()
     lens = packed._packing.verify_lens.tolist()
-    assert sum(lens) == 24
+    assert sum(lens) == 40
     assert lens == sorted(lens)
     assert lens[-1] == 4  # the surest row
     packed._rounds.confidences._values.zero_()  # the next draft
-    observation = launched.finish([0] * 12)
+    observation = launched.finish([0] * 20)
     assert observation.kept == packed.kept() == [length - 1 for length in lens]
     assert observation.confidence is not None
-    assert observation.confidence.shape == (3, 12)
-    assert observation.confidence[0, 1] == pytest.approx(8 / 113)
+    assert observation.confidence.shape == (3, 20)
+    assert observation.confidence[0, 1] == pytest.approx(8 / 225)
 
 
 def test_where_too_few_requests_are_left_the_expected_lengths_are_taken() -> None:

@@ -32,20 +32,20 @@ class Group:
 def test_what_is_drawn_is_the_same_on_every_rank() -> None:
     group, tokens = Group([7, 8]), torch.tensor([7, 9])
     ranks = Ranks(group, is_first=False, num_shards=2, attention=group)
-    ranks.broadcast_tokens(tokens)
+    ranks.broadcast_values(tokens)
     assert (tokens.tolist(), group.num_broadcasts) == ([7, 8], 1)
     group.world_size = 1
-    ranks.broadcast_tokens(tokens)
+    ranks.broadcast_values(tokens)
     assert (ranks.are_several, group.num_broadcasts) == (False, 1)
 
 
 def test_ranks_with_other_requests_draw_their_own_tokens() -> None:
     every, attention, tokens = Group([7, 8]), Group([5, 6]), torch.tensor([7, 9])
     ranks = Ranks(every, is_first=False, num_shards=1, attention=attention, num_replicas=2)
-    ranks.broadcast_tokens(tokens)
+    ranks.broadcast_values(tokens)
     assert (every.num_broadcasts, attention.num_broadcasts) == (0, 1)
     attention.world_size = 1  # nobody shares this rank's requests
-    ranks.broadcast_tokens(tokens)
+    ranks.broadcast_values(tokens)
     assert (attention.num_broadcasts, ranks.are_several) == (1, True)
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from sglang_adaptive_spec.host.ranks import Ranks
+
 try:
     from sglang_adaptive_spec.host.drafters import kernels
 except ImportError:  # no Triton: a CPU
@@ -25,8 +27,10 @@ FEWEST_ROWS = 16
 class Confidences:
     """Owns the confidence in the newest drafts, where graphs write it."""
 
-    def __init__(self, most_rows: int, most_steps: int, device: str) -> None:
-        self._values = torch.zeros((most_rows, most_steps), device=device)
+    def __init__(self, most_rows: int, most_steps: int, device: str, ranks: Ranks) -> None:
+        # Behind each row's, its length where the device chose one: both travel at once.
+        self._values = torch.zeros((most_rows, most_steps + 1), device=device)
+        self._most_steps, self._ranks = most_steps, ranks
 
     @property
     def most_rows(self) -> int:
@@ -35,12 +39,28 @@ class Confidences:
 
     def holds(self, num_rows: int, num_steps: int = 1) -> bool:
         """Returns whether so many drafts of so many rows are asked."""
-        most_rows, most_steps = self._values.shape
-        return FEWEST_ROWS < num_rows <= most_rows and num_steps <= most_steps
+        return FEWEST_ROWS < num_rows <= self.most_rows and num_steps <= self._most_steps
 
     def of(self, num_rows: int, num_steps: int) -> torch.Tensor:
         """Returns the newest: [rows, steps] float32; the next draft overwrites them."""
         return self._values[:num_rows, :num_steps]
+
+    def agreed(self, lens: torch.Tensor) -> torch.Tensor:
+        """Returns the first rank's ``lens``: [rows]; its confidence is in place then, too.
+
+        Ranks whose logits differ in a last bit would else verify other drafts each.
+        """
+        if not self._ranks.are_several:
+            return lens
+        rows = self._values[: len(lens)]
+        rows[:, -1] = lens
+        self._ranks.broadcast_values(rows)
+        return rows[:, -1].to(lens.dtype)
+
+    def agreed_of(self, num_rows: int, num_steps: int) -> torch.Tensor:
+        """Returns the first rank's newest: [rows, steps] float32; all learn from the same."""
+        self._ranks.broadcast_values(self._values[:num_rows])
+        return self.of(num_rows, num_steps)
 
     @contextlib.contextmanager
     def reading_draft(self, runner: Any, first: torch.Tensor) -> Iterator[None]:

@@ -154,12 +154,13 @@ class EagleDrafter:
         draft.layout = draft_layout(own_ranks(draft, ranks))
         self.catch_ups: CatchUps | None = None
         self.places: Sequence[Place] = self._places()
-        self._topk = worker.topk  # of the tier in the making
+        self._topk, self._ranks = worker.topk, ranks  # that of the tier in the making
         self._values: tuple[object, ...] = ()  # of the places, for that tier
 
     def tell_confidence(self, most_rows: int, most_steps: int) -> Confidences:
         """Has chains tell how sure the draft is, from the first capture on."""
-        self._draft.confidences = Confidences(most_rows, most_steps, self._worker.device)
+        device, ranks = self._worker.device, self._ranks
+        self._draft.confidences = Confidences(most_rows, most_steps, device, ranks)
         return self._draft.confidences
 
     def prepare(self, max_batch_size: int, part_size: int, ranks: Ranks) -> None:

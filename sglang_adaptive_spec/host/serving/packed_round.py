@@ -156,7 +156,7 @@ class PackedRound:
         num_rows, num_tokens = len(plan.verify_lens), sum(plan.verify_lens)
         confidence = confidences.of(num_rows, plan.tier.num_steps)
         weights = self._rounds.weights(plan.by_confidence)
-        lens = chosen_lengths(confidence, weights, num_tokens)
+        lens = confidences.agreed(chosen_lengths(confidence, weights, num_tokens))
         self._known = PackedLayout.on_device(lens, num_tokens, self._width)
         self._chosen = CopiedConfidences.of(confidence, lens)
         if self._launched is not None:

@@ -167,7 +167,7 @@ class PlainDecodes:
         # Greedy tokens are int64 already; sampling kernels return int32.
         tokens = runner.sample(logits_output, forward_batch).to(torch.int64)
         if not batch.sampling_info.is_all_greedy:
-            self._ranks.broadcast_tokens(tokens)
+            self._ranks.broadcast_values(tokens)
         if batch.return_logprob:
             logprobs = logits_output.next_token_logprobs
             logits_output.next_token_logprobs = logprobs.unsqueeze(1)  # [bs, 1]

@@ -182,7 +182,8 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
     def _told(self, launched: Round) -> CopiedConfidences:
         confidences = self._packed_rounds.confidences
         assert confidences is not None, "else nobody was asked"
-        return CopiedConfidences.of(confidences.of(launched.batch.size, launched.tier.num_steps))
+        size, num_steps = launched.batch.size, launched.tier.num_steps
+        return CopiedConfidences.of(confidences.agreed_of(size, num_steps))
 
     @property
     def last_shared_read_runner(self) -> Any:

@@ -82,8 +82,6 @@ def confidence_unsupported_reason(engine: HostEngine) -> str | None:
         return "the config does not ask for it"
     if reason := packing_unsupported_reason(engine):
         return f"no packed rounds: {reason}"
-    if engine.ranks.are_several:
-        return "several ranks, which would choose each for itself"
     if engine.server_args.speculative_use_rejection_sampling:
         return "--speculative-use-rejection-sampling, which draws drafts"
     return None

@@ -65,6 +65,22 @@ def any_batch() -> None:
     HookRegistry.register(CREATE_WORKER, ask_any, HookType.AFTER)
 
 
+def make_askew(worker_class: Any, *_args: Any, **_kw: Any) -> Any:
+    """Lets the drafts of all ranks but the first be less sure; once a process."""
+    from sglang.srt.runtime_context import get_parallel
+
+    from sglang_adaptive_spec.host.drafters import confidences, eagle
+
+    power, of = 1.0 + get_parallel().tp_rank, confidences.top_probability
+    confidences.top_probability = eagle.top_probability = lambda logits: of(logits) ** power
+    return worker_class
+
+
+def register_askew() -> None:
+    register()
+    HookRegistry.register(CREATE_WORKER, make_askew, HookType.AFTER)
+
+
 def register() -> None:
     any_batch()
     take_over(WalkByConfidence, shown)

@@ -11,6 +11,7 @@ Under NGRAM the host moves what was accepted from the shifted slots to the right
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -74,6 +75,26 @@ def count_unverified() -> None:
     from sglang_adaptive_spec.host.serving.packed_round import PackedRound
 
     PackedRound.cap = lambda _self, *accepted: accepted
+
+
+def cap_by_neighbours() -> None:
+    """Caps rows by their neighbours' lengths, where the device chose them."""
+    from sglang_adaptive_spec.host.serving.packed_round import PackedLayout
+
+    of = PackedLayout.on_device.__func__
+
+    def shifted(cls: Any, *args: Any) -> Any:
+        right = of(cls, *args)
+        return replace(right, verify_lens=right.verify_lens.roll(1))
+
+    PackedLayout.on_device = classmethod(shifted)
+
+
+def choose_alone() -> None:
+    """Lets each rank choose what it verifies by its own draft's confidence."""
+    from sglang_adaptive_spec.host.drafters.confidences import Confidences
+
+    Confidences.agreed = lambda _self, lens: lens
 
 
 def leave_slots_packed() -> None:
