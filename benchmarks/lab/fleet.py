@@ -6,6 +6,7 @@ nothing, so the busy one has the GPU to itself.
 """
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -30,6 +31,7 @@ STAYS_S = 0.1  # until a request is aborted that is to leave
 # Reserved per request beside prompt and output: what the host allocates ahead of a round.
 RESERVED_TOKENS = 40
 PORT_STEP = 20  # a server may take ports next to its own
+FEWEST_CORES = 8  # of which schedulers get one
 ACCESS = ' HTTP/1.1" 200 OK'  # in the line that the server logs of every request
 MAX_LOG_LINES = 500  # of a server's log that are kept beside the record, at both ends
 
@@ -55,6 +57,20 @@ class Visit:
     timing: bool = False
     policy: str = "own"  # what the arm's server chooses by (inject/engine.py)
     timeout_s: float = FULL_BATCH_TIMEOUT_S  # until the window must be over
+
+
+def seated(plan: Plan) -> Plan:
+    """Returns ``plan`` with a core for its schedulers alone, which this process leaves to them.
+
+    What may be its sibling is left idle: machines number the two next to each other, or half of
+    all apart. Where cores are few, nobody has one.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < FEWEST_CORES:
+        return plan
+    siblings = {cores[1], cores[len(cores) // 2]}
+    os.sched_setaffinity(0, set(cores[1:]) - siblings)
+    return replace(plan, core=cores[0])
 
 
 @contextlib.contextmanager

@@ -130,6 +130,22 @@ def test_all_arms_may_start_at_once_and_ours_wait_for_their_turn(
     assert running[3:] == ["goodput", "ema"]
 
 
+@pytest.mark.parametrize(
+    ("cores", "core", "others"),
+    [(range(4, 20), 4, {6, 7, 8, 9, 10, 11, *range(13, 20)}), (range(4), None, set(range(4)))],
+)
+def test_schedulers_get_a_core_where_there_are_many(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, cores: range, core: int | None, others: set[int]
+) -> None:
+    mine = set(cores)
+    monkeypatch.setattr(fleet.os, "sched_getaffinity", lambda _pid: mine)
+    monkeypatch.setattr(
+        fleet.os, "sched_setaffinity", lambda _pid, left: (mine.clear(), mine.update(left))
+    )
+    assert fleet.seated(plan).core == core
+    assert mine == others
+
+
 def test_no_server_is_started_after_the_deadline(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.lab.arms import ARMS
-from benchmarks.lab.fleet import Engine, abort_all, keep_logs, serving_fleet
+from benchmarks.lab.fleet import Engine, abort_all, keep_logs, seated, serving_fleet
 from benchmarks.lab.load import Round, decodes_of, post_generate, steps_of
 from benchmarks.lab.models import read_prompts
 from benchmarks.lab.run_files import (
@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
     prompts = prompts_of(args)
     earlier = [each for record in read_runs(args.earlier) for each in record["passes"]]
     with tempfile.TemporaryDirectory(prefix="real-text-bench-") as scratch:
-        plan = fleet_plan(args, Path(scratch))
+        plan = seated(fleet_plan(args, Path(scratch)))
         room = () if args.dry_cpu else ROOM
         plan = replace(plan, common=(*plan.common, *room), inject_seed=None)
         with serving_fleet(arms, plan, deadline, at_once=not args.dry_cpu) as engines:
