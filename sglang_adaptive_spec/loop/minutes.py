@@ -128,17 +128,8 @@ class Minutes:
         return dict(self._totals())
 
     def _totals(self) -> Iterator[tuple[tuple[str, ...], float]]:
-        counters, meter = self._counters, self._meter
-        for tier, number in tuple(counters.num_rounds.items()):
-            yield ("rounds", tier.label), number
-        for tier, histogram in tuple(counters.histogram.items()):
-            for accepted, number in enumerate(histogram):
-                yield ("accepted", tier.label, str(accepted)), number
-        for decodes, number in tuple(counters.num_runs.items()):
-            yield ("runs", str(decodes)), number
-        for reason, number in counters.num_switches.items():
-            yield ("switches", reason), number
-        yield ("faults",), counters.num_policy_errors + counters.num_feedback_mismatches
+        yield from self._rounds()
+        meter = self._meter
         for (tier, sizes), timed in tuple(meter.by_load.items()):
             place = ("timed", tier.label, size_range(sizes))
             yield (*place, "rounds"), timed.num_rounds
@@ -158,6 +149,22 @@ class Minutes:
         yield ("prefills", "ms"), 1e3 * self.prefill_s
         yield ("waiting",), self.waiting
         yield ("retractions",), self._num_retractions()
+
+    def _rounds(self) -> Iterator[tuple[tuple[str, ...], int]]:
+        counters = self._counters
+        for tier, number in tuple(counters.num_rounds.items()):
+            yield ("rounds", tier.label), number
+        for tier, histogram in tuple(counters.histogram.items()):
+            for accepted, number in enumerate(histogram):
+                yield ("accepted", tier.label, str(accepted)), number
+        for tier, number in tuple(counters.num_packed.items()):
+            yield ("packed", tier.label, "rounds"), number
+            yield ("packed", tier.label, "unverified"), counters.num_unverified[tier]
+        for decodes, number in tuple(counters.num_runs.items()):
+            yield ("runs", str(decodes)), number
+        for reason, number in counters.num_switches.items():
+            yield ("switches", reason), number
+        yield ("faults",), counters.num_policy_errors + counters.num_feedback_mismatches
 
 
 def _text(row: dict[str, Any]) -> str:

@@ -15,6 +15,10 @@ SPANS_OF_A_TRACE = 120
 LONGEST_ROUND_S = 1.0  # between two rounds of a trace: beyond it the server was idle
 PLAIN = "0"
 EXPECTED = ("tokens", "ms", "expected_tokens", "expected_ms")
+SUMMED = (
+    *("waiting", "retractions", "prefill_ms", "probe_ms", "switches", "faults"),
+    *("packed", "unverified"),
+)
 
 
 @dataclass
@@ -26,6 +30,8 @@ class Span:
     tokens: float = 0.0
     rounds: dict[str, int] = field(default_factory=dict)  # by tier
     request_rounds: dict[str, int] = field(default_factory=dict)  # by tier
+    packed: int = 0  # rounds that verified another number of drafts per request
+    unverified: int = 0  # drafts of those
     correct: int = 0
     ms: dict[str, float] = field(default_factory=dict)  # of rounds, by tier
     # By tier and range of batch sizes: timed rounds, their ms, their tokens. None of a trace.
@@ -58,8 +64,9 @@ class Span:
 
     @property
     def proposed(self) -> int:
-        """Drafts proposed."""
-        return sum(num_drafts(tier) * number for tier, number in self.request_rounds.items())
+        """Drafts that the target verified."""
+        drafts = sum(num_drafts(tier) * number for tier, number in self.request_rounds.items())
+        return drafts - self.unverified
 
     @property
     def accept_length(self) -> float | None:
@@ -88,6 +95,9 @@ def _of_minute(row: Mapping[str, Any]) -> Span:
     for tier, histogram in row.get("accepted", {}).items():
         span.request_rounds[tier] = sum(histogram.values())
         span.correct += sum(int(accepted) * number for accepted, number in histogram.items())
+    packed = row.get("packed", {}).values()
+    span.packed = sum(each["rounds"] for each in packed)
+    span.unverified = sum(each.get("unverified", 0) for each in packed)
     span.count_tokens(row.get("runs", {}))
     for tier, ranges in row.get("timed", {}).items():
         for sizes, each in ranges.items():
@@ -120,6 +130,9 @@ def of_trace(trace: Trace, number: int = SPANS_OF_A_TRACE) -> list[Span]:
         tier, size = chain_tier(one.num_steps).label, len(one.requests)
         _add(span.rounds, tier, 1)
         _add(span.request_rounds, tier, size)
+        if one.is_packed and one.kept is not None:
+            span.packed += 1
+            span.unverified += size * one.num_steps - sum(one.kept)
         span.correct += sum(one.num_correct_drafts)
         span.tokens += one.num_tokens
         # Where a table was asked, a tier for one round is wanted, as in minutes.
@@ -138,7 +151,7 @@ def total(spans: Sequence[Span]) -> Span:
     for span in spans:
         whole.tokens += span.tokens
         whole.correct += span.correct
-        for name in ("waiting", "retractions", "prefill_ms", "probe_ms", "switches", "faults"):
+        for name in SUMMED:
             setattr(whole, name, getattr(whole, name) + getattr(span, name))
         for name in ("rounds", "request_rounds", "ms", "moves"):
             for key, number in getattr(span, name).items():

@@ -53,6 +53,11 @@ class TraceRound(
     kept: list[Count] | None = None  # drafts that were verified, if not all
 
     @property
+    def is_packed(self) -> bool:
+        """Whether another number of each request's drafts was verified."""
+        return self.kept is not None and self.found is None
+
+    @property
     def num_tokens(self) -> int:
         """Tokens that the round gave, summed over its requests."""
         return self.num_decodes * len(self.requests) + sum(self.num_correct_drafts)

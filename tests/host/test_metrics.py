@@ -42,10 +42,11 @@ def test_accept_length_is_one_query(exporter_of: Any) -> None:
     counters = RoundCounters()
     exporter = exporter_of(counters, Server(goodput()))
     counters.count_round(Plan(THREE), [0, 3])
-    counters.count_round(Plan(THREE), [3])
+    counters.count_round(Plan(THREE, verify_lens=(4,)), [3])
     exporter.export()
     accepted = [value("accepted_drafts", tier="3", position=str(d)) or 0 for d in (1, 2, 3)]
     assert value("request_rounds", tier="3") == 3
+    assert value("packed_rounds", tier="3") == 1
     assert 1 + sum(accepted) / 3 == 3.0  # (1 + 4 + 4) / 3
     assert value("request_rounds", tier="1") is None  # a series appears with its first round
 

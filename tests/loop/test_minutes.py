@@ -131,6 +131,12 @@ def test_prefill_counts_until_the_next_round_and_never_as_idle(server: Clocked) 
     assert row["prefills"] == {"number": 3, "ms": 750.0 + 1e3 * LONGEST_PREFILL_S}
 
 
+def test_packed_rounds_say_how_many_drafts_they_left_out(server: Clocked) -> None:
+    server.counters.count_round(Plan(THREE, verify_lens=(4, 1, 2)), [3, 0, 1])
+    (row,) = server.rows()
+    assert row["packed"] == {"3": {"rounds": 1, "unverified": 12 - 7}}
+
+
 @pytest.mark.parametrize(
     ("size", "expected"), [(1, "1"), (2, "2"), (3, "3-4"), (4, "3-4"), (5, "5-8"), (128, "65-128")]
 )

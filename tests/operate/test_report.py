@@ -53,6 +53,15 @@ def test_a_minute_adds_up() -> None:
     assert total([span, span]).loads["3", "3-4"] == (200, 2000.0, 2400)
 
 
+def test_drafts_that_packed_rounds_did_not_verify_were_not_rejected() -> None:
+    row = {**ROW, "packed": {"3": {"rounds": 60, "unverified": 300}}}
+    (span,) = of_minutes([row])
+    assert (span.packed, span.proposed) == (60, 900)
+    story = Story("a", [span, span], True, None)
+    assert summary(story).endswith("where it drafted; 50% of the rounds packed.")
+    assert "No regret is computed: rounds were packed" in told(row)
+
+
 def test_names_of_tiers_say_how_many_drafts() -> None:
     assert [num_drafts(label) for label in ("0", "3", "3-4-8")] == [0, 3, 7]
 

@@ -24,6 +24,7 @@ def state() -> dict[str, Any]:
         "mode": "adaptive",
         "current_tier": "3",
         "rounds": dict(zeros),
+        "packed_rounds": dict(zeros),
         "num_request_rounds": dict(zeros),
         "num_correct_drafts": dict(zeros),
         "zero_step_decodes": {},
@@ -41,6 +42,7 @@ def later(before: dict[str, Any]) -> dict[str, Any]:
         after["rounds"][tier] += rounds
         after["num_request_rounds"][tier] += 4 * rounds
         after["num_correct_drafts"][tier] += correct
+    after["packed_rounds"]["3"] += 10
     runs = after["zero_step_decodes"]
     runs["8"] = runs.get("8", 0) + 10
     timed = after["timed_rounds"]["3"]
@@ -58,6 +60,7 @@ def test_rates_are_differences_of_counters() -> None:
     assert sample.tokens_per_s == (4 * 30 + 150 + 4 * 10 * 8) / 2
     assert sample.accept_length == 1 + 150 / 120
     assert sample.batch == 4.0
+    assert sample.packed == 0.25
     assert sample.shares == {"0": 0.25, "3": 0.75}
     assert sample.measured_over_expected == pytest.approx(0.9 * 300 / 400)
     assert (sample.tier, sample.newest_choice, sample.drift) == ("3", "gain beyond noise", 1.2)
@@ -68,7 +71,13 @@ def test_an_idle_second_says_nothing_of_rates() -> None:
     sample = between(later(state()), later(state()), seconds=1.0)
     assert sample.tokens_per_s == 0
     assert (sample.accept_length, sample.batch, sample.measured_over_expected) == (None,) * 3
-    assert cells("a", sample)[3:6] == ("-", "-", "-")
+    assert cells("a", sample)[3:7] == ("-", "-", "-", "-")
+
+
+def test_an_older_server_packs_nothing() -> None:
+    older = {key: value for key, value in state().items() if key != "packed_rounds"}
+    newer = {key: value for key, value in later(state()).items() if key != "packed_rounds"}
+    assert between(older, newer, 1.0).packed == 0.0
 
 
 def test_other_policies_have_no_drift_and_no_choice() -> None:
@@ -91,7 +100,7 @@ def test_a_pipe_gets_a_line_a_look_and_server(capsys: pytest.CaptureFixture[str]
     assert "#0" in lines[1]
     assert "#1" in lines[2]
     assert "accept length 2.25" in lines[0]
-    assert "time by steps 0:0.25 3:0.75" in lines[0]
+    assert "packed 0.25  time by steps 0:0.25 3:0.75" in lines[0]
     assert "faults 0" in lines[0]
 
 

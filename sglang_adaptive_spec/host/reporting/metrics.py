@@ -48,6 +48,7 @@ class MetricsExporter(threading.Thread):
         accepted = "Request-rounds whose drafts up to this position were all accepted."
         self._metrics: dict[str, Any] = {
             "rounds": counter("rounds", "Decode rounds.", "tier"),
+            "packed_rounds": counter("packed_rounds", "Rounds that verified lengths.", "tier"),
             "request_rounds": counter("request_rounds", "Rounds times requests.", "tier"),
             "proposed": counter("proposed_drafts", "Drafts proposed.", "tier"),
             "accepted": counter("accepted_drafts", accepted, "tier", "position"),
@@ -94,6 +95,7 @@ class MetricsExporter(threading.Thread):
         for tier in self._meter.by_tier:
             labels = (tier.label, tier.label)  # as tier and as num_steps
             yield "rounds", labels, counters.num_rounds.get(tier, 0)
+            yield "packed_rounds", labels, counters.num_packed.get(tier, 0)
             yield "request_rounds", labels, counters.num_request_rounds(tier)
             yield "proposed", labels, counters.num_proposed_drafts(tier)
             for position, total in enumerate(counters.accepted_per_position(tier), start=1):

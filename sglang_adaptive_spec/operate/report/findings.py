@@ -50,7 +50,7 @@ def findings(
         *_of_costs(whole),
         *_of_load(whole),
         *_of_slow(spans, times),
-        *_of_hindsight(hindsight),
+        *_of_hindsight(hindsight, whole.packed),
     ]
 
 
@@ -149,8 +149,13 @@ def _of_slow(spans: Sequence[Span], times: Sequence[str]) -> Iterator[Finding]:
     )
 
 
-def _of_hindsight(hindsight: Hindsight | None) -> Iterator[Finding]:
+def _of_hindsight(hindsight: Hindsight | None, num_packed: int) -> Iterator[Finding]:
     if hindsight is None:
+        if num_packed:
+            yield Finding(
+                "No regret is computed: rounds were packed, and no table has their times.",
+                "Nothing to do.",
+            )
         return
     how = "An estimate" if hindsight.oracle is None else "Computed from the trace"
     better = max(hindsight.best, hindsight.oracle or 0.0)

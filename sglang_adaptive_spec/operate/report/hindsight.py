@@ -40,12 +40,14 @@ class Hindsight(NamedTuple):
         return 1 - self.served / max(self.best, self.oracle or 0.0)
 
 
-def of_trace(trace: Trace, costs: Path | None) -> Hindsight:
-    """Returns the regret of a trace.
+def of_trace(trace: Trace, costs: Path | None) -> Hindsight | None:
+    """Returns the regret of a trace; None where rounds were packed, whose times no table has.
 
     Raises:
         ValueError: The file has no costs, or not those of a tier that ran.
     """
+    if any(one.is_packed for one in trace.rounds):
+        return None
     ran = sorted({one.num_steps for one in trace.rounds})
     if costs is None:
         table: RoundCosts = ExampleCosts()

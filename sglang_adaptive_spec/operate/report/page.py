@@ -39,7 +39,7 @@ def summary(story: Story) -> str:
         f"{whole.tokens:,.0f} tokens in {whole.num_rounds:,} rounds, "
         f"{whole.tokens / whole.seconds:,.0f} tokens/s over {whole.seconds:,.0f} s with any; batch "
         f"{whole.batch:.1f}, accept length {'-' if length is None else f'{length:.2f}'} where it "
-        "drafted."
+        f"drafted; {whole.packed / max(whole.num_rounds, 1):.0%} of the rounds packed."
     )
 
 

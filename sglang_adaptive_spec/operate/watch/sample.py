@@ -16,6 +16,7 @@ class Sample(NamedTuple):
     tokens_per_s: float
     accept_length: float | None  # of rounds that drafted
     batch: float | None  # requests, mean over rounds
+    packed: float | None  # share of rounds that verified another number of drafts per request
     shares: dict[str, float]  # of the time of timed rounds, by tier
     measured_over_expected: float | None  # tokens/ms of timed rounds
     newest_choice: str | None  # why
@@ -34,6 +35,7 @@ def between(before: State, after: State, seconds: float) -> Sample:
         tokens_per_s=span.tokens / seconds,
         accept_length=span.accept_length,
         batch=span.batch if span.num_rounds else None,
+        packed=span.packed / span.num_rounds if span.num_rounds else None,
         shares={tier: ms / total_ms for tier, ms in span.ms.items() if ms > 0},
         measured_over_expected=_measured_over_expected(*span.expected),
         newest_choice=None if newest is None else str(newest["reason"]),
@@ -44,8 +46,8 @@ def between(before: State, after: State, seconds: float) -> Sample:
 
 def _span(before: State, after: State, seconds: float) -> Span:
     def grown(key: str) -> dict[str, int]:
-        old = before[key]
-        return {tier: value - old.get(tier, 0) for tier, value in after[key].items()}
+        old = before.get(key, {})  # an older server does not have all
+        return {tier: value - old.get(tier, 0) for tier, value in after.get(key, {}).items()}
 
     def timed(name: str) -> dict[str, float]:
         old = before["timed_rounds"]
@@ -57,6 +59,7 @@ def _span(before: State, after: State, seconds: float) -> Span:
         seconds,
         rounds=grown("rounds"),
         request_rounds=grown("num_request_rounds"),
+        packed=sum(grown("packed_rounds").values()),
         correct=sum(grown("num_correct_drafts").values()),
         ms=timed("ms"),
         expected=[sum(timed(name).values()) for name in EXPECTED],

@@ -11,7 +11,7 @@ from sglang_adaptive_spec.operate.watch.sample import Sample, State, between
 TIMELINE = 60  # samples
 BARS = "▁▂▃▄▅▆▇█"
 HEAD = (
-    *("server", "steps", "tokens/s", "accept length", "batch", "time by steps"),
+    *("server", "steps", "tokens/s", "accept length", "batch", "packed", "time by steps"),
     *("measured / expected", "newest choice", "drift", "faults"),
 )
 
@@ -64,6 +64,7 @@ def cells(name: str, sample: Sample) -> tuple[str, ...]:
         f"{sample.tokens_per_s:.1f}",
         _number(sample.accept_length),
         _number(sample.batch, 1),
+        _number(sample.packed),
         shares or "-",
         _number(sample.measured_over_expected),
         sample.newest_choice or "-",
