@@ -39,6 +39,7 @@ FLOORS = (
     "host.engine",
     "host.attention",
     "host.launch",
+    "host.drafters.kernels",
     "host.drafters.confidences",
     "host.drafters.drafter",
     "host.startup.capture",
