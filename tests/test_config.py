@@ -28,6 +28,10 @@ from tests.hosts import REPO, host_source
 
 SUPPORTED_HOSTS = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
 
+STEPS_1_3 = '"candidate_steps": [1, 3]'
+STEPS = "whole numbers from 0 to"
+SLOT = f'"1": {{{STEPS_1_3}}}'
+
 
 @pytest.fixture
 def load(tmp_path: Path):
@@ -116,9 +120,25 @@ def test_own_keys_choose_base_and_policy(load):
     assert (config.base, config.policy) == ("EAGLE3", "ema")
 
 
-def test_a_file_in_the_hosts_format_without_a_policy_means_ema(load):
-    config = load('{"1": {"candidate_steps": [1, 3]}}')
-    assert (config.policy, config.record) == ("ema", None)
+@pytest.mark.parametrize(
+    ("text", "policy", "why"),
+    [
+        (f"{{{SLOT}}}", "goodput", "the config names none"),
+        ("{}", "goodput", "the config names none"),
+        (f'{{"ema_alpha": 0.1, {SLOT}}}', "ema", "for its key ema_alpha"),
+        (
+            f'{{{SLOT}, "8": {{"ceiling_coeff": 0, {STEPS_1_3}}}}}',
+            "ema",
+            "for its key ceiling_coeff",
+        ),
+        (f'{{"policy": "ema", {SLOT}}}', "ema", ""),
+    ],
+)
+def test_a_file_without_a_policy_means_goodput_unless_it_has_a_key_of_ema_s(
+    load, text, policy, why
+):
+    config = load(text)
+    assert (config.policy, config.why_policy, config.record) == (policy, why, None)
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name not in ("goodput", "ngram")])
@@ -162,9 +182,6 @@ def test_the_initial_step_is_the_middle_candidate_unless_requested():
         config.initial_steps(4)
 
 
-STEPS_1_3 = '"candidate_steps": [1, 3]'
-SLOT = f'"1": {{{STEPS_1_3}}}'
-STEPS = "whole numbers from 0 to"
 # file text -> what the sentence must name: key and what was got, allowed, fix
 MISTAKES = {
     "empty file": ("", "not valid JSON", "one JSON object", "correct the file"),
@@ -174,7 +191,7 @@ MISTAKES = {
     "a list": ("[1, 3]", "holds [1, 3]", "one JSON object", "wrap it"),
     "null": ("null", "holds null", "one JSON object", "wrap it"),
     "no slot": ('{"ema_alpha": 0.2}', '["ema_alpha"]', "whole-number keys", 'add "1": {'),
-    "empty object": ("{}", "keys []", "whole-number keys", 'add "1": {'),
+    "ema without slots": ('{"ema_alpha": 0.2}', 'keys ["ema_', "whole-number keys", 'add "1": {'),
     "typing slip": (f'{{"ema_alfa": 1, {SLOT}}}', '"ema_alfa"', "ema_alpha,", "mean ema_alpha?"),
     "negative slot": ('{"-1": {"candidate_steps": [1]}}', '"-1"', 'such as "8"', "remove it"),
     "huge slot": ('{"9999999999": {"candidate_steps": [1]}}', "999", 'such as "8"', "remove it"),
@@ -199,7 +216,7 @@ MISTAKES = {
     "policy": (f'{{"policy": "best", {SLOT}}}', 'policy is "best"', '"goodput" or', "default"),
     "policy is a list": (f'{{"policy": ["ema"], {SLOT}}}', 'is ["ema"]', '"goodput"', "default"),
     "budget under ema": (
-        f'{{"memory_budget_gb": 4, {SLOT}}}',
+        f'{{"memory_budget_gb": 4, "ema_alpha": 0.2, {SLOT}}}',
         'memory_budget_gb belongs to policy "goodput", and the policy is "ema"',
         "ema_alpha, update_interval",
         'set "policy": "goodput"',
@@ -409,7 +426,7 @@ def test_the_docs_table_of_keys_has_every_key_under_its_policies_with_its_defaul
             rows[key[1]] = (cells[2].strip(), cells[4].strip())
     slot, config = SlotConfig((1,)), load_config(None)
     assert rows == {
-        "policy": ("", f'`"{TopLevelKeys().policy}"`'),
+        "policy": ("", f'`"{TopLevelKeys().policy}"`, or `"ema"` where a key of it stands'),
         "base": ("both", "found from the draft"),
         "record": ("both", "none"),
         "exact": ("both", f'`"{config.exact}"`'),

@@ -66,14 +66,16 @@ def test_trees_are_not_recorded_and_not_averaged(load):
     with pytest.raises(ConfigError, match="traces know chains only"):
         load(f'{{"policy": "goodput", "record": "x", {slot}}}')
     with pytest.raises(ConfigError, match='candidate_tiers belongs to policy "goodput"'):
-        load(f"{{{slot}}}")
+        load(f'{{"ema_alpha": 0.2, {slot}}}')
 
 
 def test_zero_steps_alone_leave_goodput_nothing_to_choose(load):
     slots = '"1": {"candidate_steps": [0]}, "9": {"candidate_steps": [0]}'
     with pytest.raises(ConfigError, match="zero steps alone"):
         load(f'{{"policy": "goodput", {slots}}}')
-    assert load(f"{{{slots}}}").policy == "ema"  # as SGLang reads such a file
+    with pytest.raises(ConfigError, match="zero steps alone"):
+        load(f"{{{slots}}}")
+    assert load(f'{{"policy": "ema", {slots}}}').policy == "ema"
     load(f'{{"policy": "goodput", {slots}, "17": {{"candidate_tiers": [[1, 2, 3]]}}}}')
 
 

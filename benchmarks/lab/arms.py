@@ -12,7 +12,7 @@ from sglang_adaptive_spec.tiers import Tier, chain_tier
 
 # The host's built-in default config and ours of the same content: the same tiers in both arms.
 SAME_CONFIG = "host-default"
-ALL_TIERS = {"1": {"candidate_steps": [0, 1, 3, 5, 7]}}
+ALL_TIERS = {"policy": "ema", "1": {"candidate_steps": [0, 1, 3, 5, 7]}}
 OF_DRAFT = "{algorithm}"  # the host's, which the pair names
 ADAPTED = ("EAGLE", "EAGLE3")  # by SGLang's own adaptive mode
 EARLIER = "at-"  # begins the name of an arm that an earlier commit serves

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 EXAMPLES = Path(__file__).resolve().parent.parent
 HEAD = EXAMPLES / "smollm2" / "eagle3-head"
-CANDIDATES = EXAMPLES / "demo" / "candidates.json"  # SGLang's format, its policy
+CANDIDATES = EXAMPLES / "demo" / "candidates.json"  # for SGLang's policy
 GOODPUT_CONFIG = EXAMPLES / "demo" / "goodput.json"  # the same candidates
 NONE, STATIC, BUILTIN, OURS, EMA = "none", "static 3", "SGLang adaptive", "ADAPTIVE_EAGLE", "ema"
 ALONE = ("--sleep-on-idle", "--skip-tokenizer-init")  # prompts and answers are token ids

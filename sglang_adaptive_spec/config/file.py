@@ -9,7 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -76,7 +76,7 @@ class TopLevelKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=
     """What the top level holds beside the slots."""
 
     base: Base | None = None
-    policy: PolicyName = "ema"  # as SGLang reads such a file
+    policy: PolicyName = "goodput"  # ema where the file has a key of it: `parse_document`
     memory_budget_gb: Annotated[float, Meta(gt=0, le=sys.float_info.max)] | UnsetType = UNSET
     record: WritablePath | None = None
     exact: Exact = "processors"
@@ -93,10 +93,11 @@ class SlotKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 Keys = TypeVar("Keys", bound=TuningKeys)
 
+OF_EMA = TuningKeys.__struct_fields__
 # Keys that mean nothing under a policy, and the policy that they belong to.
 FOREIGN_KEYS: Mapping[PolicyName, tuple[Collection[str], PolicyName]] = {
     "ema": (("memory_budget_gb", "candidate_tiers", "packing", "confidence"), "goodput"),
-    "goodput": (TuningKeys.__struct_fields__, "ema"),
+    "goodput": (OF_EMA, "ema"),
 }
 
 
@@ -105,10 +106,19 @@ def config_error(source: str, got: str, allowed: str, fix: str) -> ConfigError:
     return ConfigError(f"{source}: {got}; allowed: {allowed}; fix: {fix}.")
 
 
-def parse_document(source: str, text: bytes) -> tuple[TopLevelKeys, dict[int, SlotKeys]]:
-    """Checks a config file and returns its top level and its slots by lower bound.
+class Document(NamedTuple):
+    """A checked config file."""
 
-    Only under the policy `goodput` may there be no slot.
+    keys: TopLevelKeys
+    slots: dict[int, SlotKeys]  # by lower bound
+    why_policy: str  # where the file names none
+
+
+def parse_document(source: str, text: bytes) -> Document:
+    """Checks a config file.
+
+    The policy is the one that the file names; without one `ema` where a key of ema's stands, as
+    SGLang would read it, else `goodput`. Only under `goodput` may there be no slot.
 
     Raises:
         ConfigError: Anything is wrong with it.
@@ -116,8 +126,14 @@ def parse_document(source: str, text: bytes) -> tuple[TopLevelKeys, dict[int, Sl
     raw = _decode(source, text)
     slot_names = [key for key in raw if SLOT_NAME.fullmatch(key)]
     top_level = {key: value for key, value in raw.items() if key not in slot_names}
-    given_policy = {key: value for key, value in top_level.items() if key == "policy"}
-    policy = _convert(source, "", given_policy, TopLevelKeys, "ema").policy
+    named = {key: value for key, value in top_level.items() if key == "policy"}
+    of_ema, why_policy = None if named else ema_key(raw), ""
+    if of_ema is not None:
+        named, why_policy = {"policy": "ema"}, f"for its key {of_ema}"
+        top_level |= named
+    elif not named:
+        why_policy = "the config names none"
+    policy = _convert(source, "", named, TopLevelKeys).policy if named else None
     keys = _convert(source, "", top_level, TopLevelKeys, policy)
     if not slot_names and policy == "ema":
         raise config_error(
@@ -136,7 +152,13 @@ def parse_document(source: str, text: bytes) -> tuple[TopLevelKeys, dict[int, Sl
                 "remove one of the two",
             )
         slots[int(name)] = _slot(source, name, raw[name], policy)
-    return keys, slots
+    return Document(keys, slots, why_policy)
+
+
+def ema_key(raw: Mapping[str, object]) -> str | None:
+    """Returns the first key of a file that only the policy ema reads, if it has one."""
+    levels = (raw, *(value for value in raw.values() if isinstance(value, dict)))
+    return next((key for level in levels for key in level if key in OF_EMA), None)
 
 
 def closest(name: str, names: Collection[str]) -> str:
@@ -145,7 +167,7 @@ def closest(name: str, names: Collection[str]) -> str:
     return f" (did you mean {found[0]}?)" if found else ""
 
 
-def _slot(source: str, name: str, value: object, policy: PolicyName) -> SlotKeys:
+def _slot(source: str, name: str, value: object, policy: PolicyName | None) -> SlotKeys:
     if not isinstance(value, dict):
         raise config_error(
             source,
@@ -194,15 +216,20 @@ def _check_shape(source: str, place: str, shape: tuple[int, int, int]) -> None:
 
 
 def _convert(
-    source: str, place: str, raw: dict[str, Any], kind: type[Keys], policy: PolicyName
+    source: str,
+    place: str,
+    raw: dict[str, Any],
+    kind: type[Keys],
+    policy: PolicyName | None = None,
 ) -> Keys:
     """Checks key by key, so that the message can show the value as it stands in the file."""
-    foreign, _ = FOREIGN_KEYS[policy]
+    foreign, _ = FOREIGN_KEYS[policy] if policy is not None else ((), None)
     all_fields = {field.name: field for field in msgspec.structs.fields(kind)}
     fields = {name: field for name, field in all_fields.items() if name not in foreign}
     for key, value in raw.items():
         if key not in fields:
             if key in all_fields:
+                assert policy is not None, "without one no key is foreign"
                 raise _foreign_key(source, place, key, list(fields), policy)
             raise _unknown_key(source, place, key, list(fields))
         try:

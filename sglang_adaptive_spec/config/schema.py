@@ -8,7 +8,7 @@ keys; `goodput` measures what they guess. Reference: docs/config.md.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,7 @@ class AdaptiveConfig:
     packing: bool | None = None
     confidence: bool = False  # whether the draft's confidence chooses what is verified
     initial: Tier | None = None  # where to start, from the server arguments; no key of a file
+    why_policy: str = field(default="", compare=False)  # where the file names none
 
     @property
     def candidate_steps(self) -> tuple[int, ...]:
@@ -194,7 +195,7 @@ def parse_config(source: str, text: bytes) -> AdaptiveConfig:
     Raises:
         ConfigError: It is not a valid config.
     """
-    keys, slots = parse_document(source, text)
+    keys, slots, why_policy = parse_document(source, text)
     common = _given(keys)
     merged = {bound: _slot_config(common, slot) for bound, slot in slots.items()}
     if keys.record is not None and any(slot.candidate_trees for slot in merged.values()):
@@ -230,6 +231,7 @@ def parse_config(source: str, text: bytes) -> AdaptiveConfig:
         keys.exact,
         None if isinstance(keys.packing, UnsetType) else keys.packing,
         keys.confidence is True,
+        why_policy=why_policy,
     )
 
 

@@ -52,8 +52,8 @@ def test_every_arm_starts_from_the_arguments_of_no_speculation() -> None:
 
 def test_all_that_adapt_have_the_same_candidates() -> None:
     written = json.loads(CANDIDATES.read_text())
-    assert written == {"1": {"candidate_steps": [0, 1, 3, 5]}}
-    assert json.loads(GOODPUT_CONFIG.read_text()) == {"policy": "goodput", **written}
+    assert written == {"policy": "ema", "1": {"candidate_steps": [0, 1, 3, 5]}}
+    assert json.loads(GOODPUT_CONFIG.read_text()) == {**written, "policy": "goodput"}
     assert load_config(str(CANDIDATES)).policy == "ema"
 
 

@@ -86,7 +86,7 @@ def test_zero_steps_alone_still_start_the_host_at_one(
     models: dict[str, str], tmp_path: Path
 ) -> None:
     config = tmp_path / "plain.json"
-    config.write_text('{"1": {"candidate_steps": [0]}}')
+    config.write_text('{"policy": "ema", "1": {"candidate_steps": [0]}}')
     view, options = resolved(arguments(models, speculative_adaptive_config=str(config)))
     assert (view.speculative_num_steps, options.initial_steps) == (1, 0)
 

@@ -43,7 +43,7 @@ def test_the_arms_own_arguments_come_last_and_so_win(tmp_path: Path) -> None:
     ours = arms[OURS]
     assert ours.policy == arms[WRONG].policy == "alternate"
     config = json.loads((tmp_path / "wrong.json").read_text())
-    assert config == {"1": {"candidate_steps": [0, 1, 3, 5, 7]}}
+    assert config == {"policy": "ema", "1": {"candidate_steps": [0, 1, 3, 5, 7]}}
 
 
 def test_rejection_sampling_gets_the_wide_head(tmp_path: Path) -> None:

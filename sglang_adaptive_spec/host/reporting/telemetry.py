@@ -66,9 +66,10 @@ class Telemetry:
         versions = ", ".join(f"{name} {version}" for name, version in versions_report().items())
         lines = [f"ADAPTIVE_EAGLE is on: {versions}; host contract ok."]
         config, startup = options.config, options.startup_tier
+        why = f" ({config.why_policy})" if config.why_policy else ""
         initial = config.initial_tier(options.starting_steps)
         lines.append(
-            f"  base {options.base}, policy {config.policy}, config {config.source}, "
+            f"  base {options.base}, policy {config.policy}{why}, config {config.source}, "
             f"initial step {initial.label}, start-up tier {startup.label}"
         )
         lines += [f"  {_tier_line(state)}" for state in pool.states]
