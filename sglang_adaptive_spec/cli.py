@@ -20,7 +20,13 @@ from sglang_adaptive_spec.contract.check import contract_report
 from sglang_adaptive_spec.contract.flashinfer import host_plans_reason
 from sglang_adaptive_spec.contract.versions import SUPPORTED, versions_report
 from sglang_adaptive_spec.operate.explain.page import explain_page
-from sglang_adaptive_spec.operate.explain.source import Source, example, of_file, of_server
+from sglang_adaptive_spec.operate.explain.source import (
+    EXAMPLE_BACKEND,
+    Source,
+    example,
+    of_file,
+    of_server,
+)
 from sglang_adaptive_spec.operate.explain.text import as_data, render
 from sglang_adaptive_spec.operate.report.page import Story, report_page
 from sglang_adaptive_spec.operate.report.page import render as render_report
@@ -30,6 +36,7 @@ from sglang_adaptive_spec.operate.watch.screen import Watched, lines, tables
 from sglang_adaptive_spec.simulate.command import Question, simulate
 from sglang_adaptive_spec.simulate.overrides import differing, settings_from
 from sglang_adaptive_spec.simulate.regret import WorkloadReport
+from sglang_adaptive_spec.simulate.true_costs import EXAMPLES
 
 EXAMPLE_BATCH, EXAMPLE_ACCEPTANCE = 16, 0.7
 TABLE_HEAD = "policy       tokens/s of oracle  switches  probing    lost  rounds by steps"
@@ -147,9 +154,10 @@ def _explain(arguments: argparse.Namespace) -> int:
 def _source(arguments: argparse.Namespace) -> Source:
     if arguments.server is not None:
         return of_server(arguments.server, arguments.context, arguments.api_key)
-    if arguments.costs is not None:
-        return of_file(arguments.costs, arguments.context)
-    return example(arguments.context)
+    costs = arguments.costs or EXAMPLE_BACKEND
+    if costs in EXAMPLES:
+        return example(arguments.context, costs)
+    return of_file(Path(costs), arguments.context)
 
 
 def _pin(arguments: argparse.Namespace) -> int:
@@ -302,7 +310,9 @@ def _add_explain(verbs: Any) -> None:
     where = verb.add_mutually_exclusive_group()
     where.add_argument("--server", metavar="URL", help="a server of ADAPTIVE_EAGLE")
     where.add_argument(
-        "--costs", type=Path, metavar="FILE", help="a cost cache; default: an H200 as an example"
+        "--costs",
+        metavar="FILE",
+        help=f"a cost cache, or an H200's: {', '.join(EXAMPLES)} [{EXAMPLE_BACKEND}]",
     )
     verb.add_argument("--api-key", metavar="KEY", help="the server's")
     verb.add_argument(

@@ -1,6 +1,6 @@
 """True costs to replay against: an H200 as an example, and what lies between its measurements.
 
-Measured are a few depths and batch sizes (h200-llama-8b.json says where). Between two depths above
+Measured are a few depths and batch sizes (each file says where). Between two depths above
 zero and between two batch sizes periods are linear, beyond the last ones they go on along the last
 line, below the smallest batch they stay. A larger batch never costs less: the measurement's noise
 says otherwise here and there. Context adds the bytes of its KV cache, read once per target forward
@@ -25,7 +25,8 @@ SEEDED_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128)
 SEEDED_CONTEXTS = (256, 16384)
 SEEDED_ROUNDS = 3  # whose mean is a seed and whose spread says how far to trust it
 
-FILE = Path(__file__).parent / "h200-llama-8b.json"
+# By attention backend; the simulator's workloads and what is recorded of them are on the first.
+EXAMPLES = {"flashinfer": "h200-llama-8b.json", "fa3": "h200-llama-8b-fa3.json"}
 
 
 class NoSpeculation:
@@ -96,10 +97,11 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ExampleCosts:
-    """The measured H200 as `RoundCosts`."""
+    """The measured H200 as `RoundCosts`; ``backend`` is a key of `EXAMPLES`."""
 
-    def __init__(self) -> None:
-        file = msgspec.json.decode(FILE.read_bytes(), type=_File)
+    def __init__(self, backend: str = "flashinfer") -> None:
+        path = Path(__file__).parent / EXAMPLES[backend]
+        file = msgspec.json.decode(path.read_bytes(), type=_File)
         self.origin = file.origin
         self._file = file
         self._sizes = sorted(file.round_ms)

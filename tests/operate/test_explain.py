@@ -47,7 +47,11 @@ def test_the_shipped_costs_need_no_server(capsys: pytest.CaptureFixture[str]) ->
     assert [row["batch_size"] for row in data["batch_sizes"]] == [1, 2, 4, 8, 16, 32, 64, 128]
     assert data["now"] is None
     breaks = {row["batch_size"]: row["break_even_acceptance"] for row in data["batch_sizes"]}
-    assert 0.2 < breaks[1] < breaks[64] < breaks[128] < 0.8
+    assert 0.05 < breaks[1] < breaks[64] < breaks[128] < 0.8
+    assert "FA3" in data["costs"]
+    other = told(capsys, "--costs", "flashinfer")
+    assert "FlashInfer" in other["costs"]
+    assert other["batch_sizes"][-1]["break_even_acceptance"] > breaks[128]
     assert main(["explain", "--batch", "16", "--acceptance", "0.7"]) == 0
     text = capsys.readouterr().out
     assert "n = (1 - 0.7^6) / (1 - 0.7) = 2.941 tokens of a request" in text
