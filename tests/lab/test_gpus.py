@@ -54,7 +54,7 @@ STREAMS = (
     *("starts-a", "starts-b", "starts-c", "starts-d"),
     *("transition-real", "transition-alternating", "ramp", "ramp-2", "ramp-3", "overhead"),
     *("defaults-pair", "defaults-builtin"),
-    *("overlap-1", "overlap-2", "sampling", "sampling-of-host"),
+    *("overlap-1", "overlap-2", "sampling", "sampling-of-host", "sampling-packed"),
     *(
         "backends",
         "backends-mla",
@@ -243,6 +243,7 @@ def test_the_pair_goes_to_those_that_need_it(calls: dict[str, Call]) -> None:
         "overlap-2",
         "sampling",
         "sampling-of-host",
+        "sampling-packed",
         "backends",
         "backends-packed",
         "backends-confident",

@@ -8,6 +8,8 @@ of 0, 1, 3, 5, 7 steps each round) and `wrong`: the same with the host's
 more (sglang 0.5.21 jit include speculative/sampling.cuh:TreeSpeculativeSamplingTargetOnly); it must
 be found. `wrong-slightly` has 0.5. `static-3-rejection` and `alternate-rejection` verify with the
 host's --speculative-use-rejection-sampling, for which the head is widened (wide_head.py).
+`packed-lengths` and `packed-confidence` verify other lengths of each row in every round, too, drawn
+at random or chosen by the draft's confidence with random weights.
 
 Greedy texts of all prompts are compared with those of `none`, too. Speed is not measured: all arms
 sample at the same time.
@@ -42,6 +44,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.inject.engine import CONFIDENCE, LENGTHS
 from benchmarks.lab.arms import ALL_TIERS, ARMS, OURS, Arm
 from benchmarks.lab.fleet import Engine, in_parallel, keep_logs, serving_fleet
 from benchmarks.lab.load import Round, generate_closed, post_generate
@@ -59,6 +62,8 @@ from benchmarks.lab.settings import add_fleet_flags, fleet_plan, numbers, words
 from benchmarks.studies.sampling import summary as sampling_summary
 from benchmarks.studies.sampling import tables as sampling_tables
 from benchmarks.studies.sampling.summary import (
+    BY_CONFIDENCE,
+    BY_LENGTHS,
     CELLS,
     CONTROL,
     NONE,
@@ -72,6 +77,7 @@ from benchmarks.studies.sampling.wide_head import widen_head
 
 TOO_EAGER, EAGER = (("--speculative-accept-threshold-single", limit) for limit in ("0.2", "0.5"))
 BY_REJECTION = ("--speculative-use-rejection-sampling",)
+PACKED = {**ALL_TIERS, "policy": "goodput", "packing": True, "memory_budget_gb": 64}
 SAMPLED_ARMS = {
     NONE: ARMS["none"],
     CONTROL: replace(ARMS["none"], name=CONTROL),
@@ -81,6 +87,8 @@ SAMPLED_ARMS = {
     SLIGHTLY_WRONG: replace(ARMS["ema-alternate"], name=SLIGHTLY_WRONG, extra=EAGER),
     STATIC_REJECTION: replace(ARMS["static-3"], name=STATIC_REJECTION, extra=BY_REJECTION),
     OURS_REJECTION: Arm(OURS_REJECTION, OURS, ALL_TIERS, policy="alternate", extra=BY_REJECTION),
+    BY_LENGTHS: Arm(BY_LENGTHS, OURS, {**PACKED, "confidence": False}, policy=LENGTHS),
+    BY_CONFIDENCE: Arm(BY_CONFIDENCE, OURS, {**PACKED, "confidence": True}, policy=CONFIDENCE),
 }
 DEFAULT_ARMS = (NONE, CONTROL, "static-3", "ema-alternate", WRONG)
 # Free text, code, JSON that accepts much, and text that accepts little: the first of each.

@@ -33,7 +33,11 @@ LOSSLESS_CELLS = tuple(name for name in CELLS if name not in HOST_CELLS)
 NONE, CONTROL, STATIC, OURS, WRONG = "none", "none-again", "static-3", "ema-alternate", "wrong"
 SLIGHTLY_WRONG = "wrong-slightly"
 STATIC_REJECTION, OURS_REJECTION = "static-3-rejection", "alternate-rejection"
-ARMS = (NONE, CONTROL, STATIC, OURS, WRONG, SLIGHTLY_WRONG, STATIC_REJECTION, OURS_REJECTION)
+BY_LENGTHS, BY_CONFIDENCE = "packed-lengths", "packed-confidence"
+ARMS = (
+    *(NONE, CONTROL, STATIC, OURS, WRONG, SLIGHTLY_WRONG, STATIC_REJECTION, OURS_REJECTION),
+    *(BY_LENGTHS, BY_CONFIDENCE),
+)
 FIRST_POSITION = 1  # the token before it is the prefill's
 DIGITS = 6  # significant ones, of what is recomputed
 
