@@ -1,9 +1,9 @@
 """Gives the schedulers of a fleet one core, which nobody else uses once they serve.
 
-Rounds that the CPU bounds took 5.2 or 7.4 ms for seconds on end on an H200's host, whatever the arm
-(16 cores of a virtual machine, 7 servers): it depends on the core, and on what its sibling does.
-One server is busy at a time, the others sleep; on one core all arms meet the same. It is taken when
-a server is ready: starts need all cores.
+On an H200's host, a virtual machine of 16 cores, rounds that the CPU bounds took 5.2 or 7.4 ms for
+seconds on end. Which of the two depends on the core and on what its sibling does. One server is
+busy at a time, the others sleep: on one core all arms meet the same. A server takes it when it is
+ready, since starts need all cores.
 """
 
 import os

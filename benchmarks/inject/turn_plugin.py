@@ -1,7 +1,7 @@
 """Lets a server wait, its imports done, until it is its turn to use the GPU.
 
-Ours measure rounds at their start and must be alone then, but the 40 s that a server's imports take
-on an H200's host need no GPU: those of all servers may pass at once.
+Ours measure rounds at their start and must be alone then. But a server's imports, 40 s on an H200's
+host, need no GPU: those of all servers may pass at once.
 """
 
 import os

@@ -62,15 +62,18 @@ class Visit:
 def seated(plan: Plan) -> Plan:
     """Returns ``plan`` with a core for its schedulers alone, which this process leaves to them.
 
-    What may be its sibling is left idle: machines number the two next to each other, or half of
-    all apart. Where cores are few, nobody has one.
+    What may be its sibling among this process's cores is left idle: machines number the two next to
+    each other, or half of all apart. Shares of a machine take cores that are neither. Where cores
+    are few, nobody has one.
     """
-    cores = sorted(os.sched_getaffinity(0))
+    cores, num_all = sorted(os.sched_getaffinity(0)), os.cpu_count() or 1
     if len(cores) < FEWEST_CORES:
         return plan
-    siblings = {cores[1], cores[len(cores) // 2]}
-    os.sched_setaffinity(0, set(cores[1:]) - siblings)
-    return replace(plan, core=cores[0])
+    share = cores[0] // len(cores)
+    core = cores[2 * share % len(cores)]
+    siblings = {core ^ 1, (core + num_all // 2) % num_all}
+    os.sched_setaffinity(0, set(cores) - siblings - {core})
+    return replace(plan, core=core)
 
 
 @contextlib.contextmanager
@@ -87,7 +90,7 @@ def serving_fleet(
     Args:
         arms: the arms to start.
         plan: what all of them share; each gets a folder and a port of its own.
-        deadline: on the monotonic clock; no server is started after it.
+        deadline: on the monotonic clock; no server is started after it (at once: none has to be).
         at_once: start all arms at the same time, where memory is plenty. Ours wait for the host's
             own, and for each other, before they use the GPU: they measure rounds at their start.
         ours_too: ours need not wait, where no policy chooses by measured rounds.
@@ -108,22 +111,38 @@ def serving_fleet(
                 if frozen:
                     engine.server.freeze()
 
-        waiting = [arm.name for arm in arms if at_once and arm.is_ours and not ours_too]
-        turns = {name: plans[name].folder / "turn" for name in waiting}
-        plans |= {name: replace(plans[name], turn=turn) for name, turn in turns.items()}
-        with ThreadPoolExecutor(max(len(arms), 1) if at_once else 1) as starters:
-            starting = {arm.name: starters.submit(start, arm) for arm in arms}
-            wait([each for name, each in starting.items() if name not in turns])
-            for name, turn in turns.items():
-                turn.parent.mkdir(parents=True, exist_ok=True)
-                turn.touch()
-                wait([starting[name]])
-        for each in starting.values():
-            each.result()  # raises what is no failure of a server
+        if at_once:
+            waiting = [] if ours_too else [arm.name for arm in arms if arm.is_ours]
+            plans |= {name: _waiting(plans[name]) for name in waiting}
+            _start_at_once(start, arms, [plans[name] for name in waiting])
+        else:
+            for arm in arms:
+                start(arm)
         yield with_full_pool([engines[arm.name] for arm in arms if arm.name in engines])
         if frozen:
             for engine in engines.values():
                 engine.server.thaw()  # each tells at its end what it measured
+
+
+def _waiting(plan: Plan) -> Plan:
+    return replace(plan, turn=plan.folder / "turn")
+
+
+def _start_at_once(
+    start: Callable[[Arm], None], arms: Sequence[Arm], waiting: Sequence[Plan]
+) -> None:
+    """Starts all arms; those of the plans that wait get their turn when the others serve."""
+    turns = {plan.folder.name: plan.turn for plan in waiting}
+    with ThreadPoolExecutor(max(len(arms), 1)) as starters:
+        starting = {arm.name: starters.submit(start, arm) for arm in arms}
+        wait([each for name, each in starting.items() if name not in turns])
+        for name, turn in turns.items():
+            assert turn is not None, "it waits for that"
+            turn.parent.mkdir(parents=True, exist_ok=True)
+            turn.touch()
+            wait([starting[name]])
+    for each in starting.values():
+        each.result()  # raises what is no failure of a server
 
 
 def _started(arm: Arm, plan: Plan, stack: contextlib.ExitStack, deadline: float) -> Engine | None:

@@ -17,6 +17,7 @@ from benchmarks.lab.server import Server, announce_plugins, server_environment, 
 from benchmarks.stats.provenance import without_folders
 
 START_TIMEOUT_S = 400.0
+TURNS_S = 400.0  # more, for one that waits for its turn
 # Any length above 0 makes the host ask for a simulation, which the injecting plugin answers.
 INJECTED = 1.0
 
@@ -61,7 +62,8 @@ def serving_arm(arm: Arm, plan: Plan) -> Iterator[tuple[Server, dict[str, Any]]]
     log = plan.folder / f"{arm.name}.log"
     measured: dict[str, Any] = {"arm": arm.name, "server_argv": without_folders(arguments)}
     measured["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    with serving(arguments, environment, plan.port, log, START_TIMEOUT_S) as server:
+    timeout_s = START_TIMEOUT_S + (0.0 if plan.turn is None else TURNS_S)
+    with serving(arguments, environment, plan.port, log, timeout_s) as server:
         start = server.command()
         measured["ready_s"] = round(server.ready_s, 3)
         for name in ("max_running_requests", "max_total_tokens"):

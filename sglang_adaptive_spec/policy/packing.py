@@ -53,10 +53,14 @@ class Packing:
         window: int,
         most_rows: int,
         settings: PackingSettings = DEFAULTS.packing,
+        most_unasked: int = 0,
     ) -> None:
-        """Takes what rounds cost, of rows of up to ``window`` tokens, so many at most."""
+        """Takes what rounds cost, of rows of up to ``window`` tokens, so many at most.
+
+        Of up to ``most_unasked`` rows nobody asks the draft how sure it is.
+        """
         self.costs, self._settings = costs, settings
-        self._window, self._most_rows = window, most_rows
+        self._window, self._most_rows, self._most_unasked = window, most_rows, most_unasked
         self.newest: Packed | None = None  # in force; None: a tier is
         self._requests: tuple[Hashable, ...] = ()  # whose lengths it has
         self.has_changed = False  # with the last choice, by more than its rows' lengths
@@ -137,7 +141,8 @@ class Packing:
         before = dict(zip(self._requests, plan.verify_lens, strict=True))
         usual = width // len(requests)
         lens = fitted(np.array([before.get(each, usual) for each in requests]), width, most)
-        plan = plan._replace(verify_lens=tuple(lens.tolist()))
+        weights = plan.by_confidence if len(requests) > self._most_unasked else None
+        plan = plan._replace(verify_lens=tuple(lens.tolist()), by_confidence=weights)
         self.newest, self._requests = self.newest._replace(plan=plan), requests
 
     def _shape(self) -> tuple[Tier, int, bool] | None:
@@ -164,20 +169,20 @@ class Packing:
         ms = costs.round_ms(tiers, batch.size, batch.context_tokens)
         known: list[tuple[Sequence[Floats], tuple[float, ...] | None, Floats]]
         known = [((survival,), None, ms)]
-        if confident is not None:
+        if confident is not None and num_rows > self._most_unasked:
             by_device = ms + costs.choosing_ms(tiers, batch.size)[:, None]
             known.append((confident.survivals, confident.weights, by_device))
         best: Packed | None = None
-        for survivals, weights, ms in known:
+        for survivals, weights, round_ms in known:
             tokens = _tokens(tiers, survivals, num_drafts)
-            rates = tokens / (ms + between_ms(tokens))
+            rates = tokens / (round_ms + between_ms(tokens))
             at = np.unravel_index(int(rates.argmax()), rates.shape)
             if rates[at] <= (0.0 if best is None else best.rate):
                 continue
             tier = tiers[at[0]]
             lens = lengths(survival[: tier.num_steps], int(num_drafts[at[1]])) + 1
             plan = Plan(tier, verify_lens=tuple(lens.tolist()), by_confidence=weights)
-            best = Packed(plan, float(tokens[at]), float(ms[at]), float(rates[at]))
+            best = Packed(plan, float(tokens[at]), float(round_ms[at]), float(rates[at]))
         return best
 
 

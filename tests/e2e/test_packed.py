@@ -28,6 +28,12 @@ def by_its_own_policy(host: str, overlap: bool, config: Path = PACKED) -> Launch
     return replace(launch, name=f"eagle3-always-{config.stem}", plugins=plugins, strict=True)
 
 
+def on_two_ranks(launch: Launch) -> Launch:
+    """The same, served by two tensor-parallel ranks, the second's draft being less sure."""
+    args, plugins = (*launch.args, "--tp-size", "2"), (*launch.plugins[:-1], "askew_drafts")
+    return replace(launch, name=f"{launch.name}-tp2", args=args, plugins=plugins)
+
+
 CASES = [
     packed("eagle3", host="0.5.20", overlap=True),
     packed("eagle3", host="0.5.21", overlap=True),
@@ -52,6 +58,7 @@ OF_IDS = [
 OWN_CASES = [
     by_its_own_policy("0.5.21", overlap=True),
     by_its_own_policy("0.5.23", overlap=False, config=CONFIDENT),
+    on_two_ranks(by_its_own_policy("0.5.21", overlap=True, config=CONFIDENT)),
 ]
 
 pytestmark = pytest.mark.e2e

@@ -77,7 +77,7 @@ def test_a_draft_extend_tells_in_a_graph_and_without(graphs: Any) -> None:
     ("num_rows", "num_steps", "are_asked"),
     [(16, 2, False), (17, 2, True), (32, STEPS, True), (33, 2, False), (32, STEPS + 1, False)],
 )
-def test_batches_that_are_never_packed_are_not_asked(
+def test_small_batches_and_those_without_graphs_are_not_asked(
     num_rows: int, num_steps: int, are_asked: bool
 ) -> None:
     assert Confidences(32, STEPS, "cpu", ALONE).holds(num_rows, num_steps) == are_asked
@@ -103,3 +103,15 @@ def test_ranks_take_the_first_one_s_lengths_and_confidence() -> None:
     confidences.of(2, 2).zero_()
     assert torch.equal(confidences.agreed_of(2, 2), theirs[:, :2])
     assert Confidences(32, STEPS, "cpu", ALONE).agreed(mine) is mine
+
+
+def test_the_first_rank_tells_its_lengths_behind_its_confidence() -> None:
+    told: list[torch.Tensor] = []
+    ranks: Any = SimpleNamespace(
+        are_several=True, broadcast_values=lambda mine: told.append(mine.clone())
+    )
+    confidences = Confidences(32, STEPS, "cpu", ranks)
+    confidences.of(2, STEPS).fill_(0.5)
+    lens = torch.tensor([4, 1])
+    assert torch.equal(confidences.agreed(lens), lens)
+    assert told[0].tolist() == [[0.5] * STEPS + [4.0], [0.5] * STEPS + [1.0]]

@@ -83,7 +83,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
         **{"config": ASKS, "has_draft": True, "num_replicas": 1, "state": None, "mrope": False},
         **{"lora": None, "device": "cuda", "backend": "fa3", "has_graphs": True},
         **{"prefill": None, "watermark": None, "is_unpadded": False, "is_gathered": False},
-        **{"is_block": False, "is_drawn": False},
+        **{"is_block": False, "is_drawn": False, "num_sharing": 2},
         **changes,
     }
     monkeypatch.setattr(graphs, "mambaish_config", lambda _config: found["state"])
@@ -102,7 +102,11 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
         options=SimpleNamespace(
             config=found["config"], stages=SimpleNamespace(has_draft=found["has_draft"])
         ),
-        ranks=SimpleNamespace(num_replicas=found["num_replicas"]),
+        ranks=SimpleNamespace(
+            num_replicas=found["num_replicas"],
+            group=SimpleNamespace(world_size=2),
+            attention=SimpleNamespace(world_size=found["num_sharing"]),
+        ),
         target_runner=SimpleNamespace(
             model_config=model_config,
             lora_manager=found["lora"],
@@ -154,6 +158,10 @@ CONFIDENT = parse_config("test", b'{"policy": "goodput", "confidence": true}')
         ({}, None),
         ({"config": load_config(None)}, "the config does not ask for it"),
         ({"backend": "flashinfer"}, "no packed rounds: attention backend flashinfer"),
+        (
+            {"num_sharing": 1},
+            "ranks that share no requests, and lengths are those of the first",
+        ),
         ({"is_drawn": True}, "--speculative-use-rejection-sampling, which draws drafts"),
     ],
 )

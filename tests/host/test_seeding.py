@@ -512,7 +512,7 @@ def test_what_choosing_by_confidence_adds_is_measured_where_it_may_choose(
     seeding: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     series, plans = measured_plans(seeding, monkeypatch, why_no_confidence=None)
-    assert [each.choosing_ms for each in series] == [1.0, 0.0, 0.0]  # of 32, 8 and 2 requests
+    assert [each.choosing_ms for each in series] == [1.0, None, None]  # of 32, 8 and 2 requests
     by_confidence = [plan for plan in plans if plan.by_confidence is not None]
     assert [plan.by_confidence for plan in by_confidence] == [(1.0, *[0.0] * DEEP.num_steps)]
     assert by_confidence[0].verify_lens == plans[1].verify_lens

@@ -106,38 +106,77 @@ def test_servers_get_folders_and_ports_and_one_that_fails_does_not_stop_the_othe
     assert "out of memory" in capsys.readouterr().out
 
 
+class Starts:
+    """Servers that start when the test lets them."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.begun = threading.Barrier(len(names) + 1)
+        self.let = {name: threading.Event() for name in names}
+        self.turns: dict[str, Path] = {}
+
+    @contextlib.contextmanager
+    def start(self, arm: Any, plan: Plan) -> Iterator[tuple[Any, dict[str, Any]]]:
+        if plan.turn is not None:
+            self.turns[arm.name] = plan.turn
+        self.begun.wait(10)
+        if plan.turn is not None:
+            wait_for(plan.turn)
+        assert self.let[arm.name].wait(10)
+        yield SmallServer(), {}
+
+
 def test_all_arms_may_start_at_once_and_ours_wait_for_their_turn(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once = threading.Barrier(5)
-    running: list[str] = []
-
-    @contextlib.contextmanager
-    def start(arm: Any, plan: Plan) -> Iterator[tuple[Any, dict[str, Any]]]:
-        at_once.wait(10)
-        if plan.turn is not None:
-            assert arm.is_ours
-            assert not plan.turn.exists() or len(running) == 3  # all of the host's
-            wait_for(plan.turn)
-        running.append(arm.name)
-        yield SmallServer(), {}
-
-    monkeypatch.setattr(fleet, "serving_arm", start)
     names = ("goodput", "none", "static-3", "ema", "builtin")
-    arms = [ARMS[name] for name in names]
-    with serving_fleet(arms, plan, deadline=float("inf"), at_once=True) as engines:
-        assert tuple(each.arm.name for each in engines) == names
-    assert running[3:] == ["goodput", "ema"]
+    starts = Starts(names)
+    monkeypatch.setattr(fleet, "serving_arm", starts.start)
+    served: list[str] = []
+
+    def serve() -> None:
+        arms = [ARMS[name] for name in names]
+        with serving_fleet(arms, plan, deadline=float("inf"), at_once=True) as engines:
+            served.extend(each.arm.name for each in engines)
+
+    starter = threading.Thread(target=serve)
+    starter.start()
+    starts.begun.wait(10)  # all five
+    first, second = starts.turns["goodput"], starts.turns["ema"]
+    starts.let["none"].set()
+    starts.let["static-3"].set()
+    first_s = 0.2  # a turn that comes too early would come within it
+    threading.Event().wait(first_s)
+    assert not first.exists()
+    starts.let["builtin"].set()
+    wait_for(first)
+    threading.Event().wait(first_s)
+    assert not second.exists()
+    starts.let["goodput"].set()
+    wait_for(second)
+    starts.let["ema"].set()
+    starter.join(10)
+    assert tuple(served) == names
 
 
 @pytest.mark.parametrize(
-    ("cores", "core", "others"),
-    [(range(4, 20), 4, {6, 7, 8, 9, 10, 11, *range(13, 20)}), (range(4), None, set(range(4)))],
+    ("cores", "num_all", "core", "others"),
+    [
+        (range(16), 16, 0, set(range(16)) - {0, 1, 8}),
+        (range(16), 32, 0, set(range(16)) - {0, 1}),
+        (range(16, 32), 32, 18, set(range(16, 32)) - {18, 19}),
+        (range(4), 4, None, set(range(4))),
+    ],
 )
 def test_schedulers_get_a_core_where_there_are_many(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch, cores: range, core: int | None, others: set[int]
+    plan: Plan,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: range,
+    num_all: int,
+    core: int | None,
+    others: set[int],
 ) -> None:
     mine = set(cores)
+    monkeypatch.setattr(fleet.os, "cpu_count", lambda: num_all)
     monkeypatch.setattr(fleet.os, "sched_getaffinity", lambda _pid: mine)
     monkeypatch.setattr(
         fleet.os, "sched_setaffinity", lambda _pid, left: (mine.clear(), mine.update(left))

@@ -1,9 +1,11 @@
 """`report`: figures add up, what stands out is said with what to do, bad input in one sentence."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from sglang_adaptive_spec.cli import main
@@ -57,9 +59,23 @@ def test_drafts_that_packed_rounds_did_not_verify_were_not_rejected() -> None:
     row = {**ROW, "packed": {"3": {"rounds": 60, "unverified": 300}}}
     (span,) = of_minutes([row])
     assert (span.packed, span.proposed) == (60, 900)
-    story = Story("a", [span, span], True, None)
+    story = Story("a", [span, span], True, hindsight.of_minutes(span))
     assert summary(story).endswith("where it drafted; 50% of the rounds packed.")
-    assert "No regret is computed: rounds were packed" in told(row)
+    assert "No regret is computed: rounds were packed" in story.findings()[-1].what
+    alone = {**ROW, "timed": {"3": ROW["timed"]["3"]}}
+    (span,) = of_minutes([alone])
+    assert Story("a", [span], True, hindsight.of_minutes(span)).findings() == []
+
+
+def test_a_trace_of_packed_rounds_has_no_regret(trace_file: Path) -> None:
+    trace = read_trace(trace_file)
+    first = trace.rounds[0]
+    steps, correct = first.num_steps, first.num_correct_drafts
+    packed = msgspec.structs.replace(first, kept=correct)
+    rounds = (packed, *trace.rounds[1:])
+    whole = total(of_trace(replace(trace, rounds=rounds)))
+    assert hindsight.of_trace(replace(trace, rounds=rounds), None) is None
+    assert (whole.packed, whole.unverified) == (1, steps * len(correct) - sum(correct))
 
 
 def test_names_of_tiers_say_how_many_drafts() -> None:

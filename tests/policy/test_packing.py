@@ -258,6 +258,10 @@ def test_confidence_chooses_where_it_expects_more() -> None:
     by_lengths = dear.best(batch(), deepest, alike, nothing, Confident(weights, [scattered]))
     assert by_lengths is not None
     assert by_lengths.plan.by_confidence is None
+    unasked = Packing(packing(5).costs, window=4, most_rows=8, most_unasked=ROWS)
+    by_lengths = unasked.best(batch(), deepest, alike, nothing, Confident(weights, [scattered]))
+    assert by_lengths is not None
+    assert by_lengths.plan.by_confidence is None
     knows_nothing = Confident(weights, [alike * 0.9])
     found = packing(5).best(batch(), deepest, alike, nothing, knows_nothing)
     assert found is not None

@@ -104,7 +104,7 @@ def test_what_packing_adds_is_no_part_of_what_a_tier_verifies() -> None:
 def test_what_choosing_by_confidence_adds_is_no_fault_of_depth_or_width() -> None:
     table: Any = TRUE
     measured = [measured_series(TRUE, DEEP, size, GRID) for size in (128, 32, 8)]
-    added = dict(zip((128, 32, 8), (0.4, 0.2, 0.0), strict=True))
+    added = dict(zip((128, 32, 8), (0.4, 0.2, None), strict=True))
     costs = WidthCosts(
         table,
         [each._replace(choosing_ms=ms) for each, ms in zip(measured, added.values(), strict=True)],

@@ -1,7 +1,5 @@
 """Triton kernels; importing this needs Triton, which torch for CPUs comes without."""
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -16,18 +14,25 @@ def top_probability(logits: torch.Tensor) -> torch.Tensor:
     In one pass. Of the likeliest token's own term 1 is left:
 
         exp(most) / sum(exp(logits)) = 1 / sum(exp(logits - most))
+
+    Raises:
+        ValueError: Tokens of a row are apart.
     """
+    if logits.stride(1) != 1:
+        raise ValueError(f"logits have strides {logits.stride()}; allowed: a row in one piece.")
     num_rows, num_tokens = logits.shape
     found = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
-    grid = (num_rows,)
-    _top_probability[grid](logits, found, logits.stride(0), num_tokens, BLOCK, num_warps=NUM_WARPS)
+    top_probability_kernel[(num_rows,)](
+        logits, found, logits.stride(0), num_tokens, BLOCK, num_warps=NUM_WARPS
+    )
     return found
 
 
-@triton.jit(do_not_specialize=["row_stride", "num_tokens"])  # type: ignore[untyped-decorator]
-def _top_probability(
-    logits: Any, found: Any, row_stride: Any, num_tokens: Any, block: tl.constexpr
-) -> None:
+# Triton reads the annotations of arguments, too: that of a compile-time constant is its only one.
+@triton.jit  # type: ignore[untyped-decorator]
+def top_probability_kernel(  # type: ignore[no-untyped-def]
+    logits, found, row_stride, num_tokens, block: tl.constexpr
+):
     """Of one row: each lane keeps its largest logit, and the sum of its terms beside that."""
     row = tl.program_id(0).to(tl.int64)
     lanes = tl.arange(0, block)

@@ -48,9 +48,13 @@ class MetricsExporter(threading.Thread):
         accepted = "Request-rounds whose drafts up to this position were all accepted."
         self._metrics: dict[str, Any] = {
             "rounds": counter("rounds", "Decode rounds.", "tier"),
-            "packed_rounds": counter("packed_rounds", "Rounds that verified lengths.", "tier"),
+            "packed_rounds": counter(
+                "packed_rounds",
+                "Rounds that verified another number of drafts of each request.",
+                "tier",
+            ),
             "request_rounds": counter("request_rounds", "Rounds times requests.", "tier"),
-            "proposed": counter("proposed_drafts", "Drafts proposed.", "tier"),
+            "proposed": counter("proposed_drafts", "Drafts that the target verified.", "tier"),
             "accepted": counter("accepted_drafts", accepted, "tier", "position"),
             "switches": counter("switches", "Tier switches.", "reason"),
             "fallbacks": counter("fallbacks", "Failures survived.", "reason"),

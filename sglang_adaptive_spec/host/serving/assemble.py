@@ -9,6 +9,7 @@ from typing import NamedTuple
 from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.runtime_context import get_serving
 
+from sglang_adaptive_spec.host.drafters import confidences
 from sglang_adaptive_spec.host.drafters.drafter import Drafter
 from sglang_adaptive_spec.host.engine import HostEngine
 from sglang_adaptive_spec.host.reporting.control import Control
@@ -108,7 +109,8 @@ def _packing(
     if not len(widths.widths):
         builder.why_not_packed = "no such round could be measured"
         return None
-    return Packing(widths, packed.window, packed.most_rows)
+    most_unasked = confidences.FEWEST_ROWS
+    return Packing(widths, packed.window, packed.most_rows, most_unasked=most_unasked)
 
 
 def _recorder(engine: HostEngine) -> TraceRecorder | None:

@@ -82,6 +82,8 @@ def confidence_unsupported_reason(engine: HostEngine) -> str | None:
         return "the config does not ask for it"
     if reason := packing_unsupported_reason(engine):
         return f"no packed rounds: {reason}"
+    if engine.ranks.attention.world_size != engine.ranks.group.world_size:
+        return "ranks that share no requests, and lengths are those of the first"
     if engine.server_args.speculative_use_rejection_sampling:
         return "--speculative-use-rejection-sampling, which draws drafts"
     return None

@@ -287,7 +287,8 @@ class Seeder:
     def _series(self, tier: Tier, size: int, widths: Sequence[int], deadline_s: float) -> Series:
         """Returns rounds of whole windows and packed ones, as many as there is time for."""
         self._pool.activate(tier)
-        whole_ms, choosing_ms, found = 0.0, 0.0, dict[int, float]()
+        whole_ms, found = 0.0, dict[int, float]()
+        choosing_ms: float | None = None
         asks = self._builder.why_no_confidence is None and size > confidences.FEWEST_ROWS
         with self._borrowed(size, self._contexts(size, False)[0]) as batch:
             # The whole first: all others are compared with it.

@@ -145,7 +145,7 @@ class TierBuilder:
         widths = tuple(window * size for size in sizes)
         widths = widths_without_graphs(window, rows) if is_cpu else widths
         if not is_of_use(widths, window, rows):
-            self.why_not_packed = "batches are too small"
+            self.why_not_packed = "batches are too small, or draft no chain"
             return None
         if is_cpu:
             return PackedTarget(window, rows, widths, None)

@@ -153,7 +153,7 @@ def _of_hindsight(hindsight: Hindsight | None, num_packed: int) -> Iterator[Find
     if hindsight is None:
         if num_packed:
             yield Finding(
-                "No regret is computed: rounds were packed, and no table has their times.",
+                "No regret is computed: rounds were packed, and their times are not their tier's.",
                 "Nothing to do.",
             )
         return

@@ -82,7 +82,12 @@ def of_trace(trace: Trace, costs: Path | None) -> Hindsight | None:
 
 
 def of_minutes(whole: Span) -> Hindsight | None:
-    """Returns the estimate; None where no range of batch sizes ran two tiers for long enough."""
+    """Returns the estimate; None where no range of batch sizes ran two tiers for long enough.
+
+    None where rounds were packed, too: their rates are not their tier's.
+    """
+    if whole.packed:
+        return None
     by_range: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     for (_, sizes), timed in whole.loads.items():
         by_range[sizes].append(timed)

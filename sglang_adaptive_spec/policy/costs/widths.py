@@ -35,7 +35,8 @@ class Series(NamedTuple):
     num_tokens: int  # of whole windows
     whole_ms: float  # of a round that verifies them, and is not packed
     packed_ms: Mapping[int, float]  # by verified tokens
-    choosing_ms: float = 0.0  # more, where the device chooses lengths by the draft's confidence
+    # More, where the device chooses lengths by the draft's confidence; None: not measured.
+    choosing_ms: float | None = None
 
 
 class WidthCosts:
@@ -71,7 +72,7 @@ class WidthCosts:
         }
         self._added_at = np.array([0, *sorted(added)])  # tokens
         self._added_ms = np.array([0.0, *(added[width] for width in sorted(added))])  # of packing
-        choosing = {each.num_tokens: each.choosing_ms for each in series if each.choosing_ms}
+        choosing = {n: ms for n, _, _, ms in series if ms is not None}
         self._choosing_at = np.array(sorted(choosing) or [0])  # tokens
         self._choosing_ms = np.array([choosing[n] for n in sorted(choosing)] or [0.0])
         self._logs: dict[tuple[int, int], list[float]] = {}  # newest served over expected

@@ -81,6 +81,11 @@ def register_askew() -> None:
     HookRegistry.register(CREATE_WORKER, make_askew, HookType.AFTER)
 
 
+def any_askew() -> None:
+    any_batch()
+    HookRegistry.register(CREATE_WORKER, make_askew, HookType.AFTER)
+
+
 def register() -> None:
     any_batch()
     take_over(WalkByConfidence, shown)
