@@ -218,8 +218,8 @@ def parse_config(source: str, text: bytes) -> AdaptiveConfig:
             source,
             "every slot has zero steps alone, so that nothing is left to choose",
             "a step count above 0 in some slot",
-            "add one to a slot's candidate_steps, serve without --speculative-algorithm, or name the "
-            'policy "ema"',
+            "add one to a slot's candidate_steps, serve without --speculative-algorithm, or name "
+            'the policy "ema"',
         )
     budget = keys.memory_budget_gb
     return AdaptiveConfig(
