@@ -77,8 +77,15 @@ class Telemetry:
         total_s = sum(state.build_s for state in pool.states)
         lines.append(f"  all tiers: {total_gb:.2f} GB, {total_s:.1f} s")
         lines += [f"  {what}: {gb:.2f} GB, {s:.1f} s" for what, (gb, s) in self._kept.items()]
-        if config.packing and self._why_not_packed is not None:
-            lines.append(f"  packed rounds: none, though the config asks: {self._why_not_packed}")
+        asked = {
+            "packed rounds": (config.packing, self._why_not_packed),
+            "confidence": (config.confidence, self._why_no_confidence),
+        }
+        lines += [
+            f"  {what}: none, though the config asks: {why}"
+            for what, (is_asked, why) in asked.items()
+            if is_asked and why is not None
+        ]
         if (seeding := self._seeding) is not None:
             lines.append(f"  a first round of every tier: {seeding.warm_up_s:.1f} s")
             at = f"{seeding.source}, {seeding.num_points} points measured"
