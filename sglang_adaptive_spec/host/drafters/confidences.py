@@ -80,7 +80,7 @@ class Confidences:
 
 def top_probability(logits: torch.Tensor) -> torch.Tensor:
     """Returns the probability of the likeliest token of each row of [rows, V]: float32."""
-    if kernels is None or not logits.is_cuda:
+    if kernels is None or not logits.is_cuda or logits.stride(1) != 1:
         return torch.softmax(logits, dim=-1, dtype=torch.float32).amax(dim=-1)
     return kernels.top_probability(logits)
 

@@ -4,22 +4,18 @@ import torch
 import triton
 import triton.language as tl
 
-BLOCK, NUM_WARPS = 8192, 16
+BLOCK, NUM_WARPS = 8192, 16  # a choice: 16 logits a lane, and vocabularies in 4 to 19 turns
 LOWEST = tl.constexpr(-1e30)  # below all logits; the difference of two -inf would be none
 
 
 def top_probability(logits: torch.Tensor) -> torch.Tensor:
     """Returns the probability of the likeliest token of each row of [rows, V]: float32.
 
-    In one pass. Of the likeliest token's own term 1 is left:
+    In one pass over rows in one piece. Of the likeliest token's own term 1 is left:
 
         exp(most) / sum(exp(logits)) = 1 / sum(exp(logits - most))
-
-    Raises:
-        ValueError: Tokens of a row are apart.
     """
-    if logits.stride(1) != 1:
-        raise ValueError(f"logits have strides {logits.stride()}; allowed: a row in one piece.")
+    assert logits.stride(1) == 1, "the caller checked this"
     num_rows, num_tokens = logits.shape
     found = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
     top_probability_kernel[(num_rows,)](
