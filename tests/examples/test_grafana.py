@@ -14,6 +14,7 @@ import prometheus_client
 import promql_parser as promql
 import pytest
 import yaml
+from prometheus_client.openmetrics import exposition as openmetrics
 
 from sglang_adaptive_spec.contract.versions import installed_host
 from sglang_adaptive_spec.loop.counters import RoundCounters
@@ -166,6 +167,23 @@ def test_a_query_with_another_name_or_label_is_found_in_every_expression() -> No
                 with pytest.raises(Wrong):
                     check(expr.replace(old, new))
         assert {"_total", "model_name"} & set(re.findall(r"_total|model_name", expr)), asks
+
+
+@pytest.mark.parametrize("escaping", ["underscores", "allow-utf-8"])
+def test_what_is_scraped_as_openmetrics_gets_the_names_that_are_asked_for(escaping: str) -> None:
+    """The client library replaces colons for a scraper that asks so; prometheus.yml repairs it."""
+    registry = prometheus_client.CollectorRegistry()
+    for name in labels_by_metric():
+        prometheus_client.Counter(name, "any", registry=registry)
+    text = openmetrics.generate_latest(registry, escaping=escaping).decode()
+    scraped = {line.split(" ")[0] for line in text.splitlines() if line[0] != "#"}
+    (job,) = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
+    (rule,) = job["metric_relabel_configs"]
+    pattern, new = rule["regex"], rule["replacement"].replace("$1", r"\1")
+    stored = {re.sub(f"^(?:{pattern})$", new, name) for name in scraped}
+    assert {name.removesuffix("_total") for name in labels_by_metric()} <= {
+        name.removesuffix("_total") for name in stored
+    }
 
 
 def test_the_metrics_of_the_host_are_in_its_source() -> None:
