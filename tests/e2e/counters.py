@@ -53,4 +53,5 @@ def expected_counters(spec: dict[str, Any]) -> dict[tuple[str, ...], float]:
         expected["switches", reason] = total
     for reason, total in spec["fallbacks"].items():
         expected["fallbacks", reason] = total
+    expected["fallbacks", "disagreement"] = spec["disagreements"]
     return {key: total for key, total in expected.items() if total}

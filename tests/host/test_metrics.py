@@ -86,6 +86,18 @@ def test_catch_ups_are_counted(exporter_of: Any) -> None:
     assert (value("catch_up_rounds"), value("catch_up_ms")) == (1, 25.0)
 
 
+def test_failures_stand_at_zero_before_the_first_one(exporter_of: Any) -> None:
+    """Without a 0 before it, increase() does not see a server's first failure."""
+    counters = RoundCounters()
+    exporter = exporter_of(counters, Server(goodput()))
+    reasons = ("policy_error", "feedback_mismatch", "disagreement")
+    assert [value("fallbacks", reason=reason) for reason in reasons] == [0, 0, 0]
+    counters.num_policy_errors = 1
+    counters.num_feedback_mismatches, counters.num_disagreements = 2, 3
+    exporter.export()
+    assert [value("fallbacks", reason=reason) for reason in reasons] == [1, 2, 3]
+
+
 def test_an_export_that_fails_is_logged_once_and_the_next_one_exports(
     exporter_of: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

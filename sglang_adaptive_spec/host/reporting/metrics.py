@@ -71,6 +71,9 @@ class MetricsExporter(threading.Thread):
             "paid_probes": counter("paid_probes", "Probes whose tier was kept."),
             "moves": counter("moves", "Changes of the tier goodput settled on.", "reason"),
         }
+        # At 0 from the start: increase() would not see a first failure that begins a series.
+        for _, labels, _ in self._failures():
+            self._metrics["fallbacks"].labels(model_name, *labels)
 
     def run(self) -> None:
         """Exports once a second until the process ends, whatever happens to one export."""
@@ -106,9 +109,14 @@ class MetricsExporter(threading.Thread):
                 yield "accepted", (tier.label, str(position), tier.label), total
         for reason, total in counters.num_switches.items():
             yield "switches", (reason,), total
+        yield from self._failures()
+        yield from self._timed_totals()
+
+    def _failures(self) -> Iterator[tuple[str, tuple[str, ...], int]]:
+        counters = self._counters
         yield "fallbacks", ("policy_error",), counters.num_policy_errors
         yield "fallbacks", ("feedback_mismatch",), counters.num_feedback_mismatches
-        yield from self._timed_totals()
+        yield "fallbacks", ("disagreement",), counters.num_disagreements
 
     def _timed_totals(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         meter = self._meter
