@@ -89,7 +89,11 @@ def test_a_trained_head_has_the_tensors_and_config_of_the_shipped_one(
     printed = capsys.readouterr().out
     heads, samples = [tmp_path / "head"], tmp_path / "samples.jsonl"
     (found,) = measured(target_folder, heads, samples, num_steps=3)
-    assert f"held-out prose: {json.dumps(asdict(found['prose']))}" in printed
+    (told,) = [line for line in printed.splitlines() if line.startswith("held-out prose: ")]
+    printed_of, stored = json.loads(told.partition(": ")[2]), asdict(found["prose"])
+    assert printed_of.pop("num_positions") == stored.pop("num_positions") == 88
+    for name, value in printed_of.items():  # bfloat16 may turn a position or two of a young head
+        assert value == pytest.approx(stored[name], abs=0.05)
 
 
 def expected_shapes(config: dict[str, int]) -> dict[str, tuple[int, ...]]:
