@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -113,8 +113,9 @@ def serving_fleet(
 
         if at_once:
             waiting = [] if ours_too else [arm.name for arm in arms if arm.is_ours]
-            plans |= {name: _waiting(plans[name]) for name in waiting}
-            _start_at_once(start, arms, [plans[name] for name in waiting])
+            turns = {name: plans[name].folder / "turn" for name in waiting}
+            plans |= {name: replace(plans[name], turn=turn) for name, turn in turns.items()}
+            _start_at_once(start, arms, turns)
         else:
             for arm in arms:
                 start(arm)
@@ -124,20 +125,14 @@ def serving_fleet(
                 engine.server.thaw()  # each tells at its end what it measured
 
 
-def _waiting(plan: Plan) -> Plan:
-    return replace(plan, turn=plan.folder / "turn")
-
-
 def _start_at_once(
-    start: Callable[[Arm], None], arms: Sequence[Arm], waiting: Sequence[Plan]
+    start: Callable[[Arm], None], arms: Sequence[Arm], turns: Mapping[str, Path]
 ) -> None:
-    """Starts all arms; those of the plans that wait get their turn when the others serve."""
-    turns = {plan.folder.name: plan.turn for plan in waiting}
+    """Starts all arms; those that wait for a file get their turn when the others serve."""
     with ThreadPoolExecutor(max(len(arms), 1)) as starters:
         starting = {arm.name: starters.submit(start, arm) for arm in arms}
         wait([each for name, each in starting.items() if name not in turns])
         for name, turn in turns.items():
-            assert turn is not None, "it waits for that"
             turn.parent.mkdir(parents=True, exist_ok=True)
             turn.touch()
             wait([starting[name]])
