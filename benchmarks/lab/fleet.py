@@ -6,7 +6,6 @@ nothing, so the busy one has the GPU to itself.
 """
 
 import contextlib
-import os
 import sys
 import threading
 import time
@@ -31,7 +30,6 @@ STAYS_S = 0.1  # until a request is aborted that is to leave
 # Reserved per request beside prompt and output: what the host allocates ahead of a round.
 RESERVED_TOKENS = 40
 PORT_STEP = 20  # a server may take ports next to its own
-FEWEST_CORES = 8  # of which schedulers get one
 ACCESS = ' HTTP/1.1" 200 OK'  # in the line that the server logs of every request
 MAX_LOG_LINES = 500  # of a server's log that are kept beside the record, at both ends
 
@@ -43,6 +41,7 @@ class Engine:
     arm: Arm
     server: Server
     measured: dict[str, Any]  # its record, completed when it stops
+    pid: int = 0  # of its (first) scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +56,6 @@ class Visit:
     timing: bool = False
     policy: str = "own"  # what the arm's server chooses by (inject/engine.py)
     timeout_s: float = FULL_BATCH_TIMEOUT_S  # until the window must be over
-
-
-def seated(plan: Plan) -> Plan:
-    """Returns ``plan`` with a core for its schedulers alone, which this process leaves to them.
-
-    What may be its sibling among this process's cores is left idle: machines number the two next to
-    each other, or half of all apart. Shares of a machine take cores that are neither. Where cores
-    are few, nobody has one.
-    """
-    cores, num_all = sorted(os.sched_getaffinity(0)), os.cpu_count() or 1
-    if len(cores) < FEWEST_CORES:
-        return plan
-    share = cores[0] // len(cores)
-    core = cores[2 * share % len(cores)]
-    siblings = {core ^ 1, (core + num_all // 2) % num_all}
-    os.sched_setaffinity(0, set(cores) - siblings - {core})
-    return replace(plan, core=core)
 
 
 @contextlib.contextmanager
@@ -151,9 +133,10 @@ def _started(arm: Arm, plan: Plan, stack: contextlib.ExitStack, deadline: float)
         traceback.print_exc(file=sys.stdout)
         print(f"{arm.name}: failed to start", flush=True)
         return None
-    measured["max_total_tokens"] = server.command()["max_total_tokens"]
+    answer = server.command()
+    measured["max_total_tokens"] = answer["max_total_tokens"]
     print(f"{arm.name}: serving after {time.monotonic() - started:.0f} s", flush=True)
-    return Engine(arm, server, measured)
+    return Engine(arm, server, measured, answer["pid"])
 
 
 def with_full_pool(engines: Sequence[Engine]) -> list[Engine]:

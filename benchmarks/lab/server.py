@@ -30,7 +30,6 @@ PLUGINS = {
     "bench_indexer": "benchmarks.inject.indexer_plugin:register",
     "bench_joint": "benchmarks.inject.joint_plugin:register",
     "bench_turn": "benchmarks.inject.turn_plugin:register",
-    "bench_core": "benchmarks.inject.core_plugin:register",
 }
 POLL_S = 0.05
 WATCH_POLL_S = 0.005

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.inject.acceptance import OURS_ENV, SEED_ENV
-from benchmarks.inject.core_plugin import CORE_ENV
 from benchmarks.inject.measure_plugin import ANSWER_KEY
 from benchmarks.inject.turn_plugin import TURN_ENV
 from benchmarks.lab.arms import Arm
@@ -35,7 +34,6 @@ class Plan:
     has_graphs: bool
     inject_seed: int | None = None  # injects acceptance by request id
     turn: Path | None = None  # a server uses the GPU once this file is there
-    core: int | None = None  # of all schedulers
 
 
 @contextlib.contextmanager
@@ -51,8 +49,6 @@ def serving_arm(arm: Arm, plan: Plan) -> Iterator[tuple[Server, dict[str, Any]]]
     extra = {**plan.environment, **(arm.environment or {})}
     if plan.turn is not None:
         extra[TURN_ENV] = str(plan.turn)
-    if plan.core is not None:
-        extra[CORE_ENV] = str(plan.core)
     if plan.inject_seed is not None and arm.speculative:
         extra["SGLANG_SIMULATE_ACC_LEN"] = str(INJECTED)
         extra[SEED_ENV] = str(plan.inject_seed)

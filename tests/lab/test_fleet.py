@@ -79,7 +79,7 @@ class SmallServer:
     """Stands where a running server stands."""
 
     def command(self) -> dict[str, Any]:
-        return {"max_total_tokens": 4096}
+        return {"max_total_tokens": 4096, "pid": 1}
 
 
 def test_servers_get_folders_and_ports_and_one_that_fails_does_not_stop_the_others(
@@ -156,33 +156,6 @@ def test_all_arms_may_start_at_once_and_ours_wait_for_their_turn(
     starts.let["ema"].set()
     starter.join(10)
     assert tuple(served) == names
-
-
-@pytest.mark.parametrize(
-    ("cores", "num_all", "core", "others"),
-    [
-        (range(16), 16, 0, set(range(16)) - {0, 1, 8}),
-        (range(16), 32, 0, set(range(16)) - {0, 1}),
-        (range(16, 32), 32, 18, set(range(16, 32)) - {18, 19}),
-        (range(4), 4, None, set(range(4))),
-    ],
-)
-def test_schedulers_get_a_core_where_there_are_many(
-    plan: Plan,
-    monkeypatch: pytest.MonkeyPatch,
-    cores: range,
-    num_all: int,
-    core: int | None,
-    others: set[int],
-) -> None:
-    mine = set(cores)
-    monkeypatch.setattr(fleet.os, "cpu_count", lambda: num_all)
-    monkeypatch.setattr(fleet.os, "sched_getaffinity", lambda _pid: mine)
-    monkeypatch.setattr(
-        fleet.os, "sched_setaffinity", lambda _pid, left: (mine.clear(), mine.update(left))
-    )
-    assert fleet.seated(plan).core == core
-    assert mine == others
 
 
 def test_no_server_is_started_after_the_deadline(

@@ -31,7 +31,7 @@ def arguments(*words: str) -> argparse.Namespace:
 
 def engine(name: str) -> Any:
     """An engine as far as the loop knows it."""
-    return types.SimpleNamespace(arm=ARMS[name])
+    return types.SimpleNamespace(arm=ARMS[name], pid=0)
 
 
 @pytest.fixture

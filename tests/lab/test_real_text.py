@@ -36,12 +36,16 @@ def domains_of(sent: list[Request], is_measured: bool = True) -> list[int]:
 
 
 def test_requests_that_are_not_measured_come_before_and_after_those_that_are() -> None:
-    for concurrency, number in ((1, 16), (8, 24), (64, 192)):
+    for concurrency, number in ((1, 8), (8, 23), (64, 64), (256, 256)):
         sent = requests_of(Cell("json", concurrency, 0.0), PROMPTS, 1)
         is_measured = [each.is_measured for each in sent]
         around = [False] * concurrency
         assert is_measured == [*around, *[True] * number, *around]
         assert set(domains_of(sent)) == {DOMAINS.index("json")}
+        ends = [each.most_tokens for each in sent]
+        assert None not in ends[:concurrency]
+        assert set(ends[concurrency:]) == {None}
+    assert len({each.most_tokens for each in sent}) > 100
     mixed = requests_of(Cell("mixed", 32, 0.0), PROMPTS, 1)
     assert set(domains_of(mixed)) == set(range(len(DOMAINS)))
 
@@ -194,6 +198,21 @@ def test_ours_is_compared_with_the_depth_that_it_is_least_ahead_of(result: Any) 
     assert single == pytest.approx((99 / 90 * 190 / 150) ** 0.5)
     assert by_claim["texts as under none, ours / static-3, 6 passes"].ratio.value == 1.0
     assert "MISSED" in figure_table(result)
+
+
+def test_luck_is_not_what_ours_is_compared_with() -> None:
+    """Two depths are as good; each is lucky once, and of one pass the lucky one is the best."""
+    cell = Cell("chat", 1, 0.0)
+    planted = passes({"static-3": 100.0, "static-7": 100.0, "goodput": 100.0}, cell, {})
+    for each in planted:
+        lucky = {1: "static-3", 3: "static-7"}.get(each["repeat"])
+        each["num_tokens"] *= 1.2 if each["arm"] == lucky else 1.0
+    by_arm = build_result(PROVENANCE, planted)["cells"][0]["raw"]
+    found = summary.over_best_elsewhere(by_arm)
+    assert found is not None
+    assert found.value == pytest.approx(1.0)
+    one_pass = {arm: mine[:1] for arm, mine in by_arm.items()}
+    assert summary.over_best_elsewhere(one_pass) is None
 
 
 def test_a_stated_figure_follows_from_its_passes(result: Any) -> None:

@@ -40,7 +40,6 @@ from pathlib import Path
 from benchmarks.lab.arms import ARMS, Arm, earlier, recording
 from benchmarks.lab.fleet import (
     keep_logs,
-    seated,
     serving_fleet,
 )
 from benchmarks.lab.run_files import (
@@ -67,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     groups = [(name,) for name in args.arms] if args.alone else [args.arms]
     num_missing = 0
     with tempfile.TemporaryDirectory(prefix="matrix-bench-") as scratch:
-        plan = seated(fleet_plan(args, Path(scratch)))
+        plan = fleet_plan(args, Path(scratch))
         for group in groups:
             arms = [arm_of(name, path if args.record else None) for name in group]
             if REPORTED in group:

@@ -41,7 +41,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.lab.arms import ARMS
-from benchmarks.lab.fleet import Engine, abort_all, keep_logs, seated, serving_fleet
+from benchmarks.lab.cores import Cores
+from benchmarks.lab.fleet import Engine, abort_all, keep_logs, serving_fleet
 from benchmarks.lab.load import Round, decodes_of, post_generate, steps_of
 from benchmarks.lab.models import read_prompts
 from benchmarks.lab.run_files import (
@@ -57,9 +58,9 @@ from benchmarks.studies.real_text import summary
 from benchmarks.studies.real_text.pace import paces, trail
 
 NEW_TOKENS = 256
-# Measured requests of a pass: so many a client, but no fewer. With one turn a client, passes took
-# 0.2 to 1 s, and those of one arm differed by 12 to 23 % (real-text-before-h200.json.xz).
-TURNS, FEWEST_MEASURED = 3, 16
+# Measured requests of a pass: one a client, and more where clients are few. What a host's cores
+# give changes within seconds: many short passes tell more than few long ones.
+MEASURED_OF_ONE = 8  # times the root of the clients
 MAX_TOTAL_TOKENS = 114688  # 256 requests of 448 tokens; prompts have 100 on average
 MOST_CLIENTS = 256
 # Behind the arguments of every fleet, so that they win.
@@ -79,10 +80,11 @@ class Cell(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A prompt, and whether its answer is measured."""
+    """A prompt, whether its answer is measured, and where it ends at the latest, if not there."""
 
     prompt: Sequence[int]
     is_measured: bool
+    most_tokens: int | None = None
 
 
 class Answer(NamedTuple):
@@ -125,11 +127,11 @@ def run(args: argparse.Namespace) -> int:
     prompts = prompts_of(args)
     earlier = [each for record in read_runs(args.earlier) for each in record["passes"]]
     with tempfile.TemporaryDirectory(prefix="real-text-bench-") as scratch:
-        plan = seated(fleet_plan(args, Path(scratch)))
+        plan = fleet_plan(args, Path(scratch))
         room = () if args.dry_cpu else ROOM
         plan = replace(plan, common=(*plan.common, *room), inject_seed=None)
         with serving_fleet(arms, plan, deadline, at_once=not args.dry_cpu) as engines:
-            num_missing = len(arms) - len(engines)
+            num_missing, cores = len(arms) - len(engines), Cores()
             ends = {min(args.concurrency), max(args.concurrency)}
             for engine, concurrency in product(engines, ends):  # compiles and warms caches
                 attempt(engine, Cell(args.traffic[-1], concurrency, 0.0), prompts, 0, args)
@@ -140,11 +142,13 @@ def run(args: argparse.Namespace) -> int:
                     if engine.arm.name in behind:
                         continue
                     over = time.monotonic() > deadline
+                    seat = cores.seat(engine.pid)
                     found = None if over else attempt(engine, cell, prompts, repeat, args)
                     if found is None:
                         num_missing += 1
                         continue
                     texts[engine.arm.name], measured = found
+                    measured["seat"] = seat and cores.look_again(seat)
                     where = {"arm": engine.arm.name, **cell._asdict(), "repeat": repeat}
                     passes.append({**where, **measured})
                 if not cell.temperature and "none" in texts:
@@ -196,12 +200,13 @@ def requests_of(
 ) -> list[Request]:
     """Returns the requests of a pass, the same for every arm.
 
-    Those that are measured come after as many as there are clients, which spreads the clients over
-    different parts of an answer; others follow, so that all clients are served to the end. A phase
-    has a measured request for every client, and two at least.
+    Those that are measured come after as many as there are clients, which end anywhere, so that
+    clients are in different parts of an answer; others follow, so that all are served to the end. A
+    phase has a measured request for every client, and two at least.
     """
     rng = random.Random(f"{cell.traffic} {cell.concurrency} {repeat}")
-    around, number = cell.concurrency, max(TURNS * cell.concurrency, FEWEST_MEASURED)
+    around = cell.concurrency
+    number = max(around, round(MEASURED_OF_ONE * around**0.5))
     if cell.traffic == "phases":
         share = max(around, 2)
         parts = [shuffled_of(prompts[domain], rng, share) for domain in summary.DOMAINS]
@@ -213,7 +218,7 @@ def requests_of(
         order = shuffled_of(every, rng, 2 * around + number)
         before, measured, after = order[:around], order[around:-around], order[-around:]
     return [
-        *(Request(prompt, False) for prompt in before),
+        *(Request(prompt, False, rng.randint(1, NEW_TOKENS)) for prompt in before),
         *(Request(prompt, True) for prompt in measured),
         *(Request(prompt, False) for prompt in after),
     ]
@@ -273,7 +278,10 @@ def answers_of(
                 place, request = next(queue)
             sent_ns = time.perf_counter_ns()
             try:
-                (answer,) = post_generate(url, [request.prompt], sampling)
+                asked = {**sampling}
+                if request.most_tokens is not None:
+                    asked["max_new_tokens"] = min(request.most_tokens, asked["max_new_tokens"])
+                (answer,) = post_generate(url, [request.prompt], asked)
             except OSError:  # an aborted request may be answered with an error
                 if is_over.is_set():
                     return
