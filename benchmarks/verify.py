@@ -156,6 +156,7 @@ CHECKS = {
             "backends-dp-h200.json.xz",
             "backends-pair-h200.json.xz",
             "backends-packed-h200.json.xz",
+            "backends-confident-h200.json.xz",
             "backends-drafters-h200.json.xz",
         ),
         Check(backends.check_backends, backends.figure_table),
