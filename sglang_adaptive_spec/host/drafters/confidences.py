@@ -21,7 +21,7 @@ except ImportError:  # no Triton: a CPU
     kernels = None  # type: ignore[assignment]
 
 # Requests up to which no draft is asked: verifying all of their drafts costs little.
-FEWEST_ROWS = 16
+MOST_UNASKED = 16
 
 
 class Confidences:
@@ -39,7 +39,7 @@ class Confidences:
 
     def holds(self, num_rows: int, num_steps: int = 1) -> bool:
         """Returns whether so many drafts of so many rows are asked."""
-        return FEWEST_ROWS < num_rows <= self.most_rows and num_steps <= self._most_steps
+        return MOST_UNASKED < num_rows <= self.most_rows and num_steps <= self._most_steps
 
     def of(self, num_rows: int, num_steps: int) -> torch.Tensor:
         """Returns the newest: [rows, steps] float32; the next draft overwrites them."""

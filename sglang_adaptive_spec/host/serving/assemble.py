@@ -109,7 +109,7 @@ def _packing(
     if not len(widths.widths):
         builder.why_not_packed = "no such round could be measured"
         return None
-    most_unasked = confidences.FEWEST_ROWS
+    most_unasked = confidences.MOST_UNASKED
     return Packing(widths, packed.window, packed.most_rows, most_unasked=most_unasked)
 
 

@@ -289,7 +289,7 @@ class Seeder:
         self._pool.activate(tier)
         whole_ms, found = 0.0, dict[int, float]()
         choosing_ms: float | None = None
-        asks = self._builder.why_no_confidence is None and size > confidences.FEWEST_ROWS
+        asks = self._builder.why_no_confidence is None and size > confidences.MOST_UNASKED
         with self._borrowed(size, self._contexts(size, False)[0]) as batch:
             # The whole first: all others are compared with it.
             first = sorted(widths, key=lambda width: width != size * tier.num_draft_tokens)

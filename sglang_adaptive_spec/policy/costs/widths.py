@@ -17,11 +17,12 @@ of the depth and one of T, each as far as its rounds are known. ms; no clock.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, median
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from sglang_adaptive_spec.policy.costs.curves import Floats
 from sglang_adaptive_spec.policy.costs.table import CostTable
@@ -37,6 +38,24 @@ class Series(NamedTuple):
     packed_ms: Mapping[int, float]  # by verified tokens
     # More, where the device chooses lengths by the draft's confidence; None: not measured.
     choosing_ms: float | None = None
+
+
+class Line(NamedTuple):
+    """ms through measured points, level beyond them."""
+
+    at: npt.NDArray[np.int64]  # tokens, ascending
+    ms: Floats
+
+    @classmethod
+    def through(cls, points: Mapping[int, float]) -> Self:
+        """Returns the line through ms by tokens."""
+        at = sorted(points)
+        return cls(np.array(at, dtype=np.int64), np.array([points[width] for width in at]))
+
+    def of(self, num_tokens: Sequence[int]) -> Floats:
+        """Returns the ms of each: [len(num_tokens)]."""
+        ms: Floats = np.interp(num_tokens, self.at, self.ms)
+        return ms
 
 
 class WidthCosts:
@@ -58,23 +77,19 @@ class WidthCosts:
             settings: How fast serving corrects it.
         """
         self._table, self._settings = table, settings
-        joined = _joined([each.packed_ms for each in series])
-        self._grid = np.array(sorted(joined), dtype=np.int64)
-        self._grid_ms = np.array([joined[width] for width in sorted(joined)])
-        cheapest = np.minimum.accumulate(self._grid_ms[::-1])[::-1]
-        is_worth = self._grid_ms <= cheapest
-        self.widths = self._grid[is_worth]  # [W] tokens, ascending
-        self._verify_ms = self._grid_ms[is_worth]  # [W]
+        self._verify = Line.through(_joined([each.packed_ms for each in series]))
+        cheapest = np.minimum.accumulate(self._verify.ms[::-1])[::-1]
+        is_worth = self._verify.ms <= cheapest
+        self.widths = self._verify.at[is_worth]  # [W] tokens, ascending
+        self._verify_ms = self._verify.ms[is_worth]  # [W]
         added = {
             each.num_tokens: each.packed_ms[each.num_tokens] - each.whole_ms
             for each in series
             if each.num_tokens in each.packed_ms
         }
-        self._added_at = np.array([0, *sorted(added)])  # tokens
-        self._added_ms = np.array([0.0, *(added[width] for width in sorted(added))])  # of packing
+        self._added = Line.through({0: 0.0, **added})  # by packing
         choosing = {n: ms for n, _, _, ms in series if ms is not None}
-        self._choosing_at = np.array(sorted(choosing) or [0])  # tokens
-        self._choosing_ms = np.array([choosing[n] for n in sorted(choosing)] or [0.0])
+        self._choosing = Line.through(choosing or {0: 0.0})
         self._logs: dict[tuple[int, int], list[float]] = {}  # newest served over expected
         self._log_of_steps: dict[int, float] = {}
         self._log_of_width = np.zeros(len(self.widths))
@@ -91,8 +106,7 @@ class WidthCosts:
     def choosing_ms(self, tiers: tuple[Tier, ...], batch_size: int) -> Floats:
         """Returns what it adds to rounds of ``tiers`` that the device chooses lengths: [tiers]."""
         own = [batch_size * tier.num_draft_tokens for tier in tiers]
-        added: Floats = np.interp(own, self._choosing_at, self._choosing_ms)
-        return added
+        return self._choosing.of(own)
 
     def forget(self) -> None:
         """Takes rounds for what start-up measured again: what serving taught may be over."""
@@ -103,29 +117,14 @@ class WidthCosts:
         """Returns what verifies take beyond the fewest tokens, and what was learned of them."""
         self._fit()
         least_ms = float(self._verify_ms.min(initial=math.inf))
-        widths = self.widths.tolist()
+        ratios = np.exp(self._log_of_width)
+        of_steps = {steps: math.exp(log) for steps, log in self._log_of_steps.items()}
         return {
-            "ms": {
-                str(width): round(ms - least_ms, 4)
-                for width, ms in zip(widths, self._verify_ms.tolist(), strict=True)
-            },
-            "added_ms": {
-                str(width): round(ms, 4)
-                for width, ms in zip(self._added_at.tolist(), self._added_ms.tolist(), strict=True)
-            },
-            "choosing_ms": {
-                str(width): round(ms, 4)
-                for width, ms in zip(
-                    self._choosing_at.tolist(), self._choosing_ms.tolist(), strict=True
-                )
-            },
-            "ratio": {
-                str(width): round(math.exp(log), 4)
-                for width, log in zip(widths, self._log_of_width.tolist(), strict=True)
-            },
-            "ratio_of_steps": {
-                str(steps): round(math.exp(log), 4) for steps, log in self._log_of_steps.items()
-            },
+            "ms": _described(self.widths, self._verify_ms - least_ms),
+            "added_ms": _described(*self._added),
+            "choosing_ms": _described(*self._choosing),
+            "ratio": _described(self.widths, ratios),
+            "ratio_of_steps": _described(of_steps, of_steps.values()),
         }
 
     def of_round(self, round_time: RoundTime) -> float:
@@ -165,8 +164,7 @@ class WidthCosts:
     def _expected_ms(self, tiers: tuple[Tier, ...], batch_size: int, context_tokens: int) -> Floats:
         base_ms = self._table.round_ms_all(tiers, batch_size, context_tokens)
         own = [batch_size * tier.num_draft_tokens for tier in tiers]
-        own_ms = np.interp(own, self._grid, self._grid_ms)
-        own_ms -= np.interp(own, self._added_at, self._added_ms)
+        own_ms = self._verify.of(own) - self._added.of(own)
         # Drafting takes a part of a round, whatever is verified.
         rest_ms = (base_ms - own_ms)[:, None] + self._verify_ms
         expected: Floats = np.maximum(rest_ms, base_ms[:, None] / 4)
@@ -193,6 +191,10 @@ class WidthCosts:
         """Returns their median, the nearer to 0 the fewer they are."""
         weight = min(len(logs), self._settings.window)
         return weight / (weight + self._settings.prior_rounds) * median(logs) if logs else 0.0
+
+
+def _described(keys: Iterable[int], values: Iterable[float]) -> dict[str, object]:
+    return {str(key): round(float(value), 4) for key, value in zip(keys, values, strict=True)}
 
 
 def _joined(series: Sequence[Mapping[int, float]]) -> dict[int, float]:

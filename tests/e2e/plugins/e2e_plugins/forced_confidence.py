@@ -57,7 +57,7 @@ def ask_any(worker_class: Any, *_args: Any, **_kw: Any) -> Any:
     """Lets batches of any size be asked."""
     from sglang_adaptive_spec.host.drafters import confidences
 
-    confidences.FEWEST_ROWS = 0
+    confidences.MOST_UNASKED = 0
     return worker_class
 
 
