@@ -42,13 +42,19 @@ class Cadence:
         """Returns whether to decide now that results are in."""
         return self._due <= 0 or num_changes != self._num_changes
 
-    def note_batch(self, size: int, size_before: int, is_other_slot: bool) -> None:
-        """Brings the next decision forward, the more so the more of the batch may be new."""
+    def note_batch(self, size: int, size_before: int, is_other_slot: bool, is_packed: bool) -> None:
+        """Brings the next decision forward, the more so the more of the batch may be new.
+
+        A large batch keeps the interval that it has come to: one request changes it little. Not
+        while it runs packed rounds, in whose plan new requests have no part before a decision.
+        """
         redecide_batch = self._settings.redecide_batch
-        self._due -= self._settings.decision_rounds * redecide_batch / size
+        if is_packed or size <= redecide_batch:
+            self._interval = 0
+        interval = max(self._interval, self._settings.decision_rounds)
+        self._due -= interval * redecide_batch / size
         if is_other_slot or abs(size - size_before) > size / redecide_batch:
-            self._due = 0.0
-        self._interval = 0
+            self._due, self._interval = 0.0, 0
 
     def start_afresh(self, size: int) -> None:
         """Waits until a batch of none but new requests has shown something."""

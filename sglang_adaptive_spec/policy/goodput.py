@@ -264,7 +264,8 @@ class GoodputPolicy:
         bound = self.ladder.bound(batch.size)
         is_other_slot, self._bound = bound != self._bound, bound
         self.runs.count_ends(self._requests, requests)
-        self.cadence.note_batch(size, size_before, is_other_slot)
+        is_packed = self.packing is not None and self.packing.newest is not None
+        self.cadence.note_batch(size, size_before, is_other_slot, is_packed)
         if self._requests and self._known_requests.isdisjoint(requests):
             self._start_afresh(batch.size, size)
         else:

@@ -185,7 +185,8 @@ class CadenceSettings:
     # as the last, up to this.
     max_decision_rounds: Count = 32
     # A batch of up to so many requests is decided anew whenever one joins or leaves; in a larger
-    # one a request is a smaller share of the sum, and a decision a larger share of a round.
+    # one a request is a smaller share of the sum, and a decision a larger share of a round. It is
+    # due when one in so many has changed.
     redecide_batch: Count = 8
     # A batch of none but new requests may be of another kind. At zero steps a larger one shows it
     # (one free look per request and catch-up); up to here that takes seconds, and drafting costs

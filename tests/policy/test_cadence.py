@@ -53,9 +53,31 @@ def test_the_more_of_the_batch_is_new_the_sooner_it_is_decided_about(
     size: int, size_before: int, is_other_slot: bool, is_due: bool
 ) -> None:
     cadence = decided(num_steady=3)
-    cadence.note_batch(size, size_before, is_other_slot)
+    cadence.note_batch(size, size_before, is_other_slot, is_packed=False)
     assert cadence.is_due_at_launch(has_batch_changed=True) == (is_due and size > 8)
     assert rounds_until_due(cadence) <= SETTINGS.max_decision_rounds
+
+
+@pytest.mark.parametrize(
+    ("size", "is_packed", "num_rounds"), [(64, False, 32), (64, True, 4), (8, False, 4)]
+)
+def test_a_large_batch_keeps_its_interval_unless_a_plan_leaves_new_requests_out(
+    size: int, is_packed: bool, num_rounds: int
+) -> None:
+    cadence = decided(num_steady=2)  # 16 rounds
+    cadence.note_batch(size, size, is_other_slot=False, is_packed=is_packed)
+    cadence.decided(is_steady=True)
+    assert rounds_until_due(cadence) == num_rounds
+
+
+@pytest.mark.parametrize("num_steady", [0, 2, 9])
+def test_a_large_batch_is_decided_about_when_an_eighth_of_it_has_changed(num_steady: int) -> None:
+    cadence = decided(num_steady)
+    for _ in range(7):
+        cadence.note_batch(64, 64, is_other_slot=False, is_packed=False)
+        assert not cadence.is_due_at_result(0)
+    cadence.note_batch(64, 64, is_other_slot=False, is_packed=False)
+    assert cadence.is_due_at_result(0)
 
 
 def test_a_change_of_acceptance_is_due_until_it_was_decided_about() -> None:
