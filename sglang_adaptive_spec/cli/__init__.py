@@ -14,7 +14,11 @@ VERBS = (check, explain, pin, report, simulate, watch)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit status."""
-    arguments = parser().parse_args(argv)
+    verbs = parser()
+    arguments = verbs.parse_args(argv)
+    if arguments.verb is None:
+        verbs.print_help(sys.stderr)
+        return 2
     try:
         status: int = arguments.run(arguments)
     except ValueError as error:  # names what is wrong and how to fix it
@@ -30,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
         description="Adaptive speculative decoding for SGLang.",
         epilog="`sglang-adaptive-spec VERB --help` has an example of each.",
     )
-    verbs = found.add_subparsers(dest="verb", required=True, metavar="VERB", title="verbs")
+    verbs = found.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     for each in VERBS:
         each.add_to(verbs)
     return found

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,3 +107,19 @@ def test_a_launch_says_which_algorithm_its_draft_is_served_by(
     for draft, base in (("whole", "STANDALONE"), ("eagle", "EAGLE")):
         told_of = told(capsys, launch(models, draft=draft))
         assert (told_of["base"], told_of["mode"]) == (base, "adaptive")
+
+
+def test_it_says_what_it_waits_for_and_loads_nothing_that_serves(models: dict[str, str]) -> None:
+    """In a process of its own, as an operator runs it."""
+    script = (
+        "import sys; from sglang_adaptive_spec.cli import main\n"
+        "status = main(['check', '--json', '--', *sys.argv[1:]])\n"
+        "assert 'sglang.srt.managers.scheduler' not in sys.modules\n"
+        "sys.exit(status)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, *launch(models)], capture_output=True, text=True, check=True
+    )
+    assert json.loads(ran.stdout)["mode"] == "adaptive"
+    assert "check: 1 of 2: compares SGLang's source" in ran.stderr
+    assert "check: 2 of 2: imports SGLang" in ran.stderr
