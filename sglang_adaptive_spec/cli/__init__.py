@@ -7,9 +7,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from sglang_adaptive_spec.cli import check, explain, pin, report, simulate, watch
+from sglang_adaptive_spec.cli import check, explain, pin, report, simulate, tune, watch
 
-VERBS = (check, explain, pin, report, simulate, watch)
+VERBS = (check, explain, pin, report, simulate, tune, watch)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,6 +18,7 @@ ASKING = {
     "explain": ("--server", "{}"),
     "pin": ("{}", "3"),
     "report": ("{}",),
+    "tune": ("{}",),
     "watch": ("{}", "--lines", "1"),
 }
 OLDER = {"version": "0.0.9", "mode": "adaptive", "policy": "goodput"}
