@@ -92,13 +92,19 @@ def true_gain(tuned: Tuned, workload: SyntheticWorkload, costs: RoundCosts) -> f
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: pytest.MonkeyPatch, one_setting: None) -> None:
     """Fewer replays, for what does not depend on how many they are."""
     monkeypatch.setattr(blocks_module, "SEEDS", (1, 2))
+
+
+@pytest.fixture
+def one_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file holds them."""
     monkeypatch.setattr(changes_module, "GRID", changes_module.GRID[:1])
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("one_setting")
 @pytest.mark.parametrize("name", golden_workloads())
 def test_a_file_tuned_on_a_golden_trace_serves_it_no_worse(tmp_path: Path, name: str) -> None:
     workload = golden_workloads()[name]
@@ -109,6 +115,7 @@ def test_a_file_tuned_on_a_golden_trace_serves_it_no_worse(tmp_path: Path, name:
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("one_setting")
 @pytest.mark.parametrize(
     ("workload", "costs", "changed"),
     [

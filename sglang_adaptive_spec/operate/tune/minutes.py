@@ -14,7 +14,7 @@ import numpy as np
 from sglang_adaptive_spec.trace.format import Trace, TraceHeader, TraceRound
 
 MOST_MINUTES = 24  # evenly spread: as many as there are blocks to tell apart
-MOST_ROUNDS = 8000
+MOST_ROUNDS = 5000  # a choice: some minutes of replays
 LEAST_DRAFTED = 100  # requests times rounds; below, nobody knows what drafts would give
 SEED = 1
 

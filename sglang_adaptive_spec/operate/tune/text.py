@@ -94,8 +94,8 @@ def _verdict(tuned: Tuned, source: Source) -> Iterator[str]:
     if guessed := not_measured(tuned, source):
         yield (
             f"  {', '.join(map(str, guessed))} steps were never measured: their round times lie on "
-            "a line through the others, and deep drafts hold as the deepest recorded ones do. "
-            "Serve with the file, then tune again."
+            "a line through the others, and deep drafts count as likely as the deepest recorded "
+            "ones. It gains less where they are not: serve with the file, then tune again."
         )
 
 
