@@ -278,7 +278,9 @@ def test_minutes_that_say_too_little_are_refused(row: Any, says: str) -> None:
 def answer(best: Candidate) -> Tuned:
     found = Gain(0.1, 0.05, 0.15)
     tried = Tried("15 steps from batch 1 on", found, is_kept=True)
-    return Tuned(START, best, found, [tried], [Tried("probing.share=0.003", found)], [], None)
+    return Tuned(
+        START, best, found, found, [tried], [Tried("probing.share=0.003", found)], [], None
+    )
 
 
 def source_of(tmp_path: Path) -> Source:
@@ -411,6 +413,13 @@ def test_a_trace_goes_with_the_round_times_of_the_server(tmp_path: Path) -> None
     assert source.start == START
 
 
+def test_what_the_other_half_does_not_confirm_is_said(tmp_path: Path) -> None:
+    doubtful = Gain(0.02, -0.01, 0.05)
+    found = replace(answer(START), gain=Gain(0, 0, 0), searched=doubtful)
+    text = render(found, source_of(tmp_path))
+    assert f"{NOTHING}: what was kept served +2.0% (-1.0% to +5.0%) more on blocks" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -441,3 +450,6 @@ def test_a_short_trace_and_few_depths_are_refused(
     with serving(info({**state(), "cost_table": None})) as url:
         _, said = run(capsys, url, status=1)
     assert "measures no round times; allowed: policy goodput" in said
+    with serving(info({**state(), "base": "NGRAM"})) as url:
+        _, said = run(capsys, url, status=1)
+    assert "drafts from a table, and minutes do not say what it had" in said

@@ -56,6 +56,7 @@ class Tuned:
     default: Candidate
     best: Candidate
     gain: Gain  # of the best over the default, on blocks that did not choose it
+    searched: Gain | None  # of what the search kept, there; None if it kept nothing
     tried: Sequence[Tried]
     settings: Sequence[Tried]  # of the policy, over the best of the search; no key of a file
     uses: Sequence[TierUse]
@@ -64,7 +65,7 @@ class Tuned:
     @property
     def is_better(self) -> bool:
         """Whether the best gains enough, beyond doubt."""
-        return self.gain.low > 0 and self.gain.mean >= LEAST_GAIN
+        return _is_worth_it(self.gain)
 
 
 def tune(traffic: Traffic, default: Candidate, *, is_lean: bool, say: Say) -> Tuned:
@@ -81,7 +82,8 @@ def tune(traffic: Traffic, default: Candidate, *, is_lean: bool, say: Say) -> Tu
     best, tried = _climbed(traffic, default, say)
     say("tries settings")
     settings = _tried(traffic, best, other_settings(best))
-    if traffic.gain(best, default, STATED_ON).low <= 0:
+    searched = None if best == default else traffic.gain(best, default, STATED_ON)
+    if searched is not None and not _is_worth_it(searched):
         best = default
     say("asks which tiers earn their place")
     uses = [_use(traffic, default, steps, rounds) for steps in default.steps]
@@ -89,7 +91,7 @@ def tune(traffic: Traffic, default: Candidate, *, is_lean: bool, say: Say) -> Tu
     if lean is not None and lean[0].is_kept:
         best = lean[1].candidate
     gain = traffic.gain(best, default, STATED_ON)
-    return Tuned(default, best, gain, tried, settings, uses, lean and lean[0])
+    return Tuned(default, best, gain, searched, tried, settings, uses, lean and lean[0])
 
 
 def _climbed(traffic: Traffic, default: Candidate, say: Say) -> tuple[Candidate, list[Tried]]:
@@ -116,6 +118,10 @@ def _climbed(traffic: Traffic, default: Candidate, say: Say) -> tuple[Candidate,
 
 def _tried(traffic: Traffic, now: Candidate, offers: Iterable[Change]) -> list[Tried]:
     return [Tried(what, traffic.gain(candidate, now, CHOSEN_ON)) for what, candidate in offers]
+
+
+def _is_worth_it(gain: Gain) -> bool:
+    return gain.mean >= LEAST_GAIN and gain.low > 0
 
 
 def _is_step(gain: Gain) -> bool:

@@ -97,6 +97,11 @@ def of_server(
         )
     table = CostTable.from_dict(state["cost_table"])
     table.forget_drift()
+    if trace is None and state["base"] == "NGRAM":
+        raise ServerError(
+            f"{url} drafts from a table, and minutes do not say what it had; allowed: a trace of "
+            "such a server; fix: set `record`, serve, and name the file with --trace."
+        )
     if trace is not None:
         read, rounds_of = _newest(read_trace(trace), trace, most_rounds), str(trace)
     else:

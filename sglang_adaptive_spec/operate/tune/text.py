@@ -11,6 +11,7 @@ from sglang_adaptive_spec.operate.tune.search import LEAST_GAIN, Tried, Tuned
 from sglang_adaptive_spec.operate.tune.source import Source
 
 NOTHING = "Nothing to gain"
+UNSEEN = "on blocks that did not choose it"
 
 
 def as_data(tuned: Tuned, source: Source) -> dict[str, Any]:
@@ -77,14 +78,17 @@ def _line(tried: Tried, prefix: str = "") -> str:
 
 
 def _verdict(tuned: Tuned, source: Source) -> Iterator[str]:
-    if tuned.best == tuned.default:
+    if tuned.is_better:
+        yield f"Expected gain: {_text(tuned.gain)} tokens/s over the default, {UNSEEN}."
+    elif tuned.searched is None:
         yield f"{NOTHING}: no change served more than the default beyond doubt."
-        return
-    told = f"{_text(tuned.gain)} tokens/s over the default, on blocks that did not choose it"
-    if not tuned.is_better:
-        yield f"{NOTHING}: {told}; a file is worth {LEAST_GAIN:.0%} or more."
     else:
-        yield f"Expected gain: {told}."
+        told = f"what was kept served {_text(tuned.searched)} more {UNSEEN}"
+        yield f"{NOTHING}: {told}; a file is worth {LEAST_GAIN:.0%} or more."
+    if tuned.best == tuned.default:
+        return
+    if not tuned.is_better:
+        yield f"Without tiers that hardly ran: {_text(tuned.gain)} tokens/s."
     for bound, steps in tuned.best.ranges:
         before = [each for least, each in tuned.default.ranges if least <= bound][-1]
         more = [f"+{each}" for each in steps if each not in before]
