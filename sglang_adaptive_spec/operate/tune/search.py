@@ -63,6 +63,11 @@ class Tuned:
     lean: Tried | None  # what leaving out tiers that hardly ran gains over the best
 
     @property
+    def is_confirmed(self) -> bool:
+        """Whether what the search kept gains enough on the other half, too."""
+        return self.searched is not None and _is_worth_it(self.searched)
+
+    @property
     def is_better(self) -> bool:
         """Whether the best gains enough, beyond doubt."""
         return _is_worth_it(self.gain)
@@ -83,7 +88,7 @@ def tune(traffic: Traffic, default: Candidate, *, is_lean: bool, say: Say) -> Tu
     say("tries settings")
     settings = _tried(traffic, best, other_settings(best))
     searched = None if best == default else traffic.gain(best, default, STATED_ON)
-    if searched is not None and not _is_worth_it(searched):
+    if searched is None or not _is_worth_it(searched):
         best = default
     say("asks which tiers earn their place")
     uses = [_use(traffic, default, steps, rounds) for steps in default.steps]

@@ -131,8 +131,10 @@ def document(tuned: Tuned, source: Source, now: datetime | None = None) -> str:
 
 
 def _kept(tuned: Tuned) -> list[Tried]:
-    lean = [] if tuned.lean is None else [tuned.lean]
-    return [each for each in (*tuned.tried, *lean) if each.is_kept]
+    """Returns the changes that the best has."""
+    tried = tuned.tried if tuned.is_confirmed else ()
+    lean = () if tuned.lean is None else (tuned.lean,)
+    return [each for each in (*tried, *lean) if each.is_kept]
 
 
 def _tried(tried: Tried) -> dict[str, Any]:
