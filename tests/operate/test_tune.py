@@ -110,8 +110,7 @@ def test_a_file_tuned_on_a_golden_trace_serves_it_no_worse(tmp_path: Path, name:
     workload = golden_workloads()[name]
     tuned = tuned_on(recorded(tmp_path / "trace.jsonl", workload, FA3), FA3)
     if tuned.is_better:  # else there is no file
-        assert true_gain(tuned, workload, FA3) >= -MOST_LOSS
-        assert tuned.gain.high >= true_gain(tuned, workload, FA3) >= tuned.gain.low - MOST_LOSS
+        assert true_gain(tuned, workload, FA3) >= max(0.0, tuned.gain.low) - MOST_LOSS
 
 
 @pytest.mark.full
@@ -132,7 +131,7 @@ def test_a_file_tuned_where_the_default_does_not_fit_gains(
     assert changed in tuned.best.ranges
     true = true_gain(tuned, workload, costs)
     assert true >= LEAST_GAIN
-    assert tuned.gain.low <= true <= tuned.gain.high
+    assert tuned.gain.low <= true  # more where the first rounds, which no odd block has, draft
 
 
 @pytest.mark.usefixtures("quick")
