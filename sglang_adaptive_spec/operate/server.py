@@ -168,7 +168,7 @@ def _request(
 def _refused(url: str, route: str, code: int, api_key: str | None, is_command: bool) -> ServerError:
     """Words an HTTP error: a key that is missing or wrong, or a server that is another one."""
     if code in (401, 403):
-        key = "--api-key, or --admin-api-key if the server has both" if is_command else "--api-key"
+        key = "--api-key, or --admin-api-key if the server has one" if is_command else "--api-key"
         got = "wants a key" if api_key is None else "does not know this key"
         fix = f"pass {key}" if api_key is None else f"pass the right one with {key}"
         return ServerError(f"{url} {got} (HTTP {code}); allowed: the server's own; fix: {fix}.")
