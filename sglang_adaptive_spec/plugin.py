@@ -15,21 +15,25 @@ logger = logging.getLogger(__name__)
 _registered = False
 
 
-def register() -> None:
+def register(serves: bool = True) -> None:
     """Checks the host's contract and installs the hooks; a second call does nothing.
 
     Without ADAPTIVE_EAGLE the hooks pass everything through, so SGLang behaves as without us.
+
+    Args:
+        serves: Else this process only reads arguments, and hooks of what serves are left out: the
+            host would import its scheduler to apply them.
     """
     global _registered
     if _registered:
         return
     _registered = True
-    from sglang_adaptive_spec.contract.check import contract_report
+    from sglang_adaptive_spec.contract.check import installed_report
     from sglang_adaptive_spec.host import registration
     from sglang_adaptive_spec.host.launch.options import AdaptiveOptions
 
     copyreg.pickle(AdaptiveOptions, reduce_options)
-    report = contract_report()
+    report = installed_report()
     if not report.ok:
         logger.error(report.message)
         registration.register_sentinel(report.message)
@@ -41,7 +45,7 @@ def register() -> None:
         "applied in this process. Call sglang.srt.plugins.load_plugins() before ServerArgs is "
         "resolved, or start through sglang.launch_server, `sglang serve` or sgl.Engine."
     )
-    registration.install_hooks()
+    registration.install_hooks(serves)
 
 
 def reduce_options(options: Any) -> tuple[Any, ...]:

@@ -82,6 +82,7 @@ class TopLevelKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=
     exact: Exact = "processors"
     packing: bool | UnsetType = UNSET
     confidence: bool | UnsetType = UNSET
+    comment: Any = None  # for readers; `sglang-adaptive-spec tune` writes where a file comes from
 
 
 class SlotKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -24,7 +24,7 @@ def register_sentinel(reason: str) -> None:
     )
 
 
-def install_hooks() -> None:
+def install_hooks(serves: bool) -> None:
     """Registers every hook that this process may need; the host applies them after all plugins."""
 
     def register(name: str, hook: Callable[..., Any], kind: HookType) -> None:
@@ -32,6 +32,10 @@ def install_hooks() -> None:
 
     around, after = HookType.AROUND, HookType.AFTER
     register("ServerArgs.resolve_once", _resolve_once, around)
+    # A step of resolution, which the host lets plugins wrap by its last name.
+    register_resolution_hook("handle_speculative_decoding")(_resolve_speculative)
+    if not serves:
+        return
     register("SpeculativeAlgorithm.create_worker", _create_worker, around)
     register("Scheduler.get_internal_state", _internal_state, after)
     register("Scheduler.set_internal_state", _set_internal_state, around)
@@ -39,8 +43,6 @@ def install_hooks() -> None:
     register("TokenizerManager._calculate_spec_decoding_metrics", _accept_rate, after)
     register("compute_num_reserved_tokens", _reserved_tokens, after)
     register("Engine._launch_scheduler_processes", _launch_schedulers, around)
-    # A step of resolution, which the host lets plugins wrap by its last name.
-    register_resolution_hook("handle_speculative_decoding")(_resolve_speculative)
 
 
 # The hooks import what they need when first called: a process that never asks for ADAPTIVE_EAGLE

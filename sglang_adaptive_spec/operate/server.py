@@ -1,12 +1,15 @@
 """Requests to a running server: the state of its ADAPTIVE_EAGLE, its minutes, and commands."""
 
+import http.client
 import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from sglang_adaptive_spec import __version__
+from sglang_adaptive_spec.contract.versions import SUPPORTED
 from sglang_adaptive_spec.loop.commands import PIN, SHOW_MINUTES
 
 REQUEST_TIMEOUT_S = 10.0
@@ -26,10 +29,10 @@ def server_states(url: str, api_key: str | None = None) -> list[dict[str, Any]]:
     info = _request(url, "server_info", api_key)
     try:
         states = [dict(each).get("adaptive_spec") for each in info["internal_states"]]
-        if not states:
-            raise LookupError("no internal_states")
-    except (ValueError, LookupError, TypeError) as error:
-        raise _unreachable(url, error) from error
+    except (ValueError, LookupError, TypeError):
+        states = []
+    if not states:
+        raise _unreachable(url, ValueError("its /server_info has no internal_states"))
     known = [state for state in states if isinstance(state, dict)]
     if len(known) < len(states):
         raise ServerError(
@@ -65,12 +68,15 @@ def pin(
     Raises:
         ServerError: It has no such tier, does not obey, or is not an adaptive server.
     """
-    labels = tier_labels(adaptive_states(url, api_key)[0])
+    states = adaptive_states(url, api_key)
+    require(url, states, ("rounds", "pinned"))
+    labels = tier_labels(states[0])
     if wanted != "auto" and wanted not in labels:
         raise ServerError(
             f"{url} has no tier {wanted}; allowed: auto, {', '.join(labels)}; fix: name one."
         )
-    _send(url, {PIN: -1 if wanted == "auto" else labels.index(wanted)}, admin_key or api_key)
+    place = -1 if wanted == "auto" else labels.index(wanted)
+    _send(url, states, {PIN: place}, admin_key or api_key)
     expected = None if wanted == "auto" else wanted
     deadline = time.monotonic() + PIN_TIMEOUT_S
     while True:
@@ -92,8 +98,7 @@ def minutes(
     Raises:
         ServerError: It is not an adaptive server, or one of an older plugin.
     """
-    adaptive_states(url, api_key)
-    _send(url, {SHOW_MINUTES: most}, admin_key or api_key)
+    _send(url, adaptive_states(url, api_key), {SHOW_MINUTES: most}, admin_key or api_key)
     states = adaptive_states(url, api_key)
     if not all("minutes" in state for state in states):
         raise ServerError(
@@ -102,8 +107,13 @@ def minutes(
     return [[json.loads(row) for row in state["minutes"]] for state in states]
 
 
-def _send(url: str, commands: Mapping[str, float], key: str | None = None) -> None:
-    """Sends commands to all ranks of a server.
+def _send(
+    url: str,
+    states: Sequence[Mapping[str, Any]],
+    commands: Mapping[str, float],
+    key: str | None = None,
+) -> None:
+    """Sends commands to all ranks of a server that was in ``states``.
 
     Raises:
         ServerError: It does not answer, or does not obey.
@@ -111,8 +121,9 @@ def _send(url: str, commands: Mapping[str, float], key: str | None = None) -> No
     answers = _request(url, "set_internal_state", key, {"server_args": dict(commands)})
     if not isinstance(answers, list) or not all(answer is True for answer in answers):
         raise ServerError(
-            f"{url} refused {dict(commands)} ({answers}); allowed: an adaptive server of this "
-            "plugin's version; fix: see its log."
+            f"{url}, version {states[0].get('version')} of this plugin, refused {dict(commands)} "
+            f"({answers}); allowed: a server of version {__version__}; fix: see its log, or "
+            "upgrade the plugin there."
         )
 
 
@@ -121,26 +132,55 @@ def tier_labels(state: Mapping[str, Any]) -> list[str]:
     return list(state["rounds"])
 
 
+def require(url: str, states: Iterable[Mapping[str, Any]], keys: Collection[str]) -> None:
+    """Checks that a server tells what a verb asks for.
+
+    Raises:
+        ServerError: Its plugin is an older one, which tells less.
+    """
+    for state in states:
+        missing = [key for key in keys if key not in state]
+        if missing:
+            raise ServerError(
+                f"{url} runs version {state.get('version')} of this plugin, which does not tell "
+                f"{', '.join(missing)}; allowed: version {__version__}; fix: upgrade the plugin "
+                "there, or ask with the version that serves."
+            )
+
+
 def _request(
     url: str, route: str, api_key: str | None, body: Mapping[str, Any] | None = None
 ) -> Any:
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{url.rstrip('/')}/{route}", data)
-    request.add_header("Content-Type", "application/json")
-    if api_key is not None:
-        request.add_header("Authorization", f"Bearer {api_key}")
     try:
+        request = urllib.request.Request(f"{url.rstrip('/')}/{route}", data)
+        request.add_header("Content-Type", "application/json")
+        if api_key is not None:
+            request.add_header("Authorization", f"Bearer {api_key}")
         with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as answer:
             return json.load(answer)
-    except (OSError, ValueError) as error:
-        raise _unreachable(url, error, is_command=body is not None) from error
+    except urllib.error.HTTPError as error:
+        raise _refused(url, route, error.code, api_key, is_command=body is not None) from error
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise _unreachable(url, error) from error
 
 
-def _unreachable(url: str, error: Exception, is_command: bool = False) -> ServerError:
-    is_locked = isinstance(error, urllib.error.HTTPError) and error.code in (401, 403)
-    key = "--api-key, or --admin-api-key if the server has both" if is_command else "--api-key"
-    fix = f"pass {key}" if is_locked else "start the server, or correct the address"
+def _refused(url: str, route: str, code: int, api_key: str | None, is_command: bool) -> ServerError:
+    """Words an HTTP error: a key that is missing or wrong, or a server that is another one."""
+    if code in (401, 403):
+        key = "--api-key, or --admin-api-key if the server has one" if is_command else "--api-key"
+        got = "wants a key" if api_key is None else "does not know this key"
+        fix = f"pass {key}" if api_key is None else f"pass the right one with {key}"
+        return ServerError(f"{url} {got} (HTTP {code}); allowed: the server's own; fix: {fix}.")
     return ServerError(
-        f"{url} did not answer as an SGLang server ({error}); allowed: such as "
-        f"http://127.0.0.1:30000; fix: {fix}."
+        f"{url} answers HTTP {code} to /{route}; allowed: an SGLang server that this plugin serves "
+        f"on ({SUPPORTED}); fix: correct the address, or upgrade SGLang there."
+    )
+
+
+def _unreachable(url: str, error: Exception) -> ServerError:
+    reason = getattr(error, "reason", None) or error
+    return ServerError(
+        f"{url} did not answer as an SGLang server ({reason}); allowed: such as "
+        "http://127.0.0.1:30000; fix: start the server, or correct the address."
     )

@@ -132,14 +132,14 @@ class ExampleCosts:
         if num_steps in measured:
             return measured[num_steps]
         depths = sorted(steps for steps in measured if steps > 0)
-        return _line(depths, [measured[steps] for steps in depths], num_steps)
+        return line(depths, [measured[steps] for steps in depths], num_steps)
 
 
 def _linear(sizes: Sequence[int], periods: Sequence[float], size: int) -> float:
-    return periods[0] if size <= sizes[0] else _line(sizes, periods, size)
+    return periods[0] if size <= sizes[0] else line(sizes, periods, size)
 
 
-def _line(xs: Sequence[int], ys: Sequence[float], x: int) -> float:
+def line(xs: Sequence[int], ys: Sequence[float], x: int) -> float:
     """Returns the value at x on the lines through the points, the outer ones prolonged."""
     right = min(max(int(np.searchsorted(xs, x)), 1), len(xs) - 1)
     left = right - 1

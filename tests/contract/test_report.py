@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sglang_adaptive_spec import __version__, cli
+from sglang_adaptive_spec.cli.check import render
 from sglang_adaptive_spec.contract.check import contract_report
 from sglang_adaptive_spec.contract.table import CONTRACT
 from sglang_adaptive_spec.contract.versions import (
@@ -126,7 +127,7 @@ def test_check_prints_six_versions_and_succeeds_on_a_supported_host(
     assert result["versions"]["sglang-adaptive-spec"] == __version__
     assert (result["ok"], result["in_window"], result["mismatches"]) == (True, True, [])
     assert (result["host_version"], result["supported"]) == (VERSION, SUPPORTED)
-    text = cli.render_check(result)
+    text = render(result)
     for part in (*SIX, "ok", "inside", SUPPORTED):
         assert part in text
 

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,9 @@ from typing import Any
 import pytest
 
 from sglang_adaptive_spec.cli import main
+from sglang_adaptive_spec.operate.tune.blocks import Candidate
+from sglang_adaptive_spec.operate.tune.text import document
+from tests.operate.test_tune import answer, source_of
 
 pytestmark = pytest.mark.usefixtures("plugins_loaded")
 
@@ -105,3 +110,37 @@ def test_a_launch_says_which_algorithm_its_draft_is_served_by(
     for draft, base in (("whole", "STANDALONE"), ("eagle", "EAGLE")):
         told_of = told(capsys, launch(models, draft=draft))
         assert (told_of["base"], told_of["mode"]) == (base, "adaptive")
+
+
+@pytest.mark.full
+def test_it_says_what_it_waits_for_and_loads_nothing_that_serves(models: dict[str, str]) -> None:
+    """In a process of its own, as an operator runs it."""
+    script = (
+        "import sys; from sglang_adaptive_spec.cli import main\n"
+        "status = main(['check', '--json', '--', *sys.argv[1:]])\n"
+        "assert 'sglang.srt.managers.scheduler' not in sys.modules\n"
+        "sys.exit(status)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, *launch(models)], capture_output=True, text=True, check=True
+    )
+    assert json.loads(ran.stdout)["mode"] == "adaptive"
+    assert "check: 1 of 2: compares SGLang's source" in ran.stderr
+    assert "check: 2 of 2: imports SGLang" in ran.stderr
+
+
+def test_a_tuned_file_is_taken_by_both_loaders(
+    models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sglang.srt.speculative.adaptive_spec_params import AdaptiveSpeculativeParams
+
+    ranges = ((1, (0, 1, 3, 15)), (9, (0, 3)), (129, (0,)))
+    tuned = answer(Candidate(ranges))
+    config = tmp_path / "adaptive_spec.json"
+    config.write_text(document(tuned, source_of(tmp_path)))
+    data = told(capsys, launch(models, "--speculative-adaptive-config", str(config)))
+    assert (data["mode"], data["policy"], data["startup_tier"]) == ("adaptive", "goodput", "15")
+    assert data["tiers"] == {str(bound): list(map(str, steps)) for bound, steps in ranges}
+    of_host = AdaptiveSpeculativeParams(3, str(config))
+    assert of_host.candidate_steps == [0, 1, 3, 15]
+    assert of_host.get_steps_for_batch(200) == 0

@@ -10,27 +10,30 @@ from typing import Any
 
 @contextlib.contextmanager
 def serving(
-    answer: Any, key: str | None = None, obey: Callable[[dict[str, float]], Any] | None = None
+    answer: Any,
+    key: str | None = None,
+    obey: Callable[[dict[str, float]], Any] | None = None,
+    path: str = "/server_info",
 ) -> Iterator[str]:
     """Answers ``answer``, or what it returns when called, to whoever has the key.
 
-    Commands go to ``obey``, whose value is the answer.
+    Commands go to ``obey``, whose value is the answer. What is asked for elsewhere is not found.
     """
     give: Callable[[], Any] = answer if callable(answer) else lambda: answer
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.answer(give)
+            self.answer(give, self.path == path)
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             self.answer(lambda: obey(body["server_args"]) if obey is not None else [False])
 
-        def answer(self, value: Callable[[], Any]) -> None:
+        def answer(self, value: Callable[[], Any], is_there: bool = True) -> None:
             allowed = key is None or self.headers.get("Authorization") == f"Bearer {key}"
-            self.send_response(200 if allowed else 401)
+            self.send_response(401 if not allowed else 200 if is_there else 404)
             self.end_headers()
-            self.wfile.write(json.dumps(value()).encode() if allowed else b"")
+            self.wfile.write(json.dumps(value()).encode() if allowed and is_there else b"")
 
         def log_message(self, *args: Any) -> None:
             """Says nothing."""

@@ -55,6 +55,18 @@ def test_a_minute_adds_up() -> None:
     assert total([span, span]).loads["3", "3-4"] == (200, 2000.0, 2400)
 
 
+def test_json_has_the_findings_and_every_stretch(capsys: pytest.CaptureFixture[str]) -> None:
+    state = {"mode": "adaptive", "minutes": [json.dumps(ROW), json.dumps(ROW)]}
+    with serving(info(state), obey=lambda _: [True]) as url:
+        assert main(["report", url, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["source"], data["rounds"]) == (url, {"0": 40, "3": 200})
+    assert data["accept_length"] == 3.0
+    assert all({"what", "fix"} == set(each) for each in data["findings"])
+    assert len(data["over_time"]["tokens"]) == 2
+    assert 0 <= data["hindsight"]["regret"] < 1
+
+
 def test_drafts_that_packed_rounds_did_not_verify_were_not_rejected() -> None:
     row = {**ROW, "packed": {"3": {"rounds": 60, "unverified": 300}}}
     (span,) = of_minutes([row])

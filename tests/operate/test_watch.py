@@ -3,6 +3,7 @@
 import copy
 import io
 import itertools
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -102,6 +103,17 @@ def test_a_pipe_gets_a_line_a_look_and_server(capsys: pytest.CaptureFixture[str]
     assert "accept length 2.25" in lines[0]
     assert "packed 0.25  time by steps 0:0.25 3:0.75" in lines[0]
     assert "faults 0" in lines[0]
+
+
+def test_json_is_a_line_a_look_and_replica(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(growing(state())) as url:
+        assert main(["watch", url, "--interval", "0.1", "--lines", "2", "--json"]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["server"], second["server"]) == (f"{url} #0", f"{url} #1")
+    assert first["accept_length"] == 2.25
+    assert first["shares"] == {"0": 0.25, "3": 0.75}
+    assert second["accept_length"] is None
+    assert second["time_s"] == first["time_s"]
 
 
 def test_a_terminal_gets_a_table_with_the_last_minute() -> None:

@@ -49,6 +49,22 @@ def render(story: Story) -> str:
     return "\n".join([story.name, summary(story), *(findings or ["- Nothing stands out."])])
 
 
+def as_data(story: Story) -> dict[str, object]:
+    """Returns the report as plain builtins, stretch by stretch as the page's charts have it."""
+    whole, hindsight = total(story.spans), story.hindsight
+    return {
+        "source": story.name,
+        "tokens": whole.tokens,
+        "rounds": whole.rounds,
+        "seconds": whole.seconds,
+        "batch": whole.batch,
+        "accept_length": whole.accept_length,
+        "findings": [each._asdict() for each in story.findings()],
+        "hindsight": hindsight and {**hindsight._asdict(), "regret": hindsight.regret},
+        "over_time": _page_data(story),
+    }
+
+
 def report_page(story: Story) -> str:
     """Returns the report as a page."""
     findings = "".join(

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from sglang_adaptive_spec.operate.spans import EXPECTED, Span
 
 State = Mapping[str, Any]  # the object adaptive_spec of /server_info
+NEEDED = ("rounds", "num_request_rounds", "timed_rounds", "current_tier", "fallbacks")
 
 
 class Sample(NamedTuple):

@@ -1,12 +1,13 @@
 """Shows samples: a line each over a pipe, a table that is drawn anew on a terminal."""
 
+import json
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sglang_adaptive_spec.operate.server import adaptive_states, tier_labels
-from sglang_adaptive_spec.operate.watch.sample import Sample, State, between
+from sglang_adaptive_spec.operate.server import adaptive_states, require, tier_labels
+from sglang_adaptive_spec.operate.watch.sample import NEEDED, Sample, State, between
 
 TIMELINE = 60  # samples
 BARS = "▁▂▃▄▅▆▇█"
@@ -30,9 +31,10 @@ class Watched:
         """Returns a sample a replica; none at the first call.
 
         Raises:
-            ServerError: The server does not answer, or is static.
+            ServerError: The server does not answer, is static, or of an older plugin.
         """
         states, now_s = adaptive_states(self.url, self._api_key), time.monotonic()
+        require(self.url, states, NEEDED)
         self.labels = tier_labels(states[0])
         pairs = zip(self._last, states, strict=False)
         samples = [between(old, new, now_s - self._last_s) for old, new in pairs]
@@ -96,6 +98,14 @@ def lines(servers: Sequence[Watched], interval_s: float) -> Iterator[str]:
         for name, sample, _ in rows:
             shown = zip(HEAD[1:], cells(name, sample)[1:], strict=True)
             yield f"{clock} {name}  " + "  ".join(f"{key} {value}" for key, value in shown)
+
+
+def json_lines(servers: Sequence[Watched], interval_s: float) -> Iterator[str]:
+    """Yields the same as JSON: a sample with its replica and when it ended, seconds since 1970."""
+    for rows in samples_of(servers, interval_s):
+        now_s = round(time.time(), 3)
+        for name, sample, _ in rows:
+            yield json.dumps({"server": name, "time_s": now_s, **sample._asdict()})
 
 
 def tables(servers: Sequence[Watched], interval_s: float) -> Iterator[Any]:
