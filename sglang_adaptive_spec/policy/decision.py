@@ -25,6 +25,7 @@ class Decision:
     # [tiers] that prefills are expected to take before the next round.
     between_ms: NDArray[np.float64] | float = 0.0
     packed: tuple[float, float] | None = None  # tokens and ms of the packed round in force
+    counts_all: bool = True  # else `tokens` leave out drafts beyond the limits of some requests
 
     @property
     def period_ms(self) -> NDArray[np.float64]:
@@ -32,8 +33,12 @@ class Decision:
         return self.round_ms + self.between_ms
 
     def expected(self, plan: Plan, batch_size: int) -> tuple[float, float] | None:
-        """Returns the tokens and ms of a round's decode; None if such a one was not weighed."""
-        if batch_size != self.batch_size or plan.tier not in self.tiers:
+        """Returns the tokens and ms of a round's decode; None if such a one was not weighed.
+
+        Nor where drafts were left out that the round accepts all the same.
+        """
+        is_weighed = batch_size == self.batch_size and plan.tier in self.tiers
+        if not (is_weighed and self.counts_all):
             return None
         if plan.verify_lens is not None:
             return self.packed

@@ -8,15 +8,12 @@ which of them a batch stays at zero steps.
 """
 
 import logging
-from collections.abc import Callable
-from typing import Any
 
 from sglang.srt.runtime_context import get_exec
 from sglang.srt.sampling.sampling_params import TOP_K_ALL
 
 from sglang_adaptive_spec.config.file import Exact
 from sglang_adaptive_spec.host.batch import Batch, Request
-from sglang_adaptive_spec.host.hooks import hook_now
 from sglang_adaptive_spec.host.serving.runs import has_penalties
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.tiers import PLAIN_TIER
@@ -92,40 +89,30 @@ class ExactRequests:
             else ("the model keeps SGLang's own zero-step round, which verifies", "")
         )
 
-    def install(self) -> None:
-        """Hooks the host's queue where requests must be refused, and says so once."""
+    def warn(self) -> None:
+        """Says once what is refused here."""
         if self.is_possible or self._asked == "none":
             return
-        hook_now({"Scheduler._add_request_to_queue": self.refuse_inexact})
         if self._asked == "all" or get_exec().features.enable_custom_logit_processor:
             logger.warning("ADAPTIVE_EAGLE refuses requests with %s.", self._refused())
 
-    def refusal(self, req: Request) -> str | None:
-        """Returns the sentence that a request is refused with, or None."""
-        reason = request_reason(req, self._asked)
-        if self.is_possible or reason is None:
+    def refusal(self, req: Request, is_asked: bool = False) -> str | None:
+        """Returns the sentence that a request is refused with, or None.
+
+        ``is_asked``: it asks for exactness itself.
+        """
+        reason = (
+            None if self.is_possible else request_reason(req, "all" if is_asked else self._asked)
+        )
+        if reason is None:
             return None
+        or_drop = ', or remove "exact" from the request' if is_asked else ""
         return (
             f"The request asks for {NAMES[reason]}, which rounds that verify drafts do not apply "
             f"to every token; allowed: requests without, because {self._lacks}; fix: {self._fix}"
-            'set "exact": "none" in the config to serve such requests as SGLang\'s verify does.'
+            f'set "exact": "none" in the config to serve such requests as SGLang\'s verify does'
+            f"{or_drop}."
         )
-
-    def refuse_inexact(
-        self,
-        add: Callable[..., Any],
-        scheduler: object,
-        req: Request,
-        is_retracted: bool = False,
-        *args: object,
-        **kwargs: object,
-    ) -> Any:
-        """Around _add_request_to_queue: a refused request is answered with a 400."""
-        if not is_retracted and req.to_finish is None:
-            refusal = self.refusal(req)
-            if refusal is not None:
-                req.set_finish_with_abort(refusal)
-        return add(scheduler, req, is_retracted, *args, **kwargs)
 
     def _refused(self) -> str:
         what = "custom logit processors"
