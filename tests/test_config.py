@@ -246,8 +246,8 @@ for key in BAD_NUMBERS:  # even with a value that ema would refuse
     MISTAKES[f"goodput {key}"] = (
         f'{{{GOODPUT}, "{key}": null}}',
         rest[0],
-        "base, policy, memory_budget_gb, record, exact, per_request, requests, packing, confidence, "
-        'batch-size slots such as "8"',
+        "base, policy, memory_budget_gb, record, exact, per_request, requests, packing, "
+        'confidence, batch-size slots such as "8"',
         rest[1],
     )
     text = f'{{{GOODPUT}, "4": {{"{key}": 1, {STEPS_1_3}}}}}'

@@ -237,7 +237,7 @@ WRONG = {
     "a truth": ({"max_steps": True}, "adaptive_spec.max_steps is true;"),
     "a fraction": ({"max_steps": 1.5}, "adaptive_spec.max_steps is 1.5;"),
     "nested": ({"max_steps": [[1]]}, "adaptive_spec.max_steps is [[1]];"),
-    "huge": ({"max_steps": 10**30}, "adaptive_spec.max_steps is 1000000"),
+    "huge": ({"max_steps": 10**30}, "adaptive_spec.max_steps is 1e+30;"),  # the host's JSON
     "not a truth": ({"exact": "yes"}, 'adaptive_spec.exact is "yes";'),
     "misspelt": ({"max_step": 3}, "did you mean max_steps?"),
 }
