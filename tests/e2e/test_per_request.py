@@ -18,6 +18,7 @@ from tests.e2e.fleet import Fleet
 from tests.e2e.launches import CONFIGS, PACKED, adaptive
 from tests.e2e.sampling import RELAXED, RELAXED_PROMPTS
 from tests.e2e.server import OURS, Launch, Server
+from tests.e2e.test_more_runs import p_value
 from tests.e2e.traffic import (
     PROMPTS,
     SCHEMA,
@@ -31,6 +32,8 @@ from tests.e2e.traffic import (
 NUM_TOKENS = 48
 NUM_SOAKED, NUM_CLIENTS, SEED = 160, 12, 49
 NUM_FLOODED = 16
+NUM_SAMPLES, NUM_DRAWN, NUM_CHOICES = 476, 12, 4
+LEAST_P = 1e-3 / NUM_DRAWN  # of a position: one test in a thousand fails by chance
 
 
 def looked_at(base: str, host: str, *, overlap: bool, packs: bool) -> Launch:
@@ -124,6 +127,23 @@ def exactly(server: Server) -> Answers:
     return found
 
 
+def drawn(server: Server) -> list[list[int]]:
+    """Draws answers to one prompt, exactly, beside a greedy request that would be drafted for."""
+    return [ids for _ in range(NUM_SAMPLES // 7) for ids in _seven(server)]
+
+
+def _seven(server: Server) -> list[list[int]]:
+    sampling = {
+        "temperature": 2.0,
+        "top_k": NUM_CHOICES,
+        "max_new_tokens": NUM_DRAWN,
+        "ignore_eos": True,
+        "custom_params": {"adaptive_spec": {"exact": True}},
+    }
+    body = {"text": [PROMPTS[0]] * 8, "sampling_params": [sampling] * 7 + [greedy(NUM_DRAWN)]}
+    return [reply["output_ids"] for reply in server.post("/generate", body)[:7]]
+
+
 def soaked(server: Server) -> Answers:
     """Random limits, lengths and prompts from many clients, some of whom hang up."""
     draws = random.Random(SEED)
@@ -185,11 +205,24 @@ def test_limits_and_exactness_held_in_every_round(fleet: Fleet, launch: Launch) 
     if spec["why_not_packed"] is None:
         assert seen["rows"] > seen["none"] > 20, seen
     assert deeper_rounds(spec, 1) > 0, "requests without a limit drafted on"
-    assert spec["exact_rounds"]["penalties"] == sum(spec["exact_rounds"].values())
+    assert spec["exact_rounds"]["penalties"] > 20
     assert spec["requests"]["max_steps"] > 60
     assert spec["requests"]["exact"] > 20
     assert spec["requests"]["default"] == spec["requests"]["ignored"] == 0
     assert spec["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
+
+
+@pytest.mark.parametrize("launch", CASES[:1], ids=str, scope="module")
+def test_drawn_answers_are_distributed_as_without_speculation(fleet: Fleet, launch: Launch) -> None:
+    """On a CPU verify draws nothing: chi-square of two samples, by position, would find it."""
+    got, reference = fleet.compare(launch, drawn)
+    assert len({tuple(ids) for ids in got}) > NUM_SAMPLES / 4
+    by_position = [
+        p_value([ids[place] for ids in got], [ids[place] for ids in reference])
+        for place in range(NUM_DRAWN)
+    ]
+    assert min(by_position) >= LEAST_P, by_position
+    assert figures(fleet.use(launch))["exact_rounds"]["drawn"] > NUM_SAMPLES / 7
 
 
 @of_all

@@ -99,6 +99,9 @@ def test_what_no_round_serves_exactly_is_refused_with_a_sentence(
     assert requests.refusal(request(min_p=0.1)) is None
     assert 'remove "exact"' in requests.refusal(request(min_p=0.1), is_asked=True)
     assert requests.refusal(request(), is_asked=True) is None
+    drawn = exact.ExactRequests("none", ladder, has_plain_rounds, draws_alike=False)
+    assert "exactly drawn tokens" in drawn.refusal(request(), is_asked=True)
+    assert drawn.refusal(GREEDY, is_asked=True) is None
     assert requests.exact == "none", "no batch is held at zero steps for what is refused"
 
 
@@ -106,3 +109,26 @@ def test_a_server_with_zero_steps_everywhere_refuses_nothing(exact: Any) -> None
     requests = exact.ExactRequests("all", EVERYWHERE, has_plain_rounds=True)
     assert requests.refusal(request("a processor")) is None
     assert requests.exact == "all"
+
+
+@pytest.mark.parametrize(
+    ("device", "single", "acc", "alike"),
+    [
+        ("cuda", 1.0, 1.0, True),
+        ("cuda", 0.2, 1.0, False),
+        ("cuda", 1.0, 0.9, False),
+        ("cpu", 1.0, 1.0, False),
+    ],
+)
+def test_verify_draws_alike_unless_thresholds_or_a_cpu_rule_it_out(
+    exact: Any, monkeypatch: pytest.MonkeyPatch, device: str, single: float, acc: float, alike: bool
+) -> None:
+    settings = SimpleNamespace(
+        speculative_accept_threshold_single=single, speculative_accept_threshold_acc=acc
+    )
+    monkeypatch.setattr(exact, "get_spec", lambda: settings)
+    assert exact.draws_alike(device) is alike
+    requests = exact.ExactRequests("none", EVERYWHERE, True, draws_alike=alike)
+    assert (requests.own_reason(request()) is None) is alike
+    assert requests.own_reason(GREEDY) is None
+    assert requests.own_reason(request(min_p=0.1)) == "min_p"

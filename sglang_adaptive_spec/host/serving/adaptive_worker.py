@@ -21,7 +21,7 @@ from sglang_adaptive_spec.host.serving.admission import Admission
 from sglang_adaptive_spec.host.serving.agreement import Agreement
 from sglang_adaptive_spec.host.serving.assemble import assemble
 from sglang_adaptive_spec.host.serving.decode_batches import DecodeBatches
-from sglang_adaptive_spec.host.serving.exact import ExactRequests
+from sglang_adaptive_spec.host.serving.exact import ExactRequests, draws_alike
 from sglang_adaptive_spec.host.startup.build_hooks import install_build_hooks, install_gpu_hooks
 from sglang_adaptive_spec.host.startup.capture import (
     CaptureLists,
@@ -114,7 +114,8 @@ class AdaptiveWorker(BaseSpecWorker):
         assembled = assemble(self.engine, self._tier_builder, self.drafter, self.packed_target)
         self.controller, self.control, self.telemetry = assembled
         config, ladder = self.engine.options.config, self.controller.policy.ladder
-        exact = ExactRequests(config.exact, ladder, self.has_plain_rounds)
+        draws = draws_alike(str(self.device))
+        exact = ExactRequests(config.exact, ladder, self.has_plain_rounds, draws)
         exact.warn()
         deepest = max(tier.num_steps for tier in ladder.tiers)
         admission = Admission(config, exact, self.controller.counters, deepest)

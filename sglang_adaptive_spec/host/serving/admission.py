@@ -13,7 +13,7 @@ from sglang_adaptive_spec.config.request import KEY, RequestSettings, request_se
 from sglang_adaptive_spec.config.schema import AdaptiveConfig
 from sglang_adaptive_spec.host.batch import Request
 from sglang_adaptive_spec.host.hooks import hook_now
-from sglang_adaptive_spec.host.serving.exact import ExactRequests, request_reason
+from sglang_adaptive_spec.host.serving.exact import ExactRequests
 from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.tiers import NO_LIMITS
 
@@ -72,7 +72,7 @@ class Admission:
                 if settings.max_steps is not None and settings.max_steps < self._deepest:
                     limits[key] = settings.max_steps
                 if settings.exact:
-                    reason = reason or request_reason(req, "all")
+                    reason = reason or self._exact.own_reason(req)
         return limits or NO_LIMITS, reason
 
     def _read(self, req: Request) -> str | None:
