@@ -25,7 +25,7 @@ class Decision:
     # [tiers] that prefills are expected to take before the next round.
     between_ms: NDArray[np.float64] | float = 0.0
     packed: tuple[float, float] | None = None  # tokens and ms of the packed round in force
-    counts_all: bool = True  # else `tokens` leave out drafts beyond the limits of some requests
+    counted_steps: int | None = None  # `tokens` leave out what is deeper for some request
 
     @property
     def period_ms(self) -> NDArray[np.float64]:
@@ -37,11 +37,12 @@ class Decision:
 
         Nor where drafts were left out that the round accepts all the same.
         """
-        is_weighed = batch_size == self.batch_size and plan.tier in self.tiers
-        if not (is_weighed and self.counts_all):
+        if batch_size != self.batch_size or plan.tier not in self.tiers:
             return None
         if plan.verify_lens is not None:
             return self.packed
+        if self.counted_steps is not None and plan.tier.num_steps > self.counted_steps:
+            return None
         idx = self.tiers.index(plan.tier)
         return float(self.tokens[idx]), float(self.round_ms[idx])
 

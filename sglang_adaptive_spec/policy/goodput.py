@@ -328,7 +328,8 @@ class GoodputPolicy:
         self._home_ms = float(round_ms[tiers.index(self.home)])
         size, best, reason = batch.size, choice.best, choice.reason
         values = tokens, round_ms, best, self.home, reason, between_ms
-        return Decision(self._round, size, tiers, *values, counts_all=not batch.limits)
+        least = min(batch.limits.values(), default=None)
+        return Decision(self._round, size, tiers, *values, counted_steps=least)
 
     def _pack(self, batch: DecodeBatch, tiers: tuple[Tier, ...], rate: float) -> None:
         """Settles on a packed round, if one gives more than ``rate``."""

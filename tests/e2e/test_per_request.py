@@ -113,18 +113,19 @@ def by_openai(server: Server) -> Answers:
 
 
 def exactly(server: Server) -> Answers:
-    """Requests whose parameters verify does not apply to every token, beside others."""
-    sampling = [
-        *(with_exact(**parameters) for parameters in RELAXED.values()),
-        *(limited(number) for number in range(3)),
-    ]
+    """Requests whose parameters verify does not apply to every token, alone and beside others.
+
+    In a batch penalised answers of no speculation itself change from run to run (sampling.py).
+    """
     found: Answers = {}
-    for number, prompt in enumerate(RELAXED_PROMPTS):
-        body = {"text": [prompt] * len(sampling), "sampling_params": sampling}
-        replies = server.post("/generate", body)
-        for name, reply in zip([*RELAXED, "0", "1", "2"], replies, strict=True):
-            found[f"{name} {number}"] = reply["output_ids"]
-    return found
+    for name, parameters in RELAXED.items():
+        body = {"text": RELAXED_PROMPTS[0], "sampling_params": with_exact(**parameters)}
+        found[name] = server.post("/generate", body)["output_ids"]
+    penalised = [with_exact(frequency_penalty=2.0), with_exact(presence_penalty=2.0)]
+    sampling = [*penalised, *(limited(number) for number in (0, 1, 3))]
+    texts = [RELAXED_PROMPTS[1]] * 2 + list(PROMPTS[:3])
+    replies = server.post("/generate", {"text": texts, "sampling_params": sampling})
+    return found | {f"beside {number}": replies[number]["output_ids"] for number in (2, 3, 4)}
 
 
 def drawn(server: Server) -> list[list[int]]:
@@ -200,7 +201,7 @@ def test_limits_and_exactness_held_in_every_round(fleet: Fleet, launch: Launch) 
     seen = fleet.use(launch).internal_state()["e2e_limits"]
     print(seen, spec["rounds"], spec["packed_rounds"], spec["requests"])
     assert seen["limited"] > 100
-    assert seen["exact"] > 20
+    assert seen["exact"] > 50
     assert (seen["too_deep"], seen["beyond"], seen["drafted"]) == (0, 0, 0), seen
     if spec["why_not_packed"] is None:
         assert seen["rows"] > seen["none"] > 20, seen
@@ -258,7 +259,7 @@ def test_a_flood_of_exact_requests_costs_what_no_speculation_costs(
     gained = after["num_request_rounds"]["0"] - before["num_request_rounds"]["0"]
     assert gained <= NUM_FLOODED * NUM_TOKENS
     server.post("/generate", {"text": PROMPTS[0], "sampling_params": greedy(64)})
-    assert deeper_rounds(figures(server), 0) > deeper_rounds(after, 0), "it drafts again"
+    assert figures(server)["exact_rounds"] == after["exact_rounds"], "nothing is held any more"
 
 
 # -- wrong values --
@@ -342,6 +343,6 @@ def test_what_no_round_serves_exactly_is_refused(fleet: Fleet, launch: Launch) -
     penalised = with_exact(frequency_penalty=1.0)
     sentence = refused(server, "/generate", {"text": "a", "sampling_params": penalised})
     assert "penalties" in sentence
-    assert 'remove "exact" from the request' in sentence
+    assert 'remove "exact"' in sentence
     assert ask(server, {"text": "a", "sampling_params": with_exact()})["meta_info"]
     assert figures(server)["requests"]["refused"] == 1

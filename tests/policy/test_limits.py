@@ -1,6 +1,7 @@
 """Limits of single requests: what counts for a tier, what is packed, and what others may lose."""
 
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -115,12 +116,16 @@ def test_whatever_limits_clients_set_a_batch_is_served_as_fast_as_without_specul
     assert server.tokens / server.total_ms >= 0.98 * plain
 
 
-def test_rounds_of_requests_with_limits_are_not_compared_with_what_was_expected() -> None:
-    policy = goodput()
-    policy.choose(DecodeBatch(2, ("a", "b"), limits={"a": 1}))
-    policy._decide(DecodeBatch(2, ("a", "b"), limits={"a": 1}))
-    assert policy.decision is not None
-    assert policy.decision.expected(policy.choose(DecodeBatch(2, ("a", "b"))), 2) is None
+def test_rounds_that_give_more_than_counts_are_not_compared_with_what_was_expected() -> None:
+    policy, limited = goodput(), DecodeBatch(2, ("a", "b"), limits={"a": 2})
+    policy.choose(limited)
+    policy._decide(limited)
+    decision = policy.decision
+    assert decision is not None
+    comparable = [tier for tier in decision.tiers if decision.expected(Plan(tier), 2) is not None]
+    assert comparable == [chain_tier(0), chain_tier(1), chain_tier(2)]
+    packed = replace(decision, packed=(5.0, 9.0))
+    assert packed.expected(Plan(chain_tier(3), verify_lens=(3, 4)), 2) == (5.0, 9.0)
 
 
 # -- packed rounds --
