@@ -52,12 +52,13 @@ def request_settings(custom_params: object, config: AdaptiveConfig) -> RequestSe
             'remove the key, or serve with "per_request": true in the config',
         )
     reasons = ["exact"] if exact else []
-    if max_steps is not None and not (config.per_request and config.policy == "goodput"):
-        reasons, max_steps = ["ignored", *reasons], None
-    elif max_steps is not None:
-        reasons.append("max_steps")
+    if max_steps is not None:
+        is_heeded = config.per_request and config.policy == "goodput"
+        reasons.append("max_steps" if is_heeded else "ignored")
+        max_steps = max_steps if is_heeded else None
     if max_steps is None and config.max_steps is not None:
-        reasons, max_steps = [*reasons, "default"], config.max_steps
+        reasons.append("default")
+        max_steps = config.max_steps
     return RequestSettings(max_steps, exact, tuple(reasons))
 
 

@@ -30,7 +30,7 @@ def made(admission: Any, config: Any = CONFIG, ladder: Ladder = LADDER) -> Any:
     return admission.Admission(config, exact, RoundCounters(), 3)
 
 
-def asking(settings: Any, max_new_tokens: int = 8, **sampling: Any) -> Any:
+def asking(settings: Any, max_new_tokens: int | None = 8, **sampling: Any) -> Any:
     req = request(**sampling)
     params = None if settings is None else {"adaptive_spec": settings, "__req__": req}
     vars(req.sampling_params).update(custom_params=params, max_new_tokens=max_new_tokens)
@@ -76,6 +76,8 @@ def test_one_that_decodes_nothing_is_not_counted(admission: Any) -> None:
     here = made(admission)
     admit(here, asking({"max_steps": 1}, max_new_tokens=0))
     assert counted(here) == {}
+    admit(here, asking({"max_steps": 1}, max_new_tokens=None))
+    assert counted(here) == {"max_steps": 1}
 
 
 def test_of_exact_requests_those_hold_a_batch_that_verify_would_sample_otherwise(

@@ -8,8 +8,8 @@ do not know would end the scheduler, so the process that tokenizes checks ours f
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from sglang_adaptive_spec.config.file import ConfigError
-from sglang_adaptive_spec.config.request import KEY, RequestSettings, request_settings
+from sglang_adaptive_spec.config.file import ConfigError, config_error
+from sglang_adaptive_spec.config.request import KEY, SOURCE, RequestSettings, request_settings
 from sglang_adaptive_spec.config.schema import AdaptiveConfig
 from sglang_adaptive_spec.host.batch import Request
 from sglang_adaptive_spec.host.hooks import hook_now
@@ -82,7 +82,8 @@ class Admission:
         except ConfigError as error:
             return str(error)
         refusal = self._exact.refusal(req, settings.exact)
-        if refusal is None and settings.reasons and req.sampling_params.max_new_tokens:
+        decodes = req.sampling_params.max_new_tokens != 0  # else it only fills the prefix cache
+        if refusal is None and settings.reasons and decodes:
             for reason in settings.reasons:
                 self._counters.num_requests[reason] += 1
             setattr(req, SETTINGS, settings)
@@ -98,9 +99,11 @@ def check_request(custom_params: object, config: AdaptiveConfig, static_reason: 
     """
     settings = request_settings(custom_params, config)
     if settings.exact and static_reason is not None:
-        raise ConfigError(
-            "custom_params: adaptive_spec.exact is true; allowed: requests without, because the "
-            f"server serves one depth ({static_reason}); fix: remove the key."
+        raise config_error(
+            SOURCE,
+            f"{KEY}.exact is true, and the server serves one depth ({static_reason})",
+            "requests without",
+            "remove the key",
         )
 
 
