@@ -2,7 +2,7 @@
 
 SGLang carries ``custom_params`` of a request's sampling as they are to its scheduler (sglang 0.5.20
 to 0.5.23 managers/tokenizer_manager.py:_create_tokenized_object). The process that tokenizes checks
-ours first: wrong ones then cost the scheduler nothing, and with SGLANG_USE_PICKLE_IPC=0 its messages
+ours first: wrong ones cost the scheduler nothing, and with SGLANG_USE_PICKLE_IPC=0 its messages
 could not carry a nested one. Several tokenizer workers run without our hooks; there it refuses.
 """
 
