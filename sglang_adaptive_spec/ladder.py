@@ -88,6 +88,13 @@ class Ladder:
         )
 
 
+def no_deeper(tiers: tuple[Tier, ...], most_steps: int | None) -> tuple[Tier, ...]:
+    """Returns those of ``tiers`` that draft no deeper, or the shallowest; all without a limit."""
+    if most_steps is None:
+        return tiers
+    return tuple(tier for tier in tiers if tier.num_steps <= most_steps) or tiers[:1]
+
+
 def clip(tier: Tier, allowed: Iterable[Tier]) -> Tier:
     """Returns the deepest allowed tier no deeper nor wider than ``tier``, else the shallowest."""
     allowed = sorted(allowed)

@@ -5,8 +5,9 @@ decode rounds and later observes what each of them accepted. All are named tuple
 and hashed several times a round, and at batch 1 a round is bound by the CPU.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import IntEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +73,9 @@ class Plan(NamedTuple):
 CATCH_UP_ROUNDS = 15
 
 
+NO_LIMITS: Mapping[Hashable, int] = MappingProxyType({})
+
+
 class DecodeBatch(NamedTuple):
     """The decode batch that is about to launch."""
 
@@ -87,6 +91,13 @@ class DecodeBatch(NamedTuple):
     lengths: Callable[[], Sequence[int]] | None = None
     # Drafts in a row that a table has per row, where it was asked before the round is planned.
     found: Sequence[int] | None = None
+    # Drafts that count of those requests that have a limit; the keys are those of ``requests``.
+    limits: Mapping[Hashable, int] = NO_LIMITS
+
+    @property
+    def most_steps(self) -> int | None:
+        """The largest limit, if every request has one: deeper drafts count for none."""
+        return max(self.limits.values()) if len(self.limits) == self.size > 0 else None
 
 
 class Observation(NamedTuple):

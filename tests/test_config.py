@@ -246,8 +246,8 @@ for key in BAD_NUMBERS:  # even with a value that ema would refuse
     MISTAKES[f"goodput {key}"] = (
         f'{{{GOODPUT}, "{key}": null}}',
         rest[0],
-        "base, policy, memory_budget_gb, record, exact, packing, confidence, comment, batch-size "
-        'slots such as "8"',
+        "base, policy, memory_budget_gb, record, exact, per_request, requests, packing, "
+        'confidence, comment, batch-size slots such as "8"',
         rest[1],
     )
     text = f'{{{GOODPUT}, "4": {{"{key}": 1, {STEPS_1_3}}}}}'
@@ -431,6 +431,8 @@ def test_the_docs_table_of_keys_has_every_key_under_its_policies_with_its_defaul
         "record": ("both", "none"),
         "comment": ("both", "none"),
         "exact": ("both", f'`"{config.exact}"`'),
+        "per_request": ("both", f"`{str(config.per_request).lower()}`"),
+        "requests": ("`goodput`", "none"),
         "memory_budget_gb": ("`goodput`", str(config.memory_budget_gb)),
         "packing": ("`goodput`", "where there are graphs"),
         "confidence": ("`goodput`", f"`{str(config.confidence).lower()}`"),

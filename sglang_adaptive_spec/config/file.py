@@ -41,6 +41,8 @@ ALLOWED = {
     "memory_budget_gb": "a finite number above 0",
     "record": "the path of a file to write, or null for none",
     "exact": '"processors", "all" or "none"',
+    "per_request": "true or false",
+    "requests": f"an object with max_steps, a whole number from 0 to {MAX_STEPS}",
 }
 # The host's isdigit(), less what its int() then refuses; leading zeros and "0" stay allowed.
 SLOT_NAME = re.compile(r"[0-9]{1,9}")
@@ -72,6 +74,12 @@ class TuningKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ceiling_coeff: Annotated[float, Meta(ge=0, le=MAX_CEILING_COEFF)] | UnsetType = UNSET
 
 
+class RequestKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What holds for requests that do not say otherwise."""
+
+    max_steps: Steps | None = None
+
+
 class TopLevelKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the top level holds beside the slots."""
 
@@ -80,6 +88,8 @@ class TopLevelKeys(TuningKeys, frozen=True, kw_only=True, forbid_unknown_fields=
     memory_budget_gb: Annotated[float, Meta(gt=0, le=sys.float_info.max)] | UnsetType = UNSET
     record: WritablePath | None = None
     exact: Exact = "processors"
+    per_request: bool = True
+    requests: RequestKeys = RequestKeys()
     packing: bool | UnsetType = UNSET
     confidence: bool | UnsetType = UNSET
     comment: Any = None  # for readers; `sglang-adaptive-spec tune` writes where a file comes from
@@ -97,7 +107,10 @@ Keys = TypeVar("Keys", bound=TuningKeys)
 OF_EMA = TuningKeys.__struct_fields__
 # Keys that mean nothing under a policy, and the policy that they belong to.
 FOREIGN_KEYS: Mapping[PolicyName, tuple[Collection[str], PolicyName]] = {
-    "ema": (("memory_budget_gb", "candidate_tiers", "packing", "confidence"), "goodput"),
+    "ema": (
+        ("memory_budget_gb", "candidate_tiers", "requests", "packing", "confidence"),
+        "goodput",
+    ),
     "goodput": (OF_EMA, "ema"),
 }
 
@@ -139,7 +152,7 @@ def parse_document(source: str, text: bytes) -> Document:
     if not slot_names and policy == "ema":
         raise config_error(
             source,
-            f"no batch-size slot among its keys {_shown(list(raw))}",
+            f"no batch-size slot among its keys {shown(list(raw))}",
             "one or more whole-number keys, each the smallest batch size of a slot",
             f'add {SLOT_EXAMPLE}, or "policy": "goodput", which needs none',
         )
@@ -148,7 +161,7 @@ def parse_document(source: str, text: bytes) -> Document:
         if int(name) in slots:
             raise config_error(
                 source,
-                f"key {_shown(name)} repeats batch-size slot {int(name)}",
+                f"key {shown(name)} repeats batch-size slot {int(name)}",
                 "each slot once",
                 "remove one of the two",
             )
@@ -172,7 +185,7 @@ def _slot(source: str, name: str, value: object, policy: PolicyName | None) -> S
     if not isinstance(value, dict):
         raise config_error(
             source,
-            f"slot {_shown(name)} is {_shown(value)}",
+            f"slot {shown(name)} is {shown(value)}",
             "an object with candidate_steps",
             f"write it as {SLOT_EXAMPLE}",
         )
@@ -180,7 +193,7 @@ def _slot(source: str, name: str, value: object, policy: PolicyName | None) -> S
     if keys.candidate_steps is UNSET and keys.candidate_tiers is UNSET:
         raise config_error(
             source,
-            f"slot {_shown(name)} has no candidate_steps among its keys {_shown(list(value))}",
+            f"slot {shown(name)} has no candidate_steps among its keys {shown(list(value))}",
             ALLOWED["candidate_steps"],
             f"name the steps that this slot may use, as in {SLOT_EXAMPLE}",
         )
@@ -240,7 +253,7 @@ def _convert(
             or_default = ", or remove the key for its default" if has_default else ""
             raise config_error(
                 source,
-                f"{place}{key} is {_shown(value)}",
+                f"{place}{key} is {shown(value)}",
                 ALLOWED[key],
                 f"write such a value{or_default}",
             ) from None
@@ -270,7 +283,7 @@ def _unknown_key(source: str, place: str, key: str, names: list[str]) -> ConfigE
     names = _with_slots(place, names)
     return config_error(
         source,
-        f"unknown key {place}{_shown(key)}",
+        f"unknown key {place}{shown(key)}",
         ", ".join(names),
         f"correct or remove it{closest(key, names)}",
     )
@@ -287,7 +300,7 @@ def _decode(source: str, text: bytes) -> dict[str, Any]:
             if key in found:
                 raise config_error(
                     source,
-                    f"key {_shown(key)} stands twice in one object",
+                    f"key {shown(key)} stands twice in one object",
                     "each key once",
                     "remove one of the two",
                 )
@@ -305,13 +318,14 @@ def _decode(source: str, text: bytes) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise config_error(
             source,
-            f"holds {_shown(raw)}",
+            f"holds {shown(raw)}",
             "one JSON object",
             "wrap it: {" + SLOT_EXAMPLE + "}",
         )
     return raw
 
 
-def _shown(value: object) -> str:
-    text = json.dumps(value)
+def shown(value: object) -> str:
+    """Returns a wrong value as it stands in a message."""
+    text = json.dumps(value, default=repr)
     return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 3] + "..."

@@ -81,6 +81,8 @@ class AdaptiveConfig:
     memory_budget_gb: float = DEFAULT_MEMORY_BUDGET_GB  # all tiers' graphs and backends; goodput
     record: str | None = None  # path of the trace to write
     exact: Exact = "processors"  # what keeps a batch at zero steps
+    per_request: bool = True  # whether clients may set what holds for their own requests
+    max_steps: int | None = None  # drafts a round that count for a request that does not say
     # Whether rounds may verify another number of drafts per request; None: where there are graphs.
     packing: bool | None = None
     confidence: bool = False  # whether the draft's confidence chooses what is verified
@@ -230,6 +232,8 @@ def parse_config(source: str, text: bytes) -> AdaptiveConfig:
         DEFAULT_MEMORY_BUDGET_GB if isinstance(budget, UnsetType) else budget,
         keys.record,
         keys.exact,
+        keys.per_request,
+        keys.requests.max_steps,
         None if isinstance(keys.packing, UnsetType) else keys.packing,
         keys.confidence is True,
         why_policy=why_policy,

@@ -11,7 +11,7 @@ it has committed per request is there on every backend. Under the overlap schedu
 tokens of the round in flight.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -85,6 +85,8 @@ class SamplingParams(Protocol):
     repetition_penalty: float
     min_new_tokens: int
     stream_interval: int | None
+    max_new_tokens: int | None
+    custom_params: Mapping[str, Any] | None
 
 
 class Request(Protocol):

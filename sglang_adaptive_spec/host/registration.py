@@ -40,6 +40,7 @@ def install_hooks(serves: bool) -> None:
     register("Scheduler.get_internal_state", _internal_state, after)
     register("Scheduler.set_internal_state", _set_internal_state, around)
     register("Scheduler.get_init_info", _init_info, after)
+    register("TokenizerManager._create_tokenized_object", _check_request, after)
     register("TokenizerManager._calculate_spec_decoding_metrics", _accept_rate, after)
     register("compute_num_reserved_tokens", _reserved_tokens, after)
     register("Engine._launch_scheduler_processes", _launch_schedulers, around)
@@ -112,14 +113,25 @@ def _init_info(
     return add_worker_name(info, scheduler)
 
 
+def _check_request(result: Any, manager: Any, *_args: object, **_kw: object) -> Any:
+    options, params = options_of(manager.server_args), result.sampling_params
+    if options is not None and params is not None and params.custom_params:
+        from sglang_adaptive_spec.host.serving.admission import check_request
+
+        check_request(params.custom_params, options.config, options.static_reason)
+    return result
+
+
 def _accept_rate(
     result: Any, manager: Any, meta_info: dict[str, Any], answer: Any, place: int, *_args: object
 ) -> Any:
     options = options_of(manager.server_args)
     if options is not None and options.static_reason is None:
         from sglang_adaptive_spec.host.reporting.host_figures import set_accept_rate
+        from sglang_adaptive_spec.host.serving.admission import show_settings
 
         set_accept_rate(meta_info, answer, place)
+        show_settings(meta_info, manager, answer.rids[place], options.config)
     return result
 
 

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate
 
+from sglang_adaptive_spec.config.request import REASONS
 from sglang_adaptive_spec.tiers import Plan, Tier
 
 
@@ -21,6 +22,8 @@ class RoundCounters:
             ("policy", "found", "batch_size", "pin", "exact", "context_end"), 0
         )
         self.num_exact_rounds: dict[str, int] = defaultdict(int)  # held at zero steps, by reason
+        # Requests with settings of their own, or of the config (config/request.py:REASONS).
+        self.num_requests = dict.fromkeys(REASONS, 0)
         self.num_prefill_activations = 0
         self.num_idle_rounds = 0  # forwards without requests, beside other ranks' rounds
         self.num_pins = 0  # commands that pinned a tier or let it go

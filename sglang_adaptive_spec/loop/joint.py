@@ -18,7 +18,7 @@ soon as one of a rank with requests would be.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -64,8 +64,10 @@ NUM_INTS = len(Row._fields)
 class JointChoices(Choices, Protocol):
     """A policy that decides for several ranks (policy/joint.py)."""
 
-    def share(self, requests: tuple[object, ...]) -> Floats:
-        """Returns what this rank tells of the acceptance of ``requests``."""
+    def share(
+        self, requests: tuple[Hashable, ...], limits: Mapping[Hashable, int] | None = None
+    ) -> Floats:
+        """Returns what this rank tells of the acceptance of ``requests``, within ``limits``."""
 
     def note_own(self, requests: tuple[object, ...]) -> None:
         """Takes the batch of this rank that is about to run."""
@@ -198,7 +200,7 @@ class JointController(AdaptiveController):
 
     def _share(self, batch: DecodeBatch) -> Floats:
         try:
-            return self.policy.share(batch.requests)
+            return self.policy.share(batch.requests, batch.limits)
         except Exception:  # noqa: BLE001 - any policy must leave serving alive
             self._count_policy_error("share")
             return self._no_share

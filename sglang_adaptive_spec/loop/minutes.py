@@ -164,6 +164,10 @@ class Minutes:
             yield ("runs", str(decodes)), number
         for reason, number in counters.num_switches.items():
             yield ("switches", reason), number
+        for reason, number in tuple(counters.num_exact_rounds.items()):
+            yield ("exact", reason), number
+        for reason, number in counters.num_requests.items():
+            yield ("requests", reason), number
         yield ("faults",), counters.num_policy_errors + counters.num_feedback_mismatches
 
 

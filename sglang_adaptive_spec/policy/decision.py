@@ -25,6 +25,7 @@ class Decision:
     # [tiers] that prefills are expected to take before the next round.
     between_ms: NDArray[np.float64] | float = 0.0
     packed: tuple[float, float] | None = None  # tokens and ms of the packed round in force
+    counted_steps: int | None = None  # `tokens` leave out what is deeper for some request
 
     @property
     def period_ms(self) -> NDArray[np.float64]:
@@ -32,11 +33,16 @@ class Decision:
         return self.round_ms + self.between_ms
 
     def expected(self, plan: Plan, batch_size: int) -> tuple[float, float] | None:
-        """Returns the tokens and ms of a round's decode; None if such a one was not weighed."""
+        """Returns the tokens and ms of a round's decode; None if such a one was not weighed.
+
+        Nor where drafts were left out that the round accepts all the same.
+        """
         if batch_size != self.batch_size or plan.tier not in self.tiers:
             return None
         if plan.verify_lens is not None:
             return self.packed
+        if self.counted_steps is not None and plan.tier.num_steps > self.counted_steps:
+            return None
         idx = self.tiers.index(plan.tier)
         return float(self.tokens[idx]), float(self.round_ms[idx])
 

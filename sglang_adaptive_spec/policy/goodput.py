@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sglang_adaptive_spec.ladder import Ladder, clip
+from sglang_adaptive_spec.ladder import Ladder, clip, no_deeper
 from sglang_adaptive_spec.policy.acceptance.confidence import ConfidenceModel
 from sglang_adaptive_spec.policy.acceptance.hazards import Floats
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
@@ -98,7 +98,7 @@ class GoodputPolicy:
         if self.cadence.is_due_at_launch(has_batch_changed):
             self._decide(batch)
         elif has_batch_changed and self.packing is not None:
-            self.packing.keep(batch.requests)
+            self.packing.keep(batch.requests, batch.limits)
         if self.prober.tier is not None:
             return Plan(self.prober.tier)
         packed = None if self.packing is None else self.packing.newest
@@ -112,7 +112,7 @@ class GoodputPolicy:
     def given_found(self, batch: DecodeBatch) -> Tier:
         """Returns the tier with the most tokens per ms for the drafts that were found."""
         assert batch.found is not None
-        tiers = self.ladder.of(batch.size)
+        tiers = self._allowed(batch)
         tokens = self.acceptance.tokens_given(batch.requests, tiers, batch.found)
         round_ms = self.costs.round_ms_all(tiers, batch.size, batch.context_tokens)
         round_ms += self.interruptions.between_ms(batch.size, tokens, np.ones(len(tiers)))
@@ -260,6 +260,7 @@ class GoodputPolicy:
     def _note_batch(self, batch: DecodeBatch) -> None:
         """Notes who is in the batch now, and whether it is one of none but new requests."""
         requests = batch.requests
+        self.acceptance.limit(batch.limits)
         size, size_before = len(requests), len(self._requests)
         bound = self.ladder.bound(batch.size)
         is_other_slot, self._bound = bound != self._bound, bound
@@ -267,7 +268,7 @@ class GoodputPolicy:
         is_packed = self.packing is not None and self.packing.newest is not None
         self.cadence.note_batch(size, size_before, is_other_slot, is_packed)
         if self._requests and self._known_requests.isdisjoint(requests):
-            self._start_afresh(batch.size, size)
+            self._start_afresh(batch)
         else:
             num_joined = len(set(requests).difference(self._known_requests))
             self.interruptions.count_joined(num_joined)
@@ -275,17 +276,18 @@ class GoodputPolicy:
             self.fresh_looks.end()
         self._requests, self._known_requests = requests, frozenset(requests)
         self.prober.note_batch(size)
+        if batch.most_steps is not None:
+            self._keep_to(self._allowed(batch))
 
-    def _start_afresh(self, size: int, num_requests: int) -> None:
+    def _start_afresh(self, batch: DecodeBatch) -> None:
         """Gives a batch of none but new requests the chance to differ from those before."""
         self.acceptance.shorten_memory()
         self._survivals.clear()
-        self.cadence.start_afresh(num_requests)
-        allowed = self.ladder.of(size)
+        self.cadence.start_afresh(len(batch.requests))
+        allowed = self._allowed(batch)
         self._keep_to(allowed)  # the next decision may come some rounds later
-        self.prober.keep_to(allowed)
         start = clip(self.initial, allowed)
-        is_small = size <= self._settings.cadence.fresh_look_batch
+        is_small = batch.size <= self._settings.cadence.fresh_look_batch
         if self.fresh_looks.begin(is_small and self.home.num_steps < start.num_steps):
             self._move(start, "fresh")
 
@@ -301,10 +303,8 @@ class GoodputPolicy:
 
     def _decide(self, batch: DecodeBatch) -> None:
         """Settles on a tier for the batch, then on a look at another."""
-        bound = self.ladder.bound(batch.size)
-        allowed = self.ladder.ranges[bound]
+        bound, allowed = self.ladder.bound(batch.size), self._allowed(batch)
         self._keep_to(allowed)
-        self.prober.keep_to(allowed)
         model = Model(self.acceptance, self.costs, self._requests, self._has_first)
         self.decision = self._weigh(batch, allowed, model)
         self._pack(batch, allowed, max(self.decision.rates()))
@@ -328,9 +328,9 @@ class GoodputPolicy:
             self._move(choice.tier, "gain")
         self._home_ms = float(round_ms[tiers.index(self.home)])
         size, best, reason = batch.size, choice.best, choice.reason
-        return Decision(
-            self._round, size, tiers, tokens, round_ms, best, self.home, reason, between_ms
-        )
+        values = tokens, round_ms, best, self.home, reason, between_ms
+        least = min(batch.limits.values(), default=None)
+        return Decision(self._round, size, tiers, *values, counted_steps=least)
 
     def _pack(self, batch: DecodeBatch, tiers: tuple[Tier, ...], rate: float) -> None:
         """Settles on a packed round, if one gives more than ``rate``."""
@@ -339,7 +339,9 @@ class GoodputPolicy:
             return
         survival = self.acceptance.survival_of(batch.requests)
         between_ms = partial(self._between_packed_ms, batch.size)
-        packing.choose(batch, tiers, survival, between_ms, rate, self._confident(survival))
+        # The device knows no limits.
+        confident = None if batch.limits else self._confident(survival)
+        packing.choose(batch, tiers, survival, between_ms, rate, confident)
         if packing.newest is not None and self.decision is not None:
             self._home_ms = packing.newest.round_ms
             expected = packing.newest.tokens, packing.newest.round_ms
@@ -371,9 +373,14 @@ class GoodputPolicy:
         decodes = np.array([of_run if tier == PLAIN_TIER else 1 for tier in tiers])
         return self.interruptions.between_ms(size, tokens, decodes)
 
+    def _allowed(self, batch: DecodeBatch) -> tuple[Tier, ...]:
+        """Returns what a batch may choose, and may gain from."""
+        return no_deeper(self.ladder.of(batch.size), batch.most_steps)
+
     def _keep_to(self, allowed: tuple[Tier, ...]) -> None:
         if self.home not in allowed:
             self._move(clip(self.home, allowed), "slot")
+        self.prober.keep_to(allowed)
 
     def _move(self, tier: Tier, reason: str) -> None:
         self.prober.note_move(is_shallower=tier.num_steps < self.home.num_steps)

@@ -10,7 +10,7 @@ gain. The first rank decides from what all have told it (loop/joint.py); the oth
 own rounds and tell their share.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
@@ -51,10 +51,17 @@ class JointPolicy(GoodputPolicy):
 
     # -- on every rank --
 
-    def share(self, requests: tuple[Hashable, ...]) -> Floats:
-        """Returns the numbers of this rank's share (`Share`), if it ran ``requests`` next."""
+    def share(
+        self, requests: tuple[Hashable, ...], limits: Mapping[Hashable, int] | None = None
+    ) -> Floats:
+        """Returns the numbers of this rank's share (`Share`), if it ran ``requests`` next.
+
+        Drafts beyond ``limits`` do not count; None: those named last hold.
+        """
         if not requests:  # not what the batch tells that it had before
             return self.joint.idle_share(self._num_ended + len(self._own), self._num_tokens)
+        if limits is not None:
+            self.joint.limit_own(limits)
         if self._share is None or self._share[0] != requests:
             num_ended = self._num_ended + self._left(requests)
             share = self.joint.own_share(requests, num_ended, self._num_tokens)

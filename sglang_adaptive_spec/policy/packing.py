@@ -14,9 +14,11 @@ expected to lose a little; after twice as many where it did not stay.
 
 Between decisions requests come and go: those that stay keep their lengths, T stays, and what is
 over or short goes evenly over the rows, whose last drafts are worth about the same.
+
+Drafts beyond a request's limit have a survival of 0, and are never verified.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +27,7 @@ import numpy.typing as npt
 from sglang_adaptive_spec.policy.acceptance.hazards import Floats
 from sglang_adaptive_spec.policy.costs.widths import WidthCosts
 from sglang_adaptive_spec.policy.settings import DEFAULTS, PackingSettings
-from sglang_adaptive_spec.tiers import DecodeBatch, Plan, Tier
+from sglang_adaptive_spec.tiers import NO_LIMITS, DecodeBatch, Plan, Tier
 
 
 class Confident(NamedTuple):
@@ -128,20 +130,28 @@ class Packing:
         self.has_changed = self._shape() != before
         self._requests = batch.requests
 
-    def keep(self, requests: tuple[Hashable, ...]) -> None:
-        """Keeps depth and tokens for another batch; takes none in force where they do not fit."""
+    def keep(
+        self, requests: tuple[Hashable, ...], limits: Mapping[Hashable, int] = NO_LIMITS
+    ) -> None:
+        """Keeps depth and tokens for another batch; takes none in force where they do not fit.
+
+        Of a request with a limit no more drafts are verified.
+        """
         if self.newest is None:
             return
         plan = self.newest.plan
         assert plan.verify_lens is not None
-        width, most = sum(plan.verify_lens), plan.tier.num_draft_tokens
-        if not len(requests) < width < len(requests) * most or len(requests) > self._most_rows:
+        width, steps = sum(plan.verify_lens), plan.tier.num_steps
+        most = np.array([1 + min(limits.get(each, steps), steps) for each in requests])
+        if not len(requests) < width < most.sum() or len(requests) > self._most_rows:
             self.newest = None
             return
         before = dict(zip(self._requests, plan.verify_lens, strict=True))
         usual = width // len(requests)
-        lens = fitted(np.array([before.get(each, usual) for each in requests]), width, most)
-        weights = plan.by_confidence if len(requests) > self._most_unasked else None
+        lens = np.minimum([before.get(each, usual) for each in requests], most)
+        lens = fitted(lens, width, most)
+        is_asked = len(requests) > self._most_unasked and not limits
+        weights = plan.by_confidence if is_asked else None
         plan = plan._replace(verify_lens=tuple(lens.tolist()), by_confidence=weights)
         self.newest, self._requests = self.newest._replace(plan=plan), requests
 
@@ -192,15 +202,16 @@ def _tokens(
     """Returns the tokens of rounds that verify so many of the likeliest drafts: [tiers, W].
 
     They are the mean over ``survivals``, [steps, rows] each. 0 where a tier does not draft more:
-    some drafts are packed, not all.
+    some drafts are packed, not all. Nor is one that does not count.
     """
     num_rows, num_samples = survivals[0].shape[1], len(survivals)
     tokens = np.zeros((len(tiers), len(num_drafts)))
     for idx, tier in enumerate(tiers):
         drafted = np.array([survival[: tier.num_steps] for survival in survivals])
+        num_counted = int((drafted[0] > 0.0).sum())
         drafted = np.sort(drafted.reshape(num_samples, -1), axis=1)[:, ::-1]
         given = np.cumsum(np.add.reduce(drafted, 0)) / num_samples
-        first, end = np.searchsorted(num_drafts, (1, len(given)))
+        first, end = np.searchsorted(num_drafts, (1, min(len(given), num_counted + 1)))
         tokens[idx, first:end] = num_rows + given[num_drafts[first:end] - 1]
     return tokens
 
@@ -218,14 +229,16 @@ def lengths(survival: Floats, num_drafts: int) -> npt.NDArray[np.int64]:
     return found
 
 
-def fitted(lens: npt.NDArray[np.int64], total: int, most: int) -> npt.NDArray[np.int64]:
-    """Returns lengths of 1 to ``most`` that sum to ``total``, one more or less where need be.
+def fitted(
+    lens: npt.NDArray[np.int64], total: int, most: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Returns lengths of 1 to ``most``, [rows], that sum to ``total``, one more or less if need be.
 
     The shortest rows are the first to get more, the longest to get less; as often as it takes.
     """
     while missing := total - int(lens.sum()):
         step = 1 if missing > 0 else -1
         order = np.argsort(step * lens, kind="stable")
-        free = order[lens[order] < most] if missing > 0 else order[lens[order] > 1]
+        free = order[lens[order] < most[order]] if missing > 0 else order[lens[order] > 1]
         lens[free[: abs(missing)]] += step
     return lens

@@ -150,6 +150,7 @@ def keys_of_server_info() -> set[str]:
     keys = {*state, *request}
     keys |= {f"tiers[].{key}" for key in tier}
     keys |= {f"switches.{key}" for key in RoundCounters().num_switches}
+    keys |= {f"requests.{key}" for key in RoundCounters().num_requests}
     keys |= {f"fallbacks.{key}" for key in keys_in(state["fallbacks"])}
     keys |= {f"seeding.{key}" for key in fields_of("Seeding")}
     keys |= {key for preset in ("conservative", "goodput") for key in keys_of_policy(preset)}

@@ -51,6 +51,8 @@ def expected_counters(spec: dict[str, Any]) -> dict[tuple[str, ...], float]:
     expected["catch_up_ms",] = spec["catch_ups"]["ms"]
     for reason, total in spec["switches"].items():
         expected["switches", reason] = total
+    for reason, total in spec["requests"].items():
+        expected["requests", reason] = total
     for reason, total in spec["fallbacks"].items():
         expected["fallbacks", reason] = total
     expected["fallbacks", "disagreement"] = spec["disagreements"]

@@ -30,6 +30,7 @@ def main(question: dict[str, Any]) -> None:
             "temperature": 0,
             "max_new_tokens": question["num_tokens"],
             "ignore_eos": True,
+            **question.get("sampling", {}),
         }
         replies = engine.generate(question["prompts"], sampling)
         after = engine.get_server_info()["internal_states"][0]["adaptive_spec"]

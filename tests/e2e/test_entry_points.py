@@ -75,7 +75,11 @@ def test_the_engine_serves_the_same_text(fleet: Fleet) -> None:
         "speculative_adaptive_config": str(TIERS),
         "speculative_num_steps": max(NUM_STEPS),
     }
-    question = {"settings": settings, "prompts": PROMPTS, "num_tokens": NUM_TOKENS}
+    limit = {"custom_params": {"adaptive_spec": {"max_steps": 1}}}
+    question = {
+        **{"settings": settings, "prompts": PROMPTS, "num_tokens": NUM_TOKENS},
+        "sampling": limit,
+    }
     with (LOGS / "engine.log").open("w") as log:
         done = subprocess.run(
             [sys.executable, str(ENGINE_SCRIPT), json.dumps(question)],
@@ -91,5 +95,6 @@ def test_the_engine_serves_the_same_text(fleet: Fleet) -> None:
     assert reply["after"]["mode"] == "adaptive"
     assert reply["after"]["base"] == "EAGLE3"
     assert sum(reply["after"]["rounds"].values()) > 0
+    assert reply["after"]["requests"]["ignored"] == len(PROMPTS), "ema knows no limits"
     batch = {f"batch {number}": ids for number, ids in enumerate(reply["output_ids"])}
     check_identical(batch, {name: reference[name] for name in batch})

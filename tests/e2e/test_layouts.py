@@ -1,5 +1,6 @@
 """Two nodes, or two tokenizer workers: the text is that of one."""
 
+import urllib.error
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import NUM_STEPS, forced
 from tests.e2e.server import Launch, Server, free_port
-from tests.e2e.traffic import batch_answers, check_identical, check_idle_and_whole
+from tests.e2e.traffic import batch_answers, check_identical, check_idle_and_whole, greedy
 
 FORCED = forced("eagle3", overlap=True)
 NODES = ("--tp-size", "2", "--nnodes", "2")
@@ -51,3 +52,17 @@ def test_two_nodes_switch_together(fleet: Fleet) -> None:
 def test_two_tokenizer_workers_serve_alike(fleet: Fleet, launch: Launch) -> None:
     check_identical(*fleet.compare(launch, batch_answers))
     check_rounds(fleet.use(launch))
+
+
+@pytest.mark.parametrize("launch", [WORKERS], ids=str)
+def test_behind_tokenizer_workers_the_scheduler_refuses_wrong_settings(server: Server) -> None:
+    before = server.internal_state()["adaptive_spec"]["requests"]
+    for settings, words in (({"max_steps": [[1]]}, "is [[1]];"), ({"exact": 3}, "is 3;")):
+        sampling = greedy(4, custom_params={"adaptive_spec": settings})
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            server.post("/generate", {"text": "a", "sampling_params": sampling})
+        assert caught.value.code == 400
+        assert words in caught.value.read().decode()
+    after = server.internal_state()["adaptive_spec"]["requests"]
+    assert after["refused"] == before["refused"] + 2
+    check_idle_and_whole(server)

@@ -144,9 +144,11 @@ def per_token(logprobs: list[Any]) -> list[Alternatives]:
 
 
 @contextlib.contextmanager
-def running(server: Server, rid: str, text: str, num_tokens: int) -> Iterator[HTTPResponse]:
+def running(
+    server: Server, rid: str, text: str, num_tokens: int, **more: Any
+) -> Iterator[HTTPResponse]:
     """Starts a streamed request and yields once its first words are there; hangs up after."""
-    sampling = greedy(num_tokens)
+    sampling = greedy(num_tokens, **more)
     body = {"text": text, "rid": rid, "stream": True, "sampling_params": sampling}
     connection = HTTPConnection("127.0.0.1", server.port, timeout=REQUEST_TIMEOUT_S)
     headers = {"Content-Type": "application/json"}

@@ -50,13 +50,20 @@ def batch_of(*reqs: SimpleNamespace, **changed: Any) -> SimpleNamespace:
     )
 
 
+class NothingSet:
+    """An admission where no request sets anything for itself."""
+
+    def of(self, _keys: object, _reqs: object) -> tuple[dict[object, int], None]:
+        return {}, None
+
+
 @pytest.fixture
 def batches(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     from sglang_adaptive_spec.host.serving import runs
     from sglang_adaptive_spec.host.serving.decode_batches import DecodeBatches
 
     monkeypatch.setattr(runs, "get_serving", lambda: SimpleNamespace(stream_interval=1))
-    made = DecodeBatches(CONTEXT_LEN, RESERVE, "processors", most_decodes=8)
+    made = DecodeBatches(CONTEXT_LEN, RESERVE, "processors", NothingSet(), most_decodes=8)
     made.waiting = lambda: ()
     return made
 

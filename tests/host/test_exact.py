@@ -31,14 +31,10 @@ def request(processor: str | None = None, **sampling: Any) -> Any:
         "top_p": 1.0,
     }
     assert not sampling.keys() - params.keys()
-    req = SimpleNamespace(
+    return SimpleNamespace(
         custom_logit_processor=processor,
         sampling_params=SimpleNamespace(**{**params, **sampling}),
-        to_finish=None,
-        refusal=None,
     )
-    req.set_finish_with_abort = lambda text: vars(req).update(refusal=text, to_finish=text)
-    return req
 
 
 def batch(*reqs: Any) -> Any:
@@ -96,14 +92,16 @@ def test_what_no_round_serves_exactly_is_refused_with_a_sentence(
     exact: Any, ladder: Ladder, has_plain_rounds: bool, words: str
 ) -> None:
     requests = exact.ExactRequests("processors", ladder, has_plain_rounds)
-    added: list[Any] = []
-    for req in (request("a processor"), request(min_p=0.1)):
-        requests.refuse_inexact(lambda _, req, is_retracted: added.append(req), None, req)
-    refused, served = added
-    assert "custom logit processor" in refused.refusal
-    assert words in refused.refusal
-    assert '"exact": "none"' in refused.refusal
-    assert served.refusal is None
+    refusal = requests.refusal(request("a processor"))
+    assert "custom logit processor" in refusal
+    assert words in refusal
+    assert '"exact": "none"' in refusal
+    assert requests.refusal(request(min_p=0.1)) is None
+    assert 'remove "exact"' in requests.refusal(request(min_p=0.1), is_asked=True)
+    assert requests.refusal(request(), is_asked=True) is None
+    drawn = exact.ExactRequests("none", ladder, has_plain_rounds, draws_alike=False)
+    assert "exactly drawn tokens" in drawn.refusal(request(), is_asked=True)
+    assert drawn.refusal(GREEDY, is_asked=True) is None
     assert requests.exact == "none", "no batch is held at zero steps for what is refused"
 
 
@@ -111,3 +109,26 @@ def test_a_server_with_zero_steps_everywhere_refuses_nothing(exact: Any) -> None
     requests = exact.ExactRequests("all", EVERYWHERE, has_plain_rounds=True)
     assert requests.refusal(request("a processor")) is None
     assert requests.exact == "all"
+
+
+@pytest.mark.parametrize(
+    ("device", "single", "acc", "alike"),
+    [
+        ("cuda", 1.0, 1.0, True),
+        ("cuda", 0.2, 1.0, False),
+        ("cuda", 1.0, 0.9, False),
+        ("cpu", 1.0, 1.0, False),
+    ],
+)
+def test_verify_draws_alike_unless_thresholds_or_a_cpu_rule_it_out(
+    exact: Any, monkeypatch: pytest.MonkeyPatch, device: str, single: float, acc: float, alike: bool
+) -> None:
+    settings = SimpleNamespace(
+        speculative_accept_threshold_single=single, speculative_accept_threshold_acc=acc
+    )
+    monkeypatch.setattr(exact, "get_spec", lambda: settings)
+    assert exact.draws_alike(device) is alike
+    requests = exact.ExactRequests("none", EVERYWHERE, True, draws_alike=alike)
+    assert (requests.own_reason(request()) is None) is alike
+    assert requests.own_reason(GREEDY) is None
+    assert requests.own_reason(request(min_p=0.1)) == "min_p"

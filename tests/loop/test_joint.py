@@ -35,7 +35,7 @@ class JointScript(ScriptedPolicy):
         self.asked.append(batch)
         return super().choose(batch)
 
-    def share(self, requests: tuple[object, ...]) -> Any:
+    def share(self, requests: tuple[object, ...], limits: object = None) -> Any:
         self._fail_in("share")
         return np.array([float(len(requests)), 0.5])
 

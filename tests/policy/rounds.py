@@ -5,7 +5,7 @@ steps takes a catch-up round first. A zero-step round whose draft was level tell
 draft's first token would have held.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +19,7 @@ from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.tiers import (
     CATCH_UP_ROUNDS,
+    NO_LIMITS,
     PLAIN_TIER,
     DecodeBatch,
     RoundTime,
@@ -129,6 +130,7 @@ class Loop:
         requests: tuple[str, ...],
         counts: Callable[[Tier], list[int]],
         firsts: Callable[[], np.ndarray],
+        limits: Mapping[Hashable, int] = NO_LIMITS,
     ) -> Round:
         """Runs a round.
 
@@ -136,8 +138,10 @@ class Loop:
             requests: The rows of the batch.
             counts: Returns what they accept at a tier that drafts.
             firsts: Returns whether their first drafts would hold.
+            limits: Drafts that count of some rows.
         """
-        launched = self._controller.before_decode(DecodeBatch(len(requests), requests))
+        batch = DecodeBatch(len(requests), requests, limits=limits)
+        launched = self._controller.before_decode(batch)
         if self._late is not None:
             self._controller.observe(self._late, len(self._late))
         assert self._controller.counters.num_policy_errors == 0
@@ -167,7 +171,13 @@ class Server:
         self.tokens = 0.0  # expected at what was run, so that luck does not blur a comparison
         self._loop = Loop(policy, lambda tier, size: self.ms(tier.num_steps, size))
 
-    def run(self, num_rounds: int, hazards: np.ndarray, name: str = "r") -> None:
+    def run(
+        self,
+        num_rounds: int,
+        hazards: np.ndarray,
+        name: str = "r",
+        limits: Mapping[Hashable, int] = NO_LIMITS,
+    ) -> None:
         """Runs rounds of one batch: request i is ``name`` and i, at ``hazards[i]``."""
         requests = tuple(f"{name}{idx}" for idx in range(len(hazards)))
         for _ in range(num_rounds):
@@ -175,6 +185,7 @@ class Server:
                 requests,
                 lambda tier: draw(self.rng, hazards, tier.num_steps),
                 lambda: self.rng.random(len(hazards)) < hazards[:, 0],
+                limits,
             )
             tier = launched.tier
             ms = self._loop.ms(tier, len(requests))

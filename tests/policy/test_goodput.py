@@ -369,7 +369,7 @@ class StubPacking:
         lens = tuple(1 + row % 2 for row in range(batch.size))
         self.newest = Packed(Plan(tiers[1], verify_lens=lens), 2.5 * batch.size, 9.0, 1.0)
 
-    def keep(self, requests: tuple[str, ...]) -> None:
+    def keep(self, requests: tuple[str, ...], _limits: object) -> None:
         """Gives every row two tokens."""
         assert self.newest is not None
         plan = self.newest.plan._replace(verify_lens=(2,) * len(requests))

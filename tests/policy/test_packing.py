@@ -233,7 +233,7 @@ def test_lengths_are_fitted_to_any_sum_that_they_can_have(seed: int) -> None:
     draws = np.random.default_rng(seed)
     lens = draws.integers(1, 9, 16)
     total = int(draws.integers(16, 16 * 8 + 1))
-    found = fitted(lens.copy(), total, 8)
+    found = fitted(lens.copy(), total, np.full(16, 8))
     assert found.sum() == total
     assert found.min() >= 1
     assert found.max() <= 8

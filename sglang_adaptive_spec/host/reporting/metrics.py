@@ -57,6 +57,7 @@ class MetricsExporter(threading.Thread):
             "proposed": counter("proposed_drafts", "Drafts that the target verified.", "tier"),
             "accepted": counter("accepted_drafts", accepted, "tier", "position"),
             "switches": counter("switches", "Tier switches.", "reason"),
+            "requests": counter("requests", "Requests with settings.", "reason"),
             "fallbacks": counter("fallbacks", "Failures survived.", "reason"),
             "timed_rounds": counter("timed_rounds", "Rounds with a known period.", "tier"),
             "timed_tokens": counter("timed_tokens", "Tokens of timed rounds.", "tier"),
@@ -109,6 +110,8 @@ class MetricsExporter(threading.Thread):
                 yield "accepted", (tier.label, str(position), tier.label), total
         for reason, total in counters.num_switches.items():
             yield "switches", (reason,), total
+        for reason, total in counters.num_requests.items():
+            yield "requests", (reason,), total
         yield from self._failures()
         yield from self._timed_totals()
 

@@ -121,6 +121,7 @@ class Telemetry:
             "accepted_per_position": _by_steps(tiers, counters.accepted_per_position),
             "zero_step_decodes": {str(k): n for k, n in sorted(counters.num_runs.items())},
             "exact_rounds": dict(counters.num_exact_rounds),
+            "requests": dict(counters.num_requests),
             "switches": dict(counters.num_switches),
             "prefill_activations": counters.num_prefill_activations,
             "idle_rounds": counters.num_idle_rounds,

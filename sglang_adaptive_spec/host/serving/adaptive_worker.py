@@ -17,10 +17,11 @@ from sglang_adaptive_spec.host.ranks import Ranks
 from sglang_adaptive_spec.host.reporting.control import Control
 from sglang_adaptive_spec.host.reporting.telemetry import Telemetry
 from sglang_adaptive_spec.host.server_args import Scheduler
+from sglang_adaptive_spec.host.serving.admission import Admission
 from sglang_adaptive_spec.host.serving.agreement import Agreement
 from sglang_adaptive_spec.host.serving.assemble import assemble
 from sglang_adaptive_spec.host.serving.decode_batches import DecodeBatches
-from sglang_adaptive_spec.host.serving.exact import ExactRequests
+from sglang_adaptive_spec.host.serving.exact import ExactRequests, draws_alike
 from sglang_adaptive_spec.host.startup.build_hooks import install_build_hooks, install_gpu_hooks
 from sglang_adaptive_spec.host.startup.capture import (
     CaptureLists,
@@ -42,7 +43,6 @@ class AdaptiveWorker(BaseSpecWorker):
 
     controller: AdaptiveController  # made when all tiers are built, as what follows
     control: Control
-    exact_requests: ExactRequests
     decode_batches: DecodeBatches
     telemetry: Telemetry
     adaptive_controller: TierBuilder | None  # the host's place for one
@@ -113,13 +113,18 @@ class AdaptiveWorker(BaseSpecWorker):
         self._late_lengths = LateLengths(self._may_be_late())
         assembled = assemble(self.engine, self._tier_builder, self.drafter, self.packed_target)
         self.controller, self.control, self.telemetry = assembled
-        exact, ladder = self.engine.options.config.exact, self.controller.policy.ladder
-        self.exact_requests = ExactRequests(exact, ladder, self.has_plain_rounds)
-        self.exact_requests.install()
+        config, ladder = self.engine.options.config, self.controller.policy.ladder
+        draws = draws_alike(str(self.device))
+        exact = ExactRequests(config.exact, ladder, self.has_plain_rounds, draws)
+        exact.warn()
+        deepest = max(tier.num_steps for tier in ladder.tiers)
+        admission = Admission(config, exact, self.controller.counters, deepest)
+        admission.install()
         self.decode_batches = DecodeBatches(
             self._target_worker.model_runner.model_config.context_len,
             get_alloc_reserve_per_decode(),
-            self.exact_requests.exact,
+            exact.exact,
+            admission,
             self.most_decodes,
         )
         if isinstance(self.controller, JointController):

@@ -11,9 +11,10 @@ from typing import Any
 
 from sglang_adaptive_spec.config.file import Exact
 from sglang_adaptive_spec.host.batch import Batch, Request, context_lengths, row_keys
+from sglang_adaptive_spec.host.serving.admission import Admission
 from sglang_adaptive_spec.host.serving.exact import batch_reason
 from sglang_adaptive_spec.host.serving.runs import needs_every_token, shows_every_token
-from sglang_adaptive_spec.tiers import DecodeBatch
+from sglang_adaptive_spec.tiers import NO_LIMITS, DecodeBatch
 
 LENGTHS_ROUNDS = 8  # a choice: the costs' share of a context grows by some tokens meanwhile
 
@@ -25,20 +26,29 @@ class DecodeBatches:
         context_len: Tokens that a request may have.
         round_reserve: Tokens that two of the largest rounds may add to a request.
         exact: For which requests rounds stay at zero steps.
+        admission: Knows what requests set for themselves.
         most_decodes: Of a zero-step round; 1 where there are no runs.
     """
 
     def __init__(
-        self, context_len: int, round_reserve: int, exact: Exact, most_decodes: int
+        self,
+        context_len: int,
+        round_reserve: int,
+        exact: Exact,
+        admission: Admission,
+        most_decodes: int,
     ) -> None:
         self.waiting: Callable[[], Sequence[Any]] = lambda: (True,)  # nobody knows yet
         self._context_len, self._round_reserve = context_len, round_reserve
         self._exact: Exact = exact
+        self._admission = admission
         self._most_decodes = most_decodes
         self._rows: object = None  # of the batch: the host's tensor, another one with every change
         self._reqs: Sequence[Request] = ()
         self._keys: tuple[int, ...] = ()
         self._may_run = False
+        self._limits = NO_LIMITS
+        self._asked: str | None = None  # why a request that asks for it needs zero steps
         self._context_tokens = self._longest = 0  # as last read
         self._num_rounds = 0  # since then
 
@@ -52,6 +62,7 @@ class DecodeBatches:
         if batch.req_pool_indices_cpu is not self._rows:
             self._rows, self._reqs = batch.req_pool_indices_cpu, batch.reqs
             self._keys = row_keys(batch)
+            self._limits, self._asked = self._admission.of(self._keys, self._reqs)
             self._may_run = not shows_every_token(batch.reqs)
             self._num_rounds = LENGTHS_ROUNDS
         self._num_rounds += 1
@@ -69,8 +80,9 @@ class DecodeBatches:
             self._most_decodes if may_run and not needs_every_token(batch) else 1,
             num_waiting,
             is_near_end,
-            batch_reason(batch, self._exact),
+            batch_reason(batch, self._exact) or self._asked,
             self.lengths,
+            limits=self._limits,
         )
 
     def lengths(self) -> list[int]:

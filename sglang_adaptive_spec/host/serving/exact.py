@@ -8,15 +8,12 @@ which of them a batch stays at zero steps.
 """
 
 import logging
-from collections.abc import Callable
-from typing import Any
 
-from sglang.srt.runtime_context import get_exec
+from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.sampling.sampling_params import TOP_K_ALL
 
 from sglang_adaptive_spec.config.file import Exact
 from sglang_adaptive_spec.host.batch import Batch, Request
-from sglang_adaptive_spec.host.hooks import hook_now
 from sglang_adaptive_spec.host.serving.runs import has_penalties
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.tiers import PLAIN_TIER
@@ -69,6 +66,16 @@ def _cut_reason(req: Request) -> str | None:
     return "top_k with top_p" if params.top_k != TOP_K_ALL and params.top_p < 1.0 else None
 
 
+def draws_alike(device: str) -> bool:
+    """Returns whether verify draws tokens at a temperature with the target's probabilities.
+
+    It takes the likeliest ones on a CPU, and more drafts than hold where thresholds allow it.
+    """
+    spec = get_spec()
+    thresholds = spec.speculative_accept_threshold_single, spec.speculative_accept_threshold_acc
+    return device != "cpu" and min(thresholds) >= 1.0
+
+
 class ExactRequests:
     """Refuses requests that no round of this server could serve exactly.
 
@@ -76,13 +83,16 @@ class ExactRequests:
         exact: The config's key.
         ladder: What batches may run.
         has_plain_rounds: Whether zero-step rounds sample as plain decoding.
+        draws_alike: Whether verify draws tokens as plain decoding does (`draws_alike`).
     """
 
-    def __init__(self, exact: Exact, ladder: Ladder, has_plain_rounds: bool) -> None:
+    def __init__(
+        self, exact: Exact, ladder: Ladder, has_plain_rounds: bool, draws_alike: bool = True
+    ) -> None:
         is_everywhere = all(PLAIN_TIER in tiers for tiers in ladder.ranges.values())
         self.is_possible = has_plain_rounds and is_everywhere
         self.exact: Exact = exact if self.is_possible else "none"  # of rounds
-        self._asked = exact
+        self._asked, self._draws_alike = exact, draws_alike
         self._lacks, self._fix = (
             (
                 "zero steps (0) are not served in every batch-size slot",
@@ -92,40 +102,40 @@ class ExactRequests:
             else ("the model keeps SGLang's own zero-step round, which verifies", "")
         )
 
-    def install(self) -> None:
-        """Hooks the host's queue where requests must be refused, and says so once."""
+    def warn(self) -> None:
+        """Says once what is refused here."""
         if self.is_possible or self._asked == "none":
             return
-        hook_now({"Scheduler._add_request_to_queue": self.refuse_inexact})
         if self._asked == "all" or get_exec().features.enable_custom_logit_processor:
             logger.warning("ADAPTIVE_EAGLE refuses requests with %s.", self._refused())
 
-    def refusal(self, req: Request) -> str | None:
-        """Returns the sentence that a request is refused with, or None."""
-        reason = request_reason(req, self._asked)
-        if self.is_possible or reason is None:
+    def own_reason(self, req: Request) -> str | None:
+        """Returns why a request that asks for exactness itself needs zero-step rounds, or None."""
+        is_drawn = req.sampling_params.top_k != 1 and not self._draws_alike
+        return request_reason(req, "all") or ("drawn" if is_drawn else None)
+
+    def refusal(self, req: Request, is_asked: bool = False) -> str | None:
+        """Returns the sentence that a request is refused with, or None.
+
+        ``is_asked``: it asks for exactness itself.
+        """
+        if self.is_possible:
             return None
+        reason = self.own_reason(req) if is_asked else request_reason(req, self._asked)
+        if reason is None:
+            return None
+        fix = (
+            'remove "exact" from it.'
+            if is_asked
+            else (
+                f'{self._fix}set "exact": "none" in the config to serve such requests as SGLang\'s '
+                "verify does."
+            )
+        )
         return (
             f"The request asks for {NAMES[reason]}, which rounds that verify drafts do not apply "
-            f"to every token; allowed: requests without, because {self._lacks}; fix: {self._fix}"
-            'set "exact": "none" in the config to serve such requests as SGLang\'s verify does.'
+            f"to every token; allowed: requests without, because {self._lacks}; fix: {fix}"
         )
-
-    def refuse_inexact(
-        self,
-        add: Callable[..., Any],
-        scheduler: object,
-        req: Request,
-        is_retracted: bool = False,
-        *args: object,
-        **kwargs: object,
-    ) -> Any:
-        """Around _add_request_to_queue: a refused request is answered with a 400."""
-        if not is_retracted and req.to_finish is None:
-            refusal = self.refusal(req)
-            if refusal is not None:
-                req.set_finish_with_abort(refusal)
-        return add(scheduler, req, is_retracted, *args, **kwargs)
 
     def _refused(self) -> str:
         what = "custom logit processors"
@@ -139,4 +149,5 @@ NAMES = {
     "penalties": "penalties or min_new_tokens",
     "min_p": "min_p",
     "top_k with top_p": "top_k together with top_p",
+    "drawn": "exactly drawn tokens",
 }

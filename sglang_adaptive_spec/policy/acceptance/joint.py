@@ -5,7 +5,7 @@ choose one tier for all it takes each rank's sums over its batch, a `Share`: exp
 and noise follows from a share as if its requests were alike.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,6 +117,13 @@ class JointAcceptance(AcceptanceModel):
     def age(self, position: int) -> float:
         """Returns the discounted request-rounds that reached a position on any rank."""
         return float(self.shares.evidence[:, position - 1].sum())
+
+    def limit(self, limits: Mapping[Hashable, int]) -> None:
+        """Takes no notice: each rank does so for a batch of its own (`limit_own`)."""
+
+    def limit_own(self, limits: Mapping[Hashable, int]) -> None:
+        """Counts no more than so many drafts of these requests in this rank's share."""
+        super().limit(limits)
 
     def shorten_memory(self) -> None:
         """Takes no notice: each rank does so for a batch of its own (`forget_earlier`)."""

@@ -10,7 +10,7 @@ draft only now and then (`FoundShares`): then h is the chance that one which was
 """
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from sglang_adaptive_spec.policy.acceptance.hazards import Floats, PooledHazards
 from sglang_adaptive_spec.policy.acceptance.request_offsets import RequestOffsets, Rows
 from sglang_adaptive_spec.policy.acceptance.tree_hazards import TreeHazards
 from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
-from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
+from sglang_adaptive_spec.tiers import NO_LIMITS, PLAIN_TIER, Tier, chain_tier
 
 # Rounds collected before they are worked through, unless a prediction is asked for earlier: the
 # fixed cost of numpy calls, not the batch, is what a round would pay (studies/overhead.py).
@@ -73,6 +73,10 @@ class AcceptanceModel:
         self._alone = self._hazards  # where every draft is there
         self._survival = np.zeros((max_steps, 0))
         self._expected = np.zeros(max_steps + 1)
+        self._limits = NO_LIMITS
+        self._counts: Floats | None = (
+            None  # [max_steps, requests] 0 beyond a limit, if there is one
+        )
 
     def check(self, tiers: Iterable[Tier]) -> None:
         """Makes sure that every one of ``tiers`` can be asked about.
@@ -93,6 +97,14 @@ class AcceptanceModel:
     def num_changes(self) -> int:
         """Changes of the pooled hazards found so far."""
         return self.pool.num_changes
+
+    def limit(self, limits: Mapping[Hashable, int]) -> None:
+        """Counts no more than so many drafts of these requests from now on, and all of others.
+
+        What is learned stays the same: acceptance is what it is.
+        """
+        if limits is not self._limits:
+            self._limits, self._answer_key = limits, None
 
     def observe(
         self,
@@ -151,12 +163,15 @@ class AcceptanceModel:
         """Returns the tokens of a round at every one of ``tiers``, chains, of the drafts found."""
         self._predict(requests)
         is_there = self._depths[:-1, None] < np.array(found)
-        by_depth = (np.multiply.accumulate(self._alone, 0) * is_there).sum(axis=1)
+        by_depth = (self._counted(self._alone) * is_there).sum(axis=1)
         tokens = np.concatenate(([0.0], np.add.accumulate(by_depth))) + len(requests)
         return tokens[[tier.num_steps for tier in tiers]]
 
     def survival_of(self, requests: Sequence[Hashable]) -> Floats:
-        """Returns per request the chance that its first d drafts hold: [max_steps, requests]."""
+        """Returns per request the chance that its first d drafts hold: [max_steps, requests].
+
+        0 where they do not count.
+        """
         self._predict(requests)
         return self._survival
 
@@ -180,7 +195,7 @@ class AcceptanceModel:
         self._predict(requests)
         hazards = self._hazards_at(tier)
         hazards[depth:] = self._settings.optimistic_hazard
-        return float(len(requests) + np.multiply.accumulate(hazards, 0).sum())
+        return float(len(requests) + self._counted(hazards).sum())
 
     def upper_tokens(self, requests: Sequence[Hashable], tier: Tier, home: Tier) -> float:
         """Returns the tokens of a round so far above the estimate that more is ruled out."""
@@ -190,7 +205,11 @@ class AcceptanceModel:
     def ceiling(self, requests: Sequence[Hashable], tier: Tier) -> float:
         """Returns the tokens of a round whose every draft holds with the optimistic hazard."""
         hazard = self._settings.optimistic_hazard
-        return len(requests) * (1.0 - hazard ** (tier.num_steps + 1)) / (1.0 - hazard)
+        steps = tier.num_steps
+        if not self._limits:
+            return len(requests) * (1.0 - hazard ** (steps + 1)) / (1.0 - hazard)
+        counted = [min(self._limits.get(request, steps), steps) for request in requests]
+        return sum(1.0 - hazard ** (each + 1) for each in counted) / (1.0 - hazard)
 
     def reaching(self, requests: Sequence[Hashable], tier: Tier, depth: int) -> float:
         """Returns how many requests' first ``depth`` drafts hold in a round of ``tier``."""
@@ -323,12 +342,26 @@ class AcceptanceModel:
         self._answer_rows = rows
         self._alone = sigmoid(self.pool.theta[:, None] + self.offsets.offset.take(rows))
         self._hazards = self.found.times(self._alone)
-        self._survival = np.multiply.accumulate(self._hazards, 0)
+        self._counts = self._within_limits(requests) if self._limits else None
+        self._survival = self._counted(self._hazards)
         expected = np.empty(self.max_steps + 1)
         expected[0] = len(requests)
         expected[1:] = self._survival @ np.ones(len(requests))
         self._expected = np.add.accumulate(expected)
         self._answer_key = requests
+
+    def _within_limits(self, requests: Sequence[Hashable]) -> Floats:
+        """Returns 1 where a draft of a request counts, else 0: [max_steps, requests]."""
+        limits = [self._limits.get(request, self.max_steps) for request in requests]
+        within: Floats = (self._depths[:-1, None] < np.array(limits, np.int64)).astype(np.float64)
+        return within
+
+    def _counted(self, hazards: Floats) -> Floats:
+        """Returns the chance that the first d drafts hold, as far as they count; one's own copy."""
+        survival = np.multiply.accumulate(hazards, 0)
+        if self._counts is not None:
+            survival *= self._counts[: len(survival)]
+        return survival
 
     def _hazards_at(self, tier: Tier) -> Floats:
         """Returns the hazards of the last batch asked about: [num_steps, requests]."""
@@ -341,8 +374,7 @@ class AcceptanceModel:
         return raised
 
     def _tree_tokens(self, tier: Tier) -> float:
-        survival = np.multiply.accumulate(self._hazards_at(tier), 0)
-        return float(self._expected[0] + survival.sum())
+        return float(self._expected[0] + self._counted(self._hazards_at(tier)).sum())
 
     def _slope(self, tier: Tier, depth: int = 0) -> Floats:
         """Returns how a tier's tokens rise with every request's logits: [num_steps, requests].
@@ -351,7 +383,7 @@ class AcceptanceModel:
         """
         hazards = self._hazards_at(tier)
         # tail[i, r]: sum of S_r(j) over j >= i: all that draft i carries.
-        tail = np.multiply.accumulate(hazards, 0)
+        tail = self._counted(hazards)
         tail[:depth] = 0.0
         tail = np.add.accumulate(tail[::-1], 0)[::-1]
         alone = self._alone[: tier.num_steps] if self.pool.lift(tier) is None else hazards
