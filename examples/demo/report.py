@@ -84,6 +84,15 @@ def last_line(results: Sequence[ArmResult]) -> str:
     return f"identical: no ({total - same} of {total} answers differ)"
 
 
+def outcome(results: Sequence[ArmResult]) -> str:
+    """Returns what was compared, and what came out, in a sentence or two."""
+    over = "; ".join(f"{name}: {ratio}" for name, ratio in pairs_of(results).items())
+    number, phases = len(results[0].answers), ", ".join(PHASES)
+    return (
+        f"Tokens/s of {OURS} over each other server, {number} prompts of {phases} (95 %): {over}."
+    )
+
+
 def speed_rows(results: Sequence[ArmResult]) -> list[list[str]]:
     """Returns arms by phases: tokens/s and accept length, and ours over each, in pairs."""
     pairs = pairs_of(results)

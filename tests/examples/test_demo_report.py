@@ -179,10 +179,15 @@ class Tags(HTMLParser):
 
 
 def test_the_page_has_the_tables_the_picture_and_needs_no_network() -> None:
-    text = page(results(), {"new_tokens": "<3>"})
+    settings = {"new_tokens": "<3>", "config": {"1": {"candidate_steps": [0, 3]}}}
+    text = page(results(), settings)
     tags = Tags()
     tags.feed(text)
-    assert tags.opened.count("table") == 2
+    assert tags.opened.count("table") == 3
+    assert "<td>config 1 candidate_steps</td><td>0, 3</td>" in text
+    first = text[text.index("<p>") : text.index("</p>")]
+    assert f"over each other server, 6 prompts of {', '.join(PHASES)} (95 %)" in first
+    assert f"{NONE}: 1.250 (1.250 to 1.250); {STATIC}: 1.000 (1.000 to 1.000)" in first
     assert "svg" in tags.opened
     assert not [link for link in tags.links if not link.startswith(("#", "data:"))]
     assert "identical: yes (6 answers, 18 tokens)" in text

@@ -74,9 +74,7 @@ class AcceptanceModel:
         self._survival = np.zeros((max_steps, 0))
         self._expected = np.zeros(max_steps + 1)
         self._limits = NO_LIMITS
-        self._counts: Floats | None = (
-            None  # [max_steps, requests] 0 beyond a limit, if there is one
-        )
+        self._counts: Floats | None = None  # [max_steps, requests] 0 beyond a limit, else 1
 
     def check(self, tiers: Iterable[Tier]) -> None:
         """Makes sure that every one of ``tiers`` can be asked about.
