@@ -121,6 +121,7 @@ two-mixed              18200 $real_two --workloads mixed-text --tag ts$visit
 two-alternating        17900 $real_two --workloads alternating --tag ta$visit
 transition-real        23900 $real_all --workloads mixed-text --tag s$visit
 transition-alternating 24500 $real_all --workloads alternating --tag a$visit
+text-all               7200  $text --first-repeat $text_first --tag z$visit
 text-a                 15600 $text_a --first-repeat $text_first --tag a$visit
 text-b                 15900 $text_b --first-repeat $text_first --tag b$visit
 text-c                 16200 $text_a --first-repeat $((text_first + text_repeats)) --tag a$((visit + 1))

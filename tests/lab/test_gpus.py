@@ -68,7 +68,8 @@ STREAMS = (
     *("standalone-a", "standalone-b"),
     *("long-a", "long-b", "grow-a", "grow-b", "grow-c", "grow-d"),
     *("zero-8b", "zero-small", "texts-plans"),
-    *("text-a", "text-b", "text-c", "text-d", "text-sampled", "outside", "table-a", "table-b"),
+    *("text-all", "text-a", "text-b", "text-c", "text-d", "text-sampled", "outside"),
+    *("table-a", "table-b"),
     *("text-ramp-1", "text-ramp-2", "text-ramp-3", "text-kinds-a", "text-kinds-b"),
 )
 FIRST_EPHEMERAL_PORT = 32768
