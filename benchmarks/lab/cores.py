@@ -9,7 +9,6 @@ scheduler gets the fastest, which everybody else leaves to it.
 
 import os
 import time
-from collections.abc import Iterable
 from statistics import median
 from typing import NamedTuple
 
@@ -39,7 +38,7 @@ class Cores:
         """Moves the main thread of a process to the fastest core; None where cores are few."""
         if len(self._all) < FEWEST_CORES:
             return None
-        took = {core: work_ms([core], LOOKS) for core in sorted(self._all)}
+        took = {core: work_ms(core) for core in sorted(self._all)}
         core = min(took, key=lambda each: took[each])
         os.sched_setaffinity(pid, {core})
         self._leave(core)
@@ -47,7 +46,7 @@ class Cores:
 
     def look_again(self, seat: Seat) -> Seat:
         """Returns the seat with what the work takes there now."""
-        after_ms = round(work_ms([seat.core], LOOKS), 3)
+        after_ms = round(work_ms(seat.core), 3)
         self._leave(seat.core)
         return seat._replace(after_ms=after_ms)
 
@@ -55,10 +54,10 @@ class Cores:
         os.sched_setaffinity(0, self._all - {core})
 
 
-def work_ms(cores: Iterable[int], looks: int) -> float:
-    """Returns what the piece of work takes on some cores, the mean of several looks."""
-    os.sched_setaffinity(0, cores)
+def work_ms(core: int) -> float:
+    """Moves this thread to a core; returns what the piece of work takes there, mean of `LOOKS`."""
+    os.sched_setaffinity(0, {core})
     start = time.perf_counter()
-    for _ in range(looks):
+    for _ in range(LOOKS):
         sum(TABLE[name] for name in TABLE)
-    return (time.perf_counter() - start) * 1e3 / looks
+    return (time.perf_counter() - start) * 1e3 / LOOKS

@@ -41,7 +41,7 @@ class Engine:
     arm: Arm
     server: Server
     measured: dict[str, Any]  # its record, completed when it stops
-    pid: int = 0  # of its (first) scheduler
+    pid: int  # of its (first) scheduler
 
 
 @dataclass(frozen=True, slots=True)

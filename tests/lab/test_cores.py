@@ -21,7 +21,7 @@ def test_a_scheduler_gets_the_fastest_core(
     affinity: dict[int, set[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     took = {core: 4.0 for core in range(16)} | {5: 2.0, 6: 9.0}
-    monkeypatch.setattr(cores, "work_ms", lambda asked, _looks: took[asked[0]])
+    monkeypatch.setattr(cores, "work_ms", took.__getitem__)
     mine = Cores()
     seat = mine.seat(123)
     assert seat is not None
@@ -44,5 +44,5 @@ def test_where_cores_are_few_nobody_is_moved(affinity: dict[int, set[int]]) -> N
 def test_the_piece_of_work_is_done_on_the_core_that_is_asked(
     affinity: dict[int, set[int]],
 ) -> None:
-    assert cores.work_ms([3], looks=1) > 0
+    assert cores.work_ms(3) > 0
     assert affinity[0] == {3}

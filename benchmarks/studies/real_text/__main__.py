@@ -141,9 +141,11 @@ def run(args: argparse.Namespace) -> int:
                 for engine in in_turn(engines, repeat):
                     if engine.arm.name in behind:
                         continue
-                    over = time.monotonic() > deadline
+                    if time.monotonic() > deadline:
+                        num_missing += 1
+                        continue
                     seat = cores.seat(engine.pid)
-                    found = None if over else attempt(engine, cell, prompts, repeat, args)
+                    found = attempt(engine, cell, prompts, repeat, args)
                     if found is None:
                         num_missing += 1
                         continue
