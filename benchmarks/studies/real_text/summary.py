@@ -66,6 +66,11 @@ def is_depth(arm: str) -> bool:
     return arm.startswith("static-")
 
 
+def is_static(arm: str) -> bool:
+    """Returns whether an arm never changes its mind: a depth, or no speculation."""
+    return arm == "none" or is_depth(arm)
+
+
 def ours_of(by_arm: Mapping[str, Any]) -> str:
     """Returns the name of ours among the arms of a cell."""
     return OURS_OF_TABLE if OURS_OF_TABLE in by_arm else OURS
@@ -134,10 +139,17 @@ def build_cell(where: Where, by_arm: Mapping[str, Sequence[Raw]]) -> dict[str, A
     }
 
 
+def rates_of(
+    by_arm: Mapping[str, Sequence[Raw]],
+) -> tuple[dict[tuple[int, int], float], dict[str, dict[tuple[int, int], float]]]:
+    """Returns tokens/s of a cell by place: of ours, and of every other arm."""
+    rates = {arm: {place_of(each): rate_of(each) for each in mine} for arm, mine in by_arm.items()}
+    return rates.pop(ours_of(by_arm), {}), rates
+
+
 def over(by_arm: Mapping[str, Sequence[Raw]]) -> dict[str, Ratio]:
     """Returns ours over every other arm of a cell, where both had a pass."""
-    rates = {arm: {place_of(each): rate_of(each) for each in mine} for arm, mine in by_arm.items()}
-    mine = rates.pop(ours_of(by_arm), {})
+    mine, rates = rates_of(by_arm)
     return {
         arm: ratio_at_same_place(mine, other)
         for arm, other in rates.items()
@@ -147,24 +159,21 @@ def over(by_arm: Mapping[str, Sequence[Raw]]) -> dict[str, Ratio]:
 
 def best_static(ratios: Mapping[str, Ratio]) -> str | None:
     """Returns the static setting that ours is least ahead of; none is one."""
-    there = [arm for arm in ratios if arm == "none" or is_depth(arm)]
-    return min(there, key=lambda arm: ratios[arm].value, default=None)
+    return min(filter(is_static, ratios), key=lambda arm: ratios[arm].value, default=None)
 
 
 def over_best_elsewhere(by_arm: Mapping[str, Sequence[Raw]]) -> Ratio | None:
     """Returns ours over the static setting that was best in the other passes; None: one pass."""
-    rates = {arm: {place_of(each): rate_of(each) for each in mine} for arm, mine in by_arm.items()}
-    mine = rates.pop(ours_of(by_arm), {})
-    statics = {arm: each for arm, each in rates.items() if arm == "none" or is_depth(arm)}
+    mine, rates = rates_of(by_arm)
+    statics = {arm: each for arm, each in rates.items() if is_static(arm)}
     pairs = []
     for place, rate in mine.items():
         gains = {}
         for arm, others in statics.items():
             elsewhere = (mine.keys() & others.keys()) - {place}
             if place in others and elsewhere:
-                gains[arm] = ratio_at_same_place(
-                    {each: others[each] for each in elsewhere}, mine
-                ).value
+                known = {each: others[each] for each in elsewhere}
+                gains[arm] = ratio_at_same_place(known, mine).value
         if gains:
             best = max(gains, key=lambda arm: gains[arm])
             pairs.append((rate, statics[best][place]))
