@@ -76,6 +76,12 @@ def p_value(one: Sequence[int], other: Sequence[int]) -> float:
     return float(torch.special.gammaincc(freedom, statistic / 2)) if freedom > 0 else 1.0
 
 
+def p_values(some: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> list[float]:
+    """Returns `p_value` of two samples of answers, position by position; all are as long."""
+    pairs = zip(zip(*some, strict=True), zip(*others, strict=True), strict=True)
+    return [p_value(one, other) for one, other in pairs]
+
+
 def test_two_samples_are_told_apart_where_they_differ() -> None:
     even, skewed = [1, 2, 3, 4] * 120, [1, 1, 1, 2, 3, 4] * 80
     assert p_value(even, even[::-1]) == 1.0
@@ -87,10 +93,8 @@ def test_two_samples_are_told_apart_where_they_differ() -> None:
 def test_drawn_answers_are_distributed_as_without_speculation(fleet: Fleet, launch: Launch) -> None:
     got, reference = fleet.compare(launch, samples)
     assert len({tuple(ids) for ids in got}) > NUM_SAMPLES / 4
-    by_position = [
-        p_value([ids[place] for ids in got], [ids[place] for ids in reference])
-        for place in range(NUM_TOKENS)
-    ]
+    by_position = p_values(got, reference)
+    assert len(by_position) == NUM_TOKENS
     assert min(by_position) >= LEAST_P, by_position
     spec = fleet.use(launch).internal_state()["adaptive_spec"]
     decodes = spec["zero_step_decodes"]
