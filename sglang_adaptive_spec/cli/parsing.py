@@ -32,6 +32,13 @@ def add_json(to: Any) -> None:
     to.add_argument("--json", action="store_true", help="print JSON")
 
 
+def add_replica(verb: argparse.ArgumentParser) -> None:
+    """Adds which replica of a server is meant."""
+    verb.add_argument(
+        "--replica", type=int, default=0, metavar="NUMBER", help="of the server, from 0 [0]"
+    )
+
+
 def add_keys(verb: argparse.ArgumentParser) -> None:
     """Adds the keys of a server that takes commands."""
     verb.add_argument("--api-key", metavar="KEY", help="the server's")

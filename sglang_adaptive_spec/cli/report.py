@@ -4,7 +4,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sglang_adaptive_spec.cli.parsing import add_json, add_keys, add_verb, print_json, write
+from sglang_adaptive_spec.cli.parsing import (
+    add_json,
+    add_keys,
+    add_replica,
+    add_verb,
+    print_json,
+    write,
+)
 from sglang_adaptive_spec.operate.report.page import Story, as_data, render, report_page
 from sglang_adaptive_spec.operate.report.story import story_of_server, story_of_trace
 
@@ -28,9 +35,7 @@ def add_to(verbs: Any) -> None:
         metavar="FILE",
         help="cost cache of the server that recorded the trace; default: an H200 as an example",
     )
-    verb.add_argument(
-        "--replica", type=int, default=0, metavar="NUMBER", help="of the server, from 0 [0]"
-    )
+    add_replica(verb)
     add_keys(verb)
     add_json(verb)
 

@@ -8,6 +8,7 @@ from typing import Any
 from sglang_adaptive_spec.cli.parsing import (
     add_json,
     add_keys,
+    add_replica,
     add_verb,
     positive,
     print_json,
@@ -54,9 +55,7 @@ def add_to(verbs: Any) -> None:
         metavar="NUMBER",
         help=f"the newest that are replayed [{MOST_ROUNDS}]",
     )
-    verb.add_argument(
-        "--replica", type=int, default=0, metavar="NUMBER", help="of the server, from 0 [0]"
-    )
+    add_replica(verb)
     add_keys(verb)
     add_json(verb)
 

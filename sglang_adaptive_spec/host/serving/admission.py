@@ -6,6 +6,7 @@ ours first: wrong ones cost the scheduler nothing, and with SGLANG_USE_PICKLE_IP
 could not carry a nested one. Several tokenizer workers run without our hooks; there it refuses.
 """
 
+from collections import ChainMap
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -115,7 +116,8 @@ def show_settings(
     state = manager.rid_to_state.get(rid)
     if state is None:
         return
-    params = {**(manager.preferred_sampling_params or {}), **(state.obj.sampling_params or {})}
+    # Once a part of a stream: nothing is copied.
+    params = ChainMap(state.obj.sampling_params or {}, manager.preferred_sampling_params or {})
     settings = request_settings(params.get("custom_params"), config).describe()
     if settings:
         meta_info[KEY] = settings
