@@ -18,7 +18,7 @@ def test_it_is_readable(tmp_path: Path, width: int, scheme: str) -> None:
     path.write_text(page(results(), {"new_tokens": 3}))
     with opened(path, width, scheme) as shown:
         check_readable(shown)
-        assert shown.locator("table").count() == 2
+        assert shown.locator("table").count() == 3
         picture = shown.locator("svg").bounding_box()
         assert picture is not None
         assert picture["width"] > 300

@@ -102,7 +102,7 @@ def configs(cases: list[Case], tmp_path_factory: pytest.TempPathFactory) -> list
     path = tmp_path_factory.mktemp("configs") / "adaptive_spec.json"
     loaded = []
     for case in cases:
-        path.write_text(json.dumps(case["config"]))
+        path.write_text(json.dumps({**case["config"], "policy": "ema"}))
         loaded.append(load_config(str(path)))
     return loaded
 
