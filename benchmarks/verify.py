@@ -52,6 +52,7 @@ from benchmarks.studies.matrix import trees as matrix_trees
 from benchmarks.studies.matrix.check import SMALL_BATCH_SIZES, check_matrix, check_over_earlier
 from benchmarks.studies.overlap import summary as overlap_summary
 from benchmarks.studies.ramp import summary as ramp_summary
+from benchmarks.studies.real_text import summary as real_text
 from benchmarks.studies.sampling import tables as sampling_tables
 from benchmarks.studies.sampling.check import check_sampling
 from benchmarks.studies.simulator import summary as simulator
@@ -209,6 +210,7 @@ CHECKS = {
     ),
     "defaults-h200.json.xz": Check(defaults.check_defaults, defaults.figure_table),
     "defaults-start-h100.json.xz": Check(defaults.check_starts, defaults.start_table),
+    "real-text-h200.json.xz": Check(real_text.check_real_text, real_text.figure_table),
     "ramp-h200-fa3.json.xz": Check(ramp_summary.check_ramp, ramp_summary.figure_table),
     **dict.fromkeys(
         (
