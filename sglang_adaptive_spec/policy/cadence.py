@@ -10,6 +10,7 @@ from sglang_adaptive_spec.policy.settings import CadenceSettings
 # some.
 MOST_AT_ONCE = BLOCK_ROUNDS
 OVERDUE_ROUNDS = 5  # a decision waits for a result no longer
+MOST_OF_ONE = 0.5  # of the interval: by so much one change brings a decision forward at most
 
 
 class Cadence:
@@ -45,15 +46,18 @@ class Cadence:
     def note_batch(self, size: int, size_before: int, is_other_slot: bool, is_packed: bool) -> None:
         """Brings the next decision forward, the more so the more of the batch may be new.
 
-        A large batch keeps the interval that it has come to: one request changes it little. Not
-        while it runs packed rounds, in whose plan new requests have no part before a decision.
+        Beyond a few requests the interval that it has come to stays: one request changes little.
+        Not while packed rounds run, in whose plan new requests have no part before a decision.
         """
-        redecide_batch = self._settings.redecide_batch
-        if is_packed or size <= redecide_batch:
+        settings = self._settings
+        share = settings.redecide_share / size
+        if is_packed or size <= settings.redecide_batch:
             self._interval = 0
-        interval = max(self._interval, self._settings.decision_rounds)
-        self._due -= interval * redecide_batch / size
-        if is_other_slot or abs(size - size_before) > size / redecide_batch:
+        else:
+            share = min(share, MOST_OF_ONE)
+        interval = max(self._interval, settings.decision_rounds)
+        self._due -= interval * share
+        if is_other_slot or abs(size - size_before) > size / settings.redecide_share:
             self._due, self._interval = 0.0, 0
 
     def start_afresh(self, size: int) -> None:

@@ -353,7 +353,7 @@ class GoodputPolicy:
         Deeper than they drafted the hazards of ``survival`` are taken: [steps, requests].
         """
         size, settings = survival.shape[1], self._settings.confidence
-        near = size / self._settings.cadence.redecide_batch
+        near = size / self._settings.cadence.redecide_share
         newest = [known for known in self._survivals if abs(known.shape[1] - size) <= near]
         if not newest:
             return None

@@ -59,7 +59,8 @@ def test_the_more_of_the_batch_is_new_the_sooner_it_is_decided_about(
 
 
 @pytest.mark.parametrize(
-    ("size", "is_packed", "num_rounds"), [(64, False, 32), (64, True, 4), (8, False, 4)]
+    ("size", "is_packed", "num_rounds"),
+    [(64, False, 32), (64, True, 4), (8, False, 32), (4, False, 4)],
 )
 def test_a_large_batch_keeps_its_interval_unless_a_plan_leaves_new_requests_out(
     size: int, is_packed: bool, num_rounds: int
@@ -68,6 +69,16 @@ def test_a_large_batch_keeps_its_interval_unless_a_plan_leaves_new_requests_out(
     cadence.note_batch(size, size, is_other_slot=False, is_packed=is_packed)
     cadence.decided(is_steady=True)
     assert rounds_until_due(cadence) == num_rounds
+
+
+@pytest.mark.parametrize(("size", "num_changes"), [(4, 1), (5, 2), (8, 2), (16, 2), (32, 4)])
+def test_one_request_of_a_few_is_no_reason_to_decide_at_once(size: int, num_changes: int) -> None:
+    cadence = decided()
+    for _ in range(num_changes - 1):
+        cadence.note_batch(size, size, is_other_slot=False, is_packed=False)
+        assert not cadence.is_due_at_result(0)
+    cadence.note_batch(size, size, is_other_slot=False, is_packed=False)
+    assert cadence.is_due_at_result(0)
 
 
 @pytest.mark.parametrize("num_steady", [0, 2, 9])
