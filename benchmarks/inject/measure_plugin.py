@@ -234,7 +234,6 @@ class Probe:
         phases, self.phases.took = self.phases.took, {}
         return {
             "command_id": self._command_id,
-            "pid": os.getpid(),
             "dp_rank": get_parallel().attn_dp_rank,
             "build_s": self.build.seconds,
             "build_gb": self.build.gb,

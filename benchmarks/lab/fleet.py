@@ -41,7 +41,6 @@ class Engine:
     arm: Arm
     server: Server
     measured: dict[str, Any]  # its record, completed when it stops
-    pid: int  # of its (first) scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +132,9 @@ def _started(arm: Arm, plan: Plan, stack: contextlib.ExitStack, deadline: float)
         traceback.print_exc(file=sys.stdout)
         print(f"{arm.name}: failed to start", flush=True)
         return None
-    answer = server.command()
-    measured["max_total_tokens"] = answer["max_total_tokens"]
+    measured["max_total_tokens"] = server.command()["max_total_tokens"]
     print(f"{arm.name}: serving after {time.monotonic() - started:.0f} s", flush=True)
-    return Engine(arm, server, measured, answer["pid"])
+    return Engine(arm, server, measured)
 
 
 def with_full_pool(engines: Sequence[Engine]) -> list[Engine]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.inject.acceptance import DEFAULT_NAMES
-from benchmarks.lab.cores import Cores
 from benchmarks.lab.fleet import (
     Engine,
     Visit,
@@ -51,7 +50,7 @@ def visit_cells(
     """Visits every engine in every cell, in turn; returns how many visits are missing."""
     num_missing = 0
     prompts = prompt_ids(max(args.batches), plan.prompt_tokens, PROMPT_SEED)
-    order, cores = list(engines), Cores()
+    order = list(engines)
     for batch_size, acceptance in cells_of(args.batches, args.acceptances):
         limit = new_token_limit(
             args.max_total_tokens, args.context_length, plan.prompt_tokens, batch_size
@@ -65,7 +64,6 @@ def visit_cells(
                 if time.monotonic() > deadline:
                     num_missing += 1
                     continue
-                cores.seat(engine.pid)
                 try:
                     rounds, _ = visit_rounds(engine, wanted, prompts[:batch_size], limit)
                     measured = timed_windows(

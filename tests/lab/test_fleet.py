@@ -79,7 +79,7 @@ class SmallServer:
     """Stands where a running server stands."""
 
     def command(self) -> dict[str, Any]:
-        return {"max_total_tokens": 4096, "pid": 1}
+        return {"max_total_tokens": 4096}
 
 
 def test_servers_get_folders_and_ports_and_one_that_fails_does_not_stop_the_others(
@@ -226,7 +226,7 @@ def test_a_visit_sends_named_requests_aborts_them_and_returns_the_window(
 ) -> None:
     made, server = host
     wanted = Visit("0.7", 2, repeat=3, settle_s=0.2, window_s=0.4)
-    window, _ = visit(Engine(ARMS["static-3"], server, {}, pid=0), wanted, [[1], [2]], 50)
+    window, _ = visit(Engine(ARMS["static-3"], server, {}), wanted, [[1], [2]], 50)
     assert window == Window(40 * 6, 0.4, {"3": 40}, 0)
     assert made.sent["rid"] == request_ids("0.7", 2, 3)
     assert made.sent["sampling_params"]["max_new_tokens"] == 50

@@ -41,7 +41,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.lab.arms import ARMS
-from benchmarks.lab.cores import Cores
 from benchmarks.lab.fleet import Engine, abort_all, keep_logs, serving_fleet
 from benchmarks.lab.load import Round, decodes_of, post_generate, steps_of
 from benchmarks.lab.models import read_prompts
@@ -131,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
         room = () if args.dry_cpu else ROOM
         plan = replace(plan, common=(*plan.common, *room), inject_seed=None)
         with serving_fleet(arms, plan, deadline, at_once=not args.dry_cpu) as engines:
-            num_missing, cores = len(arms) - len(engines), Cores()
+            num_missing = len(arms) - len(engines)
             ends = {min(args.concurrency), max(args.concurrency)}
             for engine, concurrency in product(engines, ends):  # compiles and warms caches
                 attempt(engine, Cell(args.traffic[-1], concurrency, 0.0), prompts, 0, args)
@@ -144,13 +143,11 @@ def run(args: argparse.Namespace) -> int:
                     if time.monotonic() > deadline:
                         num_missing += 1
                         continue
-                    seat = cores.seat(engine.pid)
                     found = attempt(engine, cell, prompts, repeat, args)
                     if found is None:
                         num_missing += 1
                         continue
                     texts[engine.arm.name], measured = found
-                    measured["seat"] = seat and cores.look_again(seat)
                     where = {"arm": engine.arm.name, **cell._asdict(), "repeat": repeat}
                     passes.append({**where, **measured})
                 if not cell.temperature and "none" in texts:

@@ -44,6 +44,7 @@ CONCURRENCY = (1, 8, 32, 128, 256)
 CELLS = {f"{traffic} {number}" for traffic in (*OF_ALL, *DOMAINS) for number in CONCURRENCY}
 ARMS = (*STATIC, "builtin", OURS)
 OVER_BEST_STATIC, OVER_NONE, OVER_SINGLE = 0.97, 0.98, 1.0
+# ``seat``, the core of its scheduler, is in those of 2cdac26 alone.
 PASS_KEYS = ("repeat", "num_tokens", "seconds", "rounds", "paces", "seat", "as_none")
 MIN_REPEATS = 3
 # A choice: depths within 10 % of the best are measured to the end, others in two repeats.
