@@ -93,6 +93,8 @@ class DecodeBatch(NamedTuple):
     found: Sequence[int] | None = None
     # Drafts that count of those requests that have a limit; the keys are those of ``requests``.
     limits: Mapping[Hashable, int] = NO_LIMITS
+    # What most_decodes would be in a stay at zero steps, whose first round runs one; 0: not told.
+    most_in_stay: int = 0
 
     @property
     def most_steps(self) -> int | None:

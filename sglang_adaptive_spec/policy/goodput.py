@@ -27,7 +27,7 @@ from sglang_adaptive_spec.policy.fresh_looks import FreshLooks
 from sglang_adaptive_spec.policy.interruptions import Interruptions
 from sglang_adaptive_spec.policy.packing import Confident, Packing
 from sglang_adaptive_spec.policy.probing import Prober
-from sglang_adaptive_spec.policy.run_length import RunLengths, of_one_decode
+from sglang_adaptive_spec.policy.run_length import LENGTHS, RunLengths, of_one_decode
 from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
 from sglang_adaptive_spec.policy.table_asks import TableAsks
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Plan, RoundTime, Tier
@@ -130,10 +130,9 @@ class GoodputPolicy:
 
     def run_length(self, batch: DecodeBatch) -> int:
         """Returns the decodes of the zero-step round to come."""
-        seeded_ms = self.costs.seeded_ms(PLAIN_TIER, batch.size, batch.context_tokens)
-        expected_ms = self.costs.round_ms(PLAIN_TIER, batch.size, batch.context_tokens)
         is_look = self.prober.tier == PLAIN_TIER
-        return self.runs.choose(batch, seeded_ms, expected_ms, is_look)
+        between_ms = self._between_runs_ms(batch.size)
+        return self.runs.choose(batch, *self._plain_ms(batch), is_look, between_ms)
 
     def observe(self, observation: Observation) -> None:
         """Learns what a round accepted, and position 1 from zero-step rounds."""
@@ -321,7 +320,9 @@ class GoodputPolicy:
             self.prober.reset()
             self._survivals.clear()
         round_ms = self.costs.round_ms_all(tiers, batch.size, batch.context_tokens)
-        between_ms = self._between_ms(tiers, batch.size, tokens)
+        if batch.most_in_stay and PLAIN_TIER in tiers and self.home != PLAIN_TIER:
+            self.runs.expect(batch, *self._plain_ms(batch), self._between_runs_ms(batch.size))
+        between_ms = self._between_ms(tiers, batch.size, tokens, round_ms)
         noise = partial(lead_noise, model, self._settings)
         choice = choose(tiers, tokens, round_ms + between_ms, self.home, noise)
         if choice.tier != self.home:
@@ -367,11 +368,32 @@ class GoodputPolicy:
     def _between_packed_ms(self, size: int, tokens: Floats) -> Floats:
         return self.interruptions.between_ms(size, tokens, np.ones_like(tokens))
 
-    def _between_ms(self, tiers: tuple[Tier, ...], size: int, tokens: Floats) -> Floats:
-        """Returns what prefills are expected to take before the next decode, by tier."""
-        of_run = self.runs.served(size)
-        decodes = np.array([of_run if tier == PLAIN_TIER else 1 for tier in tiers])
-        return self.interruptions.between_ms(size, tokens, decodes)
+    def _plain_ms(self, batch: DecodeBatch) -> tuple[float, float]:
+        """Returns what a zero-step round with one decode took at start-up, and takes now."""
+        size, context_tokens = batch.size, batch.context_tokens
+        seeded_ms = self.costs.seeded_ms(PLAIN_TIER, size, context_tokens)
+        return seeded_ms, self.costs.round_ms(PLAIN_TIER, size, context_tokens)
+
+    def _between_runs_ms(self, size: int) -> list[float]:
+        """Returns what prefills take before the next decode, by lengths of zero-step rounds."""
+        tokens = np.full(len(LENGTHS), float(size))
+        between_ms: list[float] = self.interruptions.between_ms(
+            size, tokens, np.array(LENGTHS, np.float64)
+        ).tolist()
+        return between_ms
+
+    def _between_ms(
+        self, tiers: tuple[Tier, ...], size: int, tokens: Floats, round_ms: Floats
+    ) -> Floats:
+        """Returns what is expected before the next decode, by tier: prefills, and lost decodes."""
+        of_run = self.runs.mean_length(size)
+        decodes = np.array([of_run if tier == PLAIN_TIER else 1.0 for tier in tiers])
+        between_ms = self.interruptions.between_ms(size, tokens, decodes)
+        if of_run > 1 and PLAIN_TIER in tiers:
+            idx = tiers.index(PLAIN_TIER)
+            decode_ms = round_ms[idx] + between_ms[idx]
+            between_ms[idx] += decode_ms * (1 / self.runs.kept(of_run) - 1)
+        return between_ms
 
     def _allowed(self, batch: DecodeBatch) -> tuple[Tier, ...]:
         """Returns what a batch may choose, and may gain from."""

@@ -19,6 +19,8 @@ from sglang_adaptive_spec.policy.settings import DEFAULTS, RunLengthSettings
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime
 
 LENGTHS = (1, 2, 4, 8)
+NOTHING_BETWEEN = (0.0,) * len(LENGTHS)
+NUM_NEWEST = 8  # rounds whose lengths say what the next ones will run
 
 
 class Known(NamedTuple):
@@ -48,11 +50,17 @@ class RunLengths:
         self._known: dict[tuple[int, int], Known] = {}  # of those timed often enough, when asked
         self._num_timed: dict[int, int] = {}  # by octave, since the last retry
         self._ends = PerToken(settings.end_memory)  # of requests
-        self._served: dict[int, int] = {}  # the newest length, by octave
+        # Newest lengths by octave: served, or what would have been while drafts were.
+        self._newest: dict[int, deque[int]] = {}
         self._was_plain = False  # the newest round observed
 
     def choose(
-        self, batch: DecodeBatch, seeded_ms: float, expected_ms: float, is_look: bool = False
+        self,
+        batch: DecodeBatch,
+        seeded_ms: float,
+        expected_ms: float,
+        is_look: bool = False,
+        between_ms: Sequence[float] = NOTHING_BETWEEN,
     ) -> int:
         """Returns the decodes of a request in the round to come, at most ``batch.most_decodes``.
 
@@ -62,6 +70,7 @@ class RunLengths:
             expected_ms: Of such a round now, for lengths that were not timed yet.
             is_look: Whether the round belongs to a look at zero steps. It is to show what they
                 give in force, and single decodes may take far longer than runs.
+            between_ms: What prefills take before the next decode, by length.
         """
         octave = batch.size.bit_length()
 
@@ -79,7 +88,7 @@ class RunLengths:
         known = [length for length in fitting if length not in unknown]
         best, least = known[0], self._settings.min_gain
         for length in known[1:]:
-            gain, doubt = self._gain(octave, length, best)
+            gain, doubt = self._gain(octave, length, best, seeded_ms, between_ms)
             if gain - doubt >= least:
                 best = length
             elif gain + doubt >= least and self._may_be_timed(octave, length):
@@ -90,12 +99,32 @@ class RunLengths:
         """Takes a finished round; the first zero-step one of a stay always runs one decode."""
         is_plain = plan.tier == PLAIN_TIER
         if is_plain and self._was_plain:
-            self._served[batch_size.bit_length()] = plan.num_decodes
+            self._note(batch_size, plan.num_decodes)
         self._was_plain = is_plain
 
-    def served(self, batch_size: int) -> int:
-        """Returns the decodes of a zero-step round as served last."""
-        return self._served.get(batch_size.bit_length(), 1)
+    def expect(
+        self,
+        batch: DecodeBatch,
+        seeded_ms: float,
+        expected_ms: float,
+        between_ms: Sequence[float] = NOTHING_BETWEEN,
+    ) -> None:
+        """Takes a batch that drafts: what would a zero-step round of a stay run now?
+
+        The arguments are those of `choose`.
+        """
+        in_stay = batch._replace(most_decodes=batch.most_in_stay)
+        length = self.choose(in_stay, seeded_ms, expected_ms, between_ms=between_ms)
+        self._note(batch.size, length)
+
+    def mean_length(self, batch_size: int) -> float:
+        """Returns the decodes of a zero-step round: single ones come between runs."""
+        newest = self._newest.get(batch_size.bit_length())
+        return sum(newest) / len(newest) if newest else 1.0
+
+    def kept(self, length: float) -> float:
+        """Returns the share of decodes that are not lost to ends of requests."""
+        return 1 - min(self._settings.lost_per_decode * (length - 1) * self._ends.rate, 0.9)
 
     def learn(self, round_time: RoundTime, seeded_ms: float) -> None:
         """Takes what a zero-step round took, and what one with one decode took at start-up."""
@@ -152,7 +181,14 @@ class RunLengths:
         """Returns whether more times of a length would tell more."""
         return len(self._shares[octave, length]) < self._settings.window
 
-    def _gain(self, octave: int, longer: int, shorter: int) -> tuple[float, float]:
+    def _gain(
+        self,
+        octave: int,
+        longer: int,
+        shorter: int,
+        seeded_ms: float,
+        between_ms: Sequence[float],
+    ) -> tuple[float, float]:
         """Returns the share of a token's time that longer runs save, and how far it is in doubt.
 
         A length that wins by noise would only let tokens come in larger lumps.
@@ -160,10 +196,12 @@ class RunLengths:
         mine, others = self._known_of(octave, longer), self._known_of(octave, shorter)
         assert mine is not None, "only known lengths are compared"
         assert others is not None, "only known lengths are compared"
-        ratio = mine.share / others.share * self._kept(shorter) / self._kept(longer)
-        noise = hypot(mine.stderr / mine.share, others.stderr / others.share)
+        mine_ms = mine.share * seeded_ms + between_ms[LENGTHS.index(longer)]
+        others_ms = others.share * seeded_ms + between_ms[LENGTHS.index(shorter)]
+        ratio = mine_ms / others_ms * self.kept(shorter) / self.kept(longer)
+        noise = seeded_ms * hypot(mine.stderr / mine_ms, others.stderr / others_ms)
         return 1 - ratio, self._settings.doubt_z * noise * ratio
 
-    def _kept(self, length: int) -> float:
-        """Returns the share of decodes that are not lost to ends of requests."""
-        return 1 - min(self._settings.lost_per_decode * (length - 1) * self._ends.rate, 0.9)
+    def _note(self, batch_size: int, length: int) -> None:
+        octave = batch_size.bit_length()
+        self._newest.setdefault(octave, deque(maxlen=NUM_NEWEST)).append(length)

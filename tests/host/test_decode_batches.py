@@ -70,7 +70,7 @@ def batches(plugins_loaded: None, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_rows_and_lengths_are_told(batches: Any) -> None:
     batch = batch_of(request(100), request(200))
-    told = batches.of(batch, may_run=True)
+    told = batches.of(batch, may_run=True, is_stay=True)
     assert (told.size, len(set(told.requests)), told.context_tokens) == (2, 2, 300)
     assert told.lengths() == [100, 200]
     assert not told.is_near_end
@@ -83,15 +83,16 @@ def test_lengths_are_read_once_in_some_rounds_while_the_batch_stays(batches: Any
     req = request(100)
     batch = batch_of(req)
     for _ in range(3 * LENGTHS_ROUNDS):
-        batches.of(batch, may_run=True)
+        batches.of(batch, may_run=True, is_stay=True)
         req.kv.length += 1
     assert req.kv.num_reads == 3
-    assert batches.of(batch, may_run=True).requests is batches.of(batch, may_run=True).requests
+    requests = batches.of(batch, may_run=True, is_stay=True).requests
+    assert batches.of(batch, may_run=True, is_stay=True).requests is requests
 
 
 def test_a_batch_with_other_rows_is_read_at_once(batches: Any) -> None:
-    batches.of(batch_of(request(100)), may_run=True)
-    told = batches.of(batch_of(request(7), request(8)), may_run=True)
+    batches.of(batch_of(request(100)), may_run=True, is_stay=True)
+    told = batches.of(batch_of(request(7), request(8)), may_run=True, is_stay=True)
     assert (told.size, told.context_tokens, told.lengths()) == (2, 15, [7, 8])
 
 
@@ -100,7 +101,7 @@ def test_the_end_of_the_context_is_seen_in_the_very_round(batches: Any) -> None:
     batch = batch_of(req, request(10))
     seen = []
     while req.kv.length + RESERVE <= CONTEXT_LEN + 3:
-        seen.append(batches.of(batch, may_run=True).is_near_end)
+        seen.append(batches.of(batch, may_run=True, is_stay=True).is_near_end)
         req.kv.length += 1
     due = [CONTEXT_LEN - 4 * RESERVE + idx + RESERVE > CONTEXT_LEN for idx in range(len(seen))]
     assert seen == due
@@ -121,6 +122,16 @@ def test_a_round_runs_several_decodes_unless_something_must_see_each_token(
     if why == "waiting":
         batches.waiting = lambda: ("somebody",)
     batch = batch_of(request(100), request(length, **shown), return_logprob=why == "logprobs")
-    told = batches.of(batch, may_run=why != "others")
+    told = batches.of(batch, may_run=why != "others", is_stay=True)
     assert told.most_decodes == (8 if why == "nothing" else 1)
     assert told.num_waiting == (why == "waiting")
+
+
+def test_the_first_round_of_a_stay_runs_one_decode_and_says_what_later_ones_may(
+    batches: Any,
+) -> None:
+    told = batches.of(batch_of(request(100)), may_run=True, is_stay=False)
+    assert (told.most_decodes, told.most_in_stay) == (1, 8)
+    batches.waiting = lambda: ("somebody",)
+    told = batches.of(batch_of(request(100)), may_run=True, is_stay=False)
+    assert (told.most_decodes, told.most_in_stay) == (1, 1)

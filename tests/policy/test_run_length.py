@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_adaptive_spec.policy.probing import Probe
-from sglang_adaptive_spec.policy.run_length import LENGTHS, RunLengths
+from sglang_adaptive_spec.policy.run_length import LENGTHS, NUM_NEWEST, RunLengths
 from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime
 from tests.policy.rounds import goodput
@@ -185,3 +185,36 @@ def test_one_round_far_off_decides_nothing(length: int) -> None:
     before = serve(runs, round_ms=1.3, decode_ms=1.0)[-1]
     runs.learn(timed(length, 1000.0), SEEDED_MS)
     assert runs.choose(batch(), SEEDED_MS, SEEDED_MS) == before
+
+
+def test_single_decodes_between_runs_count_in_the_mean_and_not_alone() -> None:
+    runs = RunLengths()
+    assert runs.mean_length(4) == 1.0
+    for length in (1, 4, 4, 1):  # the first of a stay says nothing
+        runs.observe(Plan(PLAIN_TIER, length), 4)
+    assert runs.mean_length(5) == 3.0
+    assert runs.mean_length(8) == 1.0  # another octave
+    for _ in range(NUM_NEWEST):
+        runs.observe(Plan(PLAIN_TIER, 2), 4)
+    assert runs.mean_length(4) == 2.0
+
+
+def test_while_drafts_run_what_a_stay_would_run_is_noted() -> None:
+    runs = RunLengths()
+    for most in (8, 1):
+        runs.expect(batch(most=1)._replace(most_in_stay=most), SEEDED_MS, SEEDED_MS)
+    assert runs.mean_length(4) == 4.5
+
+
+def test_a_run_pays_a_prefill_once() -> None:
+    """Decodes of a run save nothing by themselves."""
+
+    def served(between_ms: tuple[float, ...]) -> int:
+        runs = RunLengths()
+        for length in LENGTHS:
+            for _ in range(RUNS.known_rounds):
+                runs.learn(timed(length, length * 1.0), SEEDED_MS)
+        return runs.choose(batch(), SEEDED_MS, SEEDED_MS, between_ms=between_ms)
+
+    assert served((0.0, 0.0, 0.0, 0.0)) == 1
+    assert served((8.0, 4.0, 2.0, 1.0)) == 8

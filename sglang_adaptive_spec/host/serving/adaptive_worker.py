@@ -159,8 +159,5 @@ class AdaptiveWorker(BaseSpecWorker):
         self.controller.observe(num_correct_drafts_per_req, len(num_correct_drafts_per_req))
 
     def _describe(self, batch: Batch) -> DecodeBatch:
-        # The first round of a stay at zero steps runs one decode.
-        may_run = self.controller.decode_tier == PLAIN_TIER and (
-            self._target_worker.model_runner.sampling_observer is None
-        )
-        return self.decode_batches.of(batch, may_run)
+        may_run = self._target_worker.model_runner.sampling_observer is None
+        return self.decode_batches.of(batch, may_run, self.controller.decode_tier == PLAIN_TIER)

@@ -52,12 +52,13 @@ class DecodeBatches:
         self._context_tokens = self._longest = 0  # as last read
         self._num_rounds = 0  # since then
 
-    def of(self, batch: Batch, may_run: bool) -> DecodeBatch:
+    def of(self, batch: Batch, may_run: bool, is_stay: bool) -> DecodeBatch:
         """Returns the host's ``batch`` as it is about to decode.
 
         Args:
             batch: Of the host.
             may_run: Whether a zero-step round may run several decodes, as far as others know.
+            is_stay: Whether the round before ran zero steps: the first one runs one decode.
         """
         if batch.req_pool_indices_cpu is not self._rows:
             self._rows, self._reqs = batch.req_pool_indices_cpu, batch.reqs
@@ -72,17 +73,19 @@ class DecodeBatches:
             self._num_rounds = 0
         is_near_end, num_waiting = self._is_near_end(), len(self.waiting())
         may_run = may_run and self._may_run and not (num_waiting or is_near_end)
+        most = self._most_decodes if may_run and not needs_every_token(batch) else 1
         return DecodeBatch(
             len(self._keys),
             self._keys,
             self._context_tokens,
             time.monotonic(),
-            self._most_decodes if may_run and not needs_every_token(batch) else 1,
+            most if is_stay else 1,
             num_waiting,
             is_near_end,
             batch_reason(batch, self._exact) or self._asked,
             self.lengths,
             limits=self._limits,
+            most_in_stay=most,
         )
 
     def lengths(self) -> list[int]:
