@@ -142,18 +142,26 @@ def test_counters_are_exported_under_a_clock_that_jumps(fleet: Fleet, launch: La
     assert {name: got.get(name) for name in rounds} == rounds
 
 
-def cost_files(launch: Launch) -> list[Path]:
-    """Returns the files with round times of the goodput config."""
+def cost_file(launch: Launch) -> Path:
+    """Returns the newest file with round times of the goodput config and the launch's draft.
+
+    Servers of other modules write theirs to the same folder.
+    """
     folder = Path(launch.environment()["XDG_CACHE_HOME"]) / "sglang-adaptive-spec"
     keys = {path: json.loads(path.read_bytes())["key"] for path in folder.glob("costs-*.json")}
-    return [path for path, key in keys.items() if {steps for steps, *_ in key["tiers"]} == STEPS]
+    found = [
+        path
+        for path, key in keys.items()
+        if {steps for steps, *_ in key["tiers"]} == STEPS and key["draft"] in launch.args
+    ]
+    return max(found, key=lambda path: path.stat().st_mtime)
 
 
 @pytest.fixture(scope="module")
 def garbled(fleet: Fleet) -> Iterator[tuple[Server, Path]]:
     """A server that finds half a file where an earlier start left its round times."""
     fleet.use(CLOCK)  # which wrote it
-    (path,) = cost_files(CLOCK)
+    path = cost_file(CLOCK)
     path.write_bytes(GARBLED)
     server = Server.start(GARBLED_FILE)
     try:
@@ -172,7 +180,7 @@ def test_round_times_that_cannot_be_read_are_measured_again(
     spec = server.internal_state()["adaptive_spec"]
     assert spec["seeding"]["source"] == "measured"
     assert min(spec["costs"]["round_ms"].values()) > 0
-    assert cost_files(server.launch) == [path]  # whole again
+    assert cost_file(server.launch) == path  # whole again
     check_text(fleet, server, "fine")
 
 
