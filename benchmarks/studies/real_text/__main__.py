@@ -140,10 +140,8 @@ def run(args: argparse.Namespace) -> int:
                 for engine in in_turn(engines, repeat):
                     if engine.arm.name in behind:
                         continue
-                    if time.monotonic() > deadline:
-                        num_missing += 1
-                        continue
-                    found = attempt(engine, cell, prompts, repeat, args)
+                    over = time.monotonic() > deadline
+                    found = None if over else attempt(engine, cell, prompts, repeat, args)
                     if found is None:
                         num_missing += 1
                         continue
