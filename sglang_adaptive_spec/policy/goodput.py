@@ -32,6 +32,8 @@ from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
 from sglang_adaptive_spec.policy.table_asks import TableAsks
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Plan, RoundTime, Tier
 
+RUN_LENGTHS = np.array(LENGTHS, np.float64)
+
 
 class GoodputPolicy:
     """Chooses by expected tokens per millisecond."""
@@ -376,10 +378,7 @@ class GoodputPolicy:
 
     def _between_runs_ms(self, size: int) -> list[float]:
         """Returns what prefills take before the next decode, by lengths of zero-step rounds."""
-        tokens = np.full(len(LENGTHS), float(size))
-        between_ms: list[float] = self.interruptions.between_ms(
-            size, tokens, np.array(LENGTHS, np.float64)
-        ).tolist()
+        between_ms: list[float] = self.interruptions.between_ms(size, size, RUN_LENGTHS).tolist()
         return between_ms
 
     def _between_ms(

@@ -47,17 +47,17 @@ class Interruptions:
         periods.append((round_time.num_joined, round_time.ms - expected_ms))
         self._fixed_ms.pop(octave, None)
 
-    def between_ms(self, batch_size: int, tokens: Floats, decodes: Floats) -> Floats:
+    def between_ms(self, batch_size: int, tokens: Floats | float, decodes: Floats) -> Floats:
         """Returns what comes between two decodes.
 
         Args:
             batch_size: Requests.
-            tokens: [tiers] of all of them, expected of one decode.
+            tokens: [tiers] of all of them, expected of one decode; or one number for all tiers.
             decodes: [tiers] of a round.
         """
         fixed_ms = self._fixed_of(batch_size.bit_length())
         if fixed_ms == 0.0:
-            return np.zeros_like(tokens)
+            return np.zeros_like(decodes)
         joined: Floats = self._joined.rate * tokens * decodes
         return -fixed_ms * np.expm1(-joined) / decodes
 
