@@ -49,6 +49,8 @@ class TableDrafter:
     """Drafts from the table through the host's verify."""
 
     relayed = ("topk_p", "topk_index", "hidden_states")
+    remark: str | None = None
+    reads_requests = False
 
     def __init__(self, worker: Any, _captures: Any, _startup: Any, _ranks: Any) -> None:
         self._worker, self._draft = worker, worker.draft_worker
