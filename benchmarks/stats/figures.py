@@ -1,8 +1,8 @@
 """A figure with its 95 % interval, its limit and the verdict; ratios and geometric means of them.
 
 Errors of different arms count as independent. The interval takes Student's quantile for the
-repeats there are; with one repeat it is unknown and the figure is judged by its value.
-A wide interval is no verdict: measure longer.
+repeats there are; with one repeat the error is unknown, and so is whether a limit is kept. A wide
+interval is no verdict: measure longer.
 """
 
 import math
@@ -21,7 +21,10 @@ MOST_UNSURE = 0.03  # half the interval, as a share of the value or the limit, w
 
 
 class Ratio(NamedTuple):
-    """A ratio of two means, with its relative standard error and degrees of freedom."""
+    """A ratio of two means, with its relative standard error and degrees of freedom.
+
+    The error is None where there was one repeat, and 0 of what was counted.
+    """
 
     value: float
     stderr: float | None
@@ -29,18 +32,19 @@ class Ratio(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval; the value itself where the error is unknown."""
+        """The 95 % interval."""
         if self.stderr is None:
-            return self.value, self.value
+            return 0.0, math.inf
         reach = quantile(self.freedom) * self.stderr
         return self.value * math.exp(-reach), self.value * math.exp(reach)
 
 
 def stated(ratio: Ratio) -> dict[str, Any]:
     """Returns a ratio as a result file has it."""
+    is_known = ratio.stderr is not None
     return {
         "ratio": round(ratio.value, 4),
-        "interval": [round(end, 4) for end in ratio.interval],
+        "interval": [round(end, 4) for end in ratio.interval] if is_known else None,
     }
 
 
@@ -72,11 +76,10 @@ class Figure(NamedTuple):
 
     def row(self) -> tuple[Any, ...]:
         """Returns the figure as a row of a table."""
-        low, high = self.ratio.interval
         return (
             self.claim,
             f"{self.ratio.value:.4f}",
-            f"{low:.4f} .. {high:.4f}",
+            span(self.ratio),
             f"{'<=' if self.is_upper else '>='} {self.limit:.4g}",
             self.verdict,
         )
@@ -90,9 +93,14 @@ def quantile(freedom: int) -> float:
     return STUDENT_95[freedom - 1] if freedom <= len(STUDENT_95) else NORMAL_95
 
 
+def span(ratio: Ratio) -> str:
+    """Returns the interval as tables have it."""
+    return "one repeat" if ratio.stderr is None else "{:.4f} .. {:.4f}".format(*ratio.interval)
+
+
 def exact(value: float) -> Ratio:
-    """Returns a figure without an error."""
-    return Ratio(value, None, 1)
+    """Returns a figure without an error: it was counted."""
+    return Ratio(value, 0.0, 1)
 
 
 def geometric_mean(ratios: Sequence[Ratio]) -> Ratio:
@@ -112,7 +120,7 @@ def ratio_of_pairs(mine: Sequence[float], others: Sequence[float]) -> Ratio:
     logs = [math.log(one / other) for one, other in zip(mine, others, strict=True)]
     value = math.exp(statistics.fmean(logs))
     if len(logs) < 2:
-        return exact(value)
+        return Ratio(value, None, 1)
     return Ratio(value, statistics.stdev(logs) / math.sqrt(len(logs)), len(logs) - 1)
 
 

@@ -16,7 +16,9 @@ On a machine with a GPU, from the project's root (T and H as in studies/real_tex
 """
 
 import argparse
+import importlib.util
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -49,6 +51,8 @@ FEWEST_REQUESTS, WAVES = 16, 2  # of a pass: WAVES for every client
 MAX_TOTAL_TOKENS = 400_000  # 11 GB for Qwen2.5-Coder-1.5B; 256 requests need a third
 CLIENT_TIMEOUT_S = 300.0
 TOKENIZER_OFF = "--skip-tokenizer-init"  # text goes in and comes out here
+# Else the client takes it that every answer has the tokens that it may have.
+TELLS_TOKENS = {"stream_options": {"include_usage": True}}
 THROUGHPUT = "output_throughput"  # tokens/s
 KEPT = (
     *("completed", "duration", "total_output_tokens", THROUGHPUT, "accept_length"),
@@ -116,8 +120,22 @@ def requests_of(lines: Sequence[str], concurrency: int, repeat: int, path: Path)
     """Writes the requests of a pass, drawn anew in each repeat; returns their number."""
     number = min(max(FEWEST_REQUESTS, WAVES * concurrency), len(lines))
     drawn = random.Random(f"{concurrency} {repeat}").sample(lines, number)
-    path.write_text("".join(f"{line}\n" for line in drawn))
+    asked = ({**json.loads(line), **TELLS_TOKENS} for line in drawn)
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in asked))
     return number
+
+
+def client_environment(folder: Path) -> dict[str, str]:
+    """Returns the client's environment, with a module that it imports and does not need.
+
+    `sglang.bench_serving` imports `datasets` for other requests than ours; SGLang runs without it.
+    """
+    environment = dict(os.environ)
+    if importlib.util.find_spec("datasets") is None:
+        (folder / "datasets.py").write_text("load_dataset = None\n")
+        paths = [str(folder), environment.get("PYTHONPATH")]
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return environment
 
 
 def attempt(
@@ -133,7 +151,13 @@ def attempt(
     command += ["--disable-ignore-eos", "--disable-tqdm", "--flush-cache"]
     said = ""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+        done = subprocess.run(
+            command,
+            env=client_environment(asked.parent),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
         said = f"{done.stdout[-500:]}{done.stderr[-500:]}"
         told = json.loads(found.read_text())
         if done.returncode == 0 and told["completed"] == number:

@@ -193,10 +193,10 @@ def over_earlier(windows: Sequence[Raw]) -> list[Figure]:
         ):
             if some:
                 ratio = ratio_of_pairs(*zip(*(map(value, pair) for pair in some), strict=True))
-                found += [
-                    Figure(f"{claim}, {len(some)} pairs", ratio, MAX_OVER_EARLIER, True),
-                    Figure("its upper bound", exact(ratio.interval[1]), MAX_OVER_EARLIER, True),
-                ]
+                found.append(Figure(f"{claim}, {len(some)} pairs", ratio, MAX_OVER_EARLIER, True))
+                if ratio.stderr is not None:
+                    bound = exact(ratio.interval[1])
+                    found.append(Figure("its upper bound", bound, MAX_OVER_EARLIER, True))
     return found
 
 

@@ -1,6 +1,8 @@
 """SGLang's benchmark client: who asks what, what is kept of it, and what follows."""
 
+import importlib.util
 import json
+import os
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from benchmarks.studies.from_outside import (
     attempt,
     build_result,
     check_from_outside,
+    client_environment,
     figure_table,
     requests_of,
 )
@@ -62,7 +65,7 @@ def test_a_cell_that_lacks_an_arm_is_left_out() -> None:
 
 
 def test_every_repeat_draws_other_requests_and_each_client_has_some(tmp_path: Path) -> None:
-    lines, asked = [f"line {number}" for number in range(100)], tmp_path / "asked"
+    lines, asked = [json.dumps({"seed": number}) for number in range(100)], tmp_path / "asked"
     drawn = []
     for concurrency, repeat in ((1, 1), (1, 2), (1, 1), (20, 1), (256, 1)):
         number = requests_of(lines, concurrency, repeat, asked)
@@ -70,6 +73,18 @@ def test_every_repeat_draws_other_requests_and_each_client_has_some(tmp_path: Pa
         assert len(set(drawn[-1])) == number
     assert [len(each) for each in drawn] == [16, 16, 16, 40, 100]
     assert drawn[0] == drawn[2] != drawn[1]
+    assert all(json.loads(line)["stream_options"] == {"include_usage": True} for line in drawn[0])
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_client_starts_where_a_module_is_missing_that_it_does_not_need(
+    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object() if is_there else None)
+    monkeypatch.setenv("PYTHONPATH", "mine")
+    paths = client_environment(tmp_path)["PYTHONPATH"].split(os.pathsep)
+    assert paths == (["mine"] if is_there else [str(tmp_path), "mine"])
+    assert (tmp_path / "datasets.py").exists() != is_there
 
 
 @pytest.mark.parametrize(

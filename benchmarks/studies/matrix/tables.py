@@ -82,8 +82,10 @@ def ratio_of(cell: Raw, over: str, under: str) -> Ratio:
     """Returns the throughput of one arm over another's in a cell."""
     value = cell["tokens_per_s"][over] / cell["tokens_per_s"][under]
     errors = cell["stderr"][over], cell["stderr"][under]
-    if over == under or None in errors:
+    if over == under:
         return exact(value)
+    if None in errors:
+        return Ratio(value, None, 1)
     freedom = len(cell["raw"][over]) + len(cell["raw"][under]) - 2
     return Ratio(value, (errors[0] ** 2 + errors[1] ** 2) ** 0.5, freedom)
 

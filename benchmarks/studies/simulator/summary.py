@@ -14,7 +14,7 @@ from benchmarks.inject.acceptance import MIXED, MIXED_PROBABILITIES
 from benchmarks.lab.load import Round, timed_windows
 from benchmarks.lab.visits import settle_s_of
 from benchmarks.stats.differences import differences, keys
-from benchmarks.stats.figures import HEADER, MET, MISSED, Figure, Ratio, exact, rank
+from benchmarks.stats.figures import HEADER, MET, MISSED, Figure, Ratio, exact, rank, span
 from benchmarks.stats.provenance import RESULTS
 from benchmarks.stats.result_file import read_result
 from benchmarks.stats.tables import table
@@ -306,10 +306,7 @@ def figure_table(result: Raw) -> str:
         f"{num_by_value} of {len(cells)} cells agree within {MOST_OFF:.0%} by value, "
         f"{verdicts[MET]} surely, {verdicts[MISSED]} surely not: the measured rate's 95 % interval"
     )
-    rows = [
-        (name, f"{one.ratio.value:.4f}", "{:.4f} .. {:.4f}".format(*one.ratio.interval))
-        for name, one in cells.items()
-    ]
+    rows = [(name, f"{one.ratio.value:.4f}", span(one.ratio)) for name, one in cells.items()]
     return "\n".join(
         (
             table(HEADER, [figure.row() for figure in (*regret, worst)]),
