@@ -11,6 +11,8 @@ from sglang_adaptive_spec.policy.settings import CadenceSettings
 MOST_AT_ONCE = BLOCK_ROUNDS
 OVERDUE_ROUNDS = 5  # a decision waits for a result no longer
 MOST_OF_ONE = 0.5  # of the interval: by so much one change brings a decision forward at most
+# Of another size: where one request follows another, a batch is short by one for a round.
+PATIENCE_ROUNDS = 2
 
 
 class Cadence:
@@ -22,15 +24,26 @@ class Cadence:
         self._due = float(settings.decision_rounds)  # until the next decision
         self._interval = 0  # rounds between the last two decisions about this batch
         self._num_changes = 0  # of the acceptance, decided about
+        self._size = self._decided_size = 0  # of the batch, now and when it was decided about
+        self._num_off_size = 0  # rounds that the batch has had another size by now
 
     @property
     def rounds_at_once(self) -> int:
         """Rounds to go until the next decision, as far as they are taken together."""
-        return 1 if self._is_fresh else min(max(math.ceil(self._due), 1), MOST_AT_ONCE)
+        if self._is_fresh:
+            return 1
+        due = self._due
+        if self._is_off_size:
+            due = min(due, PATIENCE_ROUNDS - self._num_off_size)
+        return min(max(math.ceil(due), 1), MOST_AT_ONCE)
 
     def count_rounds(self, num_rounds: int) -> None:
         """Counts rounds that were launched."""
         self._due -= num_rounds
+        if self._is_off_size:
+            self._num_off_size += num_rounds
+            if self._num_off_size >= PATIENCE_ROUNDS:
+                self._due, self._interval = 0.0, 0
 
     def is_due_at_launch(self, has_batch_changed: bool) -> bool:
         """Returns whether to decide before a round.
@@ -43,26 +56,28 @@ class Cadence:
         """Returns whether to decide now that results are in."""
         return self._due <= 0 or num_changes != self._num_changes
 
-    def note_batch(self, size: int, size_before: int, is_other_slot: bool, is_packed: bool) -> None:
+    def note_batch(self, size: int, is_packed: bool) -> None:
         """Brings the next decision forward, the more so the more of the batch may be new.
 
-        Beyond a few requests the interval that it has come to stays: one request changes little.
-        Not while packed rounds run, in whose plan new requests have no part before a decision.
+        Another size is decided about once it has lasted, a far larger one at once. While packed
+        rounds run, every change counts in full: new requests have no part in their plan before a
+        decision.
         """
-        settings = self._settings
-        share = settings.redecide_share / size
-        if is_packed or size <= settings.redecide_batch:
+        share = self._settings.redecide_share / size
+        if is_packed:
             self._interval = 0
-        else:
-            share = min(share, MOST_OF_ONE)
-        interval = max(self._interval, settings.decision_rounds)
-        self._due -= interval * share
-        if is_other_slot or abs(size - size_before) > size / settings.redecide_share:
+        else:  # a place that is left is half a change; when it is taken, the other half
+            share = min(share, MOST_OF_ONE) * (1.0 if size == self._size else 0.5)
+        self._size = size
+        self._due -= share * max(self._interval, self._settings.decision_rounds)
+        if not self._is_off_size:
+            self._num_off_size = 0
+        if size > 2 * self._decided_size:
             self._due, self._interval = 0.0, 0
 
     def start_afresh(self, size: int) -> None:
         """Waits until a batch of none but new requests has shown something."""
-        self._is_fresh = True
+        self._is_fresh, self._interval = True, 0
         rounds = math.ceil(self._settings.fresh_evidence / size)
         self._due = min(self._settings.fresh_rounds, rounds) + 1  # the round about to launch
 
@@ -79,4 +94,10 @@ class Cadence:
         if is_steady:
             interval = min(max(2 * self._interval, interval), settings.max_decision_rounds)
         self._due = self._interval = interval
+        self._decided_size, self._num_off_size = self._size, 0
         self._is_fresh = False
+
+    @property
+    def _is_off_size(self) -> bool:
+        size, decided = self._size, self._decided_size
+        return abs(size - decided) > max(size, decided) / self._settings.redecide_share

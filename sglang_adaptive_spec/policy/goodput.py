@@ -80,7 +80,6 @@ class GoodputPolicy:
         self._round = 0
         self._batch: DecodeBatch | None = None  # the newest
         self._requests: tuple[Hashable, ...] = ()
-        self._bound = ladder.bound(0)  # of the range that it is in
         self._known_requests: frozenset[Hashable] = frozenset()
         self._has_first = False  # zero-step rounds tell about position 1
         self._home_ms = 0.0
@@ -262,12 +261,10 @@ class GoodputPolicy:
         """Notes who is in the batch now, and whether it is one of none but new requests."""
         requests = batch.requests
         self.acceptance.limit(batch.limits)
-        size, size_before = len(requests), len(self._requests)
-        bound = self.ladder.bound(batch.size)
-        is_other_slot, self._bound = bound != self._bound, bound
+        size = len(requests)
         self.runs.count_ends(self._requests, requests)
         is_packed = self.packing is not None and self.packing.newest is not None
-        self.cadence.note_batch(size, size_before, is_other_slot, is_packed)
+        self.cadence.note_batch(size, is_packed)
         if self._requests and self._known_requests.isdisjoint(requests):
             self._start_afresh(batch)
         else:
@@ -277,8 +274,7 @@ class GoodputPolicy:
             self.fresh_looks.end()
         self._requests, self._known_requests = requests, frozenset(requests)
         self.prober.note_batch(size)
-        if batch.most_steps is not None:
-            self._keep_to(self._allowed(batch))
+        self._keep_to(self._allowed(batch))  # the next decision may come some rounds later
 
     def _start_afresh(self, batch: DecodeBatch) -> None:
         """Gives a batch of none but new requests the chance to differ from those before."""

@@ -184,12 +184,9 @@ class CadenceSettings:
     # A decision costs up to a tenth of a round: while they change nothing, each waits twice as long
     # as the last, up to this.
     max_decision_rounds: Count = 32
-    # In a batch of up to so many requests decisions start from the shortest interval whenever one
-    # joins or leaves.
-    redecide_batch: Count = 4
-    # In a larger one a request is a smaller share of the sum, and a decision a larger one of a
-    # round: up to a third where the CPU bounds rounds and no GPU time hides it
-    # (real-text-h200.json.xz). It is due when one in so many has changed, but never for one alone.
+    # A decision is due when one request in so many has changed, but never for one alone. It takes
+    # up to a third of a round where the CPU bounds rounds and no GPU time hides it
+    # (real-text-h200.json.xz).
     redecide_share: Count = 8
     # A batch of none but new requests may be of another kind. At zero steps a larger one shows it
     # (one free look per request and catch-up); up to here that takes seconds, and drafting costs

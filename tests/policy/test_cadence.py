@@ -8,8 +8,10 @@ from sglang_adaptive_spec.policy.settings import DEFAULTS
 SETTINGS = DEFAULTS.cadence
 
 
-def decided(num_steady: int = 0) -> Cadence:
+def decided(num_steady: int = 0, size: int = 64) -> Cadence:
+    """Returns one that has decided about a batch of ``size``."""
     cadence = Cadence(SETTINGS)
+    cadence.note_batch(size, is_packed=False)
     cadence.decided(is_steady=False)
     for _ in range(num_steady):
         cadence.decided(is_steady=True)
@@ -46,38 +48,52 @@ def test_a_result_is_waited_for_unless_it_is_overdue() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "size_before", "is_other_slot", "is_due"),
-    [(8, 9, False, True), (64, 65, False, False), (64, 80, False, True), (64, 65, True, True)],
+    ("size", "other", "num_rounds"),
+    [(8, 7, 24), (8, 6, 2), (2, 1, 2), (64, 55, 2), (64, 80, 2), (64, 128, 2), (64, 129, 0)],
 )
-def test_the_more_of_the_batch_is_new_the_sooner_it_is_decided_about(
-    size: int, size_before: int, is_other_slot: bool, is_due: bool
+def test_another_size_is_decided_about_once_it_has_lasted_and_a_far_larger_one_at_once(
+    size: int, other: int, num_rounds: int
 ) -> None:
-    cadence = decided(num_steady=3)
-    cadence.note_batch(size, size_before, is_other_slot, is_packed=False)
-    assert cadence.is_due_at_launch(has_batch_changed=True) == (is_due and size > 8)
-    assert rounds_until_due(cadence) <= SETTINGS.max_decision_rounds
+    cadence = decided(3, size)  # 32 rounds
+    cadence.note_batch(other, is_packed=False)
+    assert cadence.is_due_at_launch(has_batch_changed=True) == (num_rounds == 0)
+    assert cadence.rounds_at_once == min(max(num_rounds, 1), MOST_AT_ONCE)
+    assert rounds_until_due(cadence) == num_rounds
+
+
+@pytest.mark.parametrize("size", [2, 4, 8, 32])
+def test_a_place_that_is_taken_again_at_once_is_one_change(size: int) -> None:
+    dips, replaced = decided(3, size), decided(3, size)
+    for _ in range(2):
+        dips.note_batch(size - 1, is_packed=False)
+        dips.count_rounds(1)
+        dips.note_batch(size, is_packed=False)
+        replaced.note_batch(size, is_packed=False)
+        replaced.count_rounds(1)
+        assert dips.rounds_at_once == replaced.rounds_at_once
+    assert rounds_until_due(dips) == pytest.approx(rounds_until_due(replaced), abs=2)
 
 
 @pytest.mark.parametrize(
     ("size", "is_packed", "num_rounds"),
-    [(64, False, 32), (64, True, 4), (8, False, 32), (4, False, 4)],
+    [(64, False, 32), (64, True, 4), (8, False, 32), (1, False, 32)],
 )
-def test_a_large_batch_keeps_its_interval_unless_a_plan_leaves_new_requests_out(
+def test_a_batch_keeps_its_interval_unless_a_plan_leaves_new_requests_out(
     size: int, is_packed: bool, num_rounds: int
 ) -> None:
-    cadence = decided(num_steady=2)  # 16 rounds
-    cadence.note_batch(size, size, is_other_slot=False, is_packed=is_packed)
+    cadence = decided(2, size)  # 16 rounds
+    cadence.note_batch(size, is_packed=is_packed)
     cadence.decided(is_steady=True)
     assert rounds_until_due(cadence) == num_rounds
 
 
-@pytest.mark.parametrize(("size", "num_changes"), [(4, 1), (5, 2), (8, 2), (16, 2), (32, 4)])
+@pytest.mark.parametrize(("size", "num_changes"), [(1, 2), (4, 2), (16, 2), (32, 4)])
 def test_one_request_of_a_few_is_no_reason_to_decide_at_once(size: int, num_changes: int) -> None:
-    cadence = decided()
+    cadence = decided(size=size)
     for _ in range(num_changes - 1):
-        cadence.note_batch(size, size, is_other_slot=False, is_packed=False)
+        cadence.note_batch(size, is_packed=False)
         assert not cadence.is_due_at_result(0)
-    cadence.note_batch(size, size, is_other_slot=False, is_packed=False)
+    cadence.note_batch(size, is_packed=False)
     assert cadence.is_due_at_result(0)
 
 
@@ -85,9 +101,9 @@ def test_one_request_of_a_few_is_no_reason_to_decide_at_once(size: int, num_chan
 def test_a_large_batch_is_decided_about_when_an_eighth_of_it_has_changed(num_steady: int) -> None:
     cadence = decided(num_steady)
     for _ in range(7):
-        cadence.note_batch(64, 64, is_other_slot=False, is_packed=False)
+        cadence.note_batch(64, is_packed=False)
         assert not cadence.is_due_at_result(0)
-    cadence.note_batch(64, 64, is_other_slot=False, is_packed=False)
+    cadence.note_batch(64, is_packed=False)
     assert cadence.is_due_at_result(0)
 
 
@@ -106,8 +122,8 @@ def test_new_requests_are_waited_for_and_their_results_taken_one_by_one() -> Non
     cadence.start_afresh(2)
     assert rounds_until_due(cadence) == SETTINGS.fresh_rounds + 1
     assert cadence.rounds_at_once == 1
-    cadence.decided(is_steady=False)
-    assert cadence.rounds_at_once == SETTINGS.decision_rounds
+    cadence.decided(is_steady=True)
+    assert cadence.rounds_at_once == SETTINGS.decision_rounds  # not twice the last wait
 
 
 def test_who_is_never_asked_takes_results_in_groups() -> None:
