@@ -36,7 +36,7 @@ def domains_of(sent: list[Request], is_measured: bool = True) -> list[int]:
 
 
 def test_requests_that_are_not_measured_come_before_and_after_those_that_are() -> None:
-    for concurrency, number in ((1, 8), (8, 23), (64, 64), (256, 256)):
+    for concurrency, number in ((1, 8), (8, 23), (64, 128), (256, 512)):
         sent = requests_of(Cell("json", concurrency, 0.0), PROMPTS, 1)
         is_measured = [each.is_measured for each in sent]
         around = [False] * concurrency
