@@ -58,8 +58,8 @@ from benchmarks.studies.real_text.pace import paces, trail
 
 NEW_TOKENS = 256
 # Measured requests of a pass: two a client, and more where clients are few. What a host's cores
-# give changes within seconds: many short passes tell more than few long ones. With one a client 41 %
-# of a visit to 8 and 256 clients was measured, the rest went by before and behind.
+# give changes within seconds: many short passes tell more than few long ones. With one a client,
+# 41 % of a visit to 8 and 256 clients was measured; the rest went by before and behind.
 MEASURED_OF_EACH, MEASURED_OF_ONE = 2, 8  # the latter times the root of the clients
 MAX_TOTAL_TOKENS = 114688  # 256 requests of 448 tokens; prompts have 100 on average
 MOST_CLIENTS = 256
