@@ -78,6 +78,7 @@ class Cadence:
     def start_afresh(self, size: int) -> None:
         """Waits until a batch of none but new requests has shown something."""
         self._is_fresh, self._interval = True, 0
+        self._decided_size = self._size  # this wait stands for that of another size
         rounds = math.ceil(self._settings.fresh_evidence / size)
         self._due = min(self._settings.fresh_rounds, rounds) + 1  # the round about to launch
 

@@ -119,8 +119,9 @@ def test_new_requests_are_waited_for_and_their_results_taken_one_by_one() -> Non
     cadence = decided(num_steady=3)
     cadence.start_afresh(64)
     assert (cadence.rounds_at_once, rounds_until_due(cadence)) == (1, 1 + 1)  # one is to launch
+    cadence.note_batch(2, is_packed=False)
     cadence.start_afresh(2)
-    assert rounds_until_due(cadence) == SETTINGS.fresh_rounds + 1
+    assert rounds_until_due(cadence) == SETTINGS.fresh_rounds + 1  # though 2 are not 64
     assert cadence.rounds_at_once == 1
     cadence.decided(is_steady=True)
     assert cadence.rounds_at_once == SETTINGS.decision_rounds  # not twice the last wait
