@@ -103,6 +103,11 @@ def exact(value: float) -> Ratio:
     return Ratio(value, 0.0, 1)
 
 
+def of_one_repeat(value: float) -> Ratio:
+    """Returns a figure whose error nobody knows."""
+    return Ratio(value, None, 1)
+
+
 def geometric_mean(ratios: Sequence[Ratio]) -> Ratio:
     """Returns the geometric mean of independent ratios."""
     number = len(ratios)
@@ -110,7 +115,7 @@ def geometric_mean(ratios: Sequence[Ratio]) -> Ratio:
     errors = [ratio.stderr for ratio in ratios]
     known = [error for error in errors if error is not None]
     if len(known) < number:
-        return Ratio(value, None, 1)
+        return of_one_repeat(value)
     stderr = math.sqrt(sum(error**2 for error in known)) / number
     return Ratio(value, stderr, sum(ratio.freedom for ratio in ratios))
 
@@ -120,7 +125,7 @@ def ratio_of_pairs(mine: Sequence[float], others: Sequence[float]) -> Ratio:
     logs = [math.log(one / other) for one, other in zip(mine, others, strict=True)]
     value = math.exp(statistics.fmean(logs))
     if len(logs) < 2:
-        return Ratio(value, None, 1)
+        return of_one_repeat(value)
     return Ratio(value, statistics.stdev(logs) / math.sqrt(len(logs)), len(logs) - 1)
 
 

@@ -17,6 +17,7 @@ from benchmarks.stats.figures import (
     exact,
     geometric_mean,
     lowest,
+    of_one_repeat,
     worst,
 )
 from benchmarks.stats.tables import table
@@ -85,7 +86,7 @@ def ratio_of(cell: Raw, over: str, under: str) -> Ratio:
     if over == under:
         return exact(value)
     if None in errors:
-        return Ratio(value, None, 1)
+        return of_one_repeat(value)
     freedom = len(cell["raw"][over]) + len(cell["raw"][under]) - 2
     return Ratio(value, (errors[0] ** 2 + errors[1] ** 2) ** 0.5, freedom)
 

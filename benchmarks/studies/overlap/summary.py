@@ -10,7 +10,14 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from benchmarks.stats.differences import Gap, at_least, differences, gaps, keys, measured_on
-from benchmarks.stats.figures import HEADER, Figure, Ratio, geometric_mean, lowest
+from benchmarks.stats.figures import (
+    HEADER,
+    Figure,
+    Ratio,
+    geometric_mean,
+    lowest,
+    of_one_repeat,
+)
 from benchmarks.stats.provenance import check_same_code, in_order
 from benchmarks.stats.tables import table
 from benchmarks.stats.windows import (
@@ -170,7 +177,7 @@ def figures(result: Raw) -> list[Figure]:
 def _over(one: Ratio, other: Ratio) -> Ratio:
     value, freedom = one.value / other.value, one.freedom + other.freedom
     if one.stderr is None or other.stderr is None:
-        return Ratio(value, None, 1)
+        return of_one_repeat(value)
     return Ratio(value, (one.stderr**2 + other.stderr**2) ** 0.5, freedom)
 
 
