@@ -91,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
         plan = replace(plan_with(args, Path(scratch), (*forced, *room)), inject_seed=None)
         with serving_fleet(arms, plan, deadline, at_once=not args.dry_cpu) as engines:
             num_missing = len(arms) - len(engines)
+            environment = client_environment(Path(scratch))
             for repeat in range(args.first_repeat, args.first_repeat + args.repeats):
                 for concurrency in args.concurrency:
                     asked = Path(scratch) / "requests.jsonl"
@@ -98,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
                     for engine in engines if repeat % 2 else reversed(engines):
                         left_s = min(deadline - time.monotonic(), CLIENT_TIMEOUT_S)
                         found = (
-                            attempt(engine, asked, concurrency, number, left_s)
+                            attempt(engine, environment, asked, concurrency, number, left_s)
                             if left_s > 0
                             else None
                         )
@@ -139,7 +140,12 @@ def client_environment(folder: Path) -> dict[str, str]:
 
 
 def attempt(
-    engine: Engine, asked: Path, concurrency: int, number: int, timeout_s: float
+    engine: Engine,
+    environment: Mapping[str, str],
+    asked: Path,
+    concurrency: int,
+    number: int,
+    timeout_s: float,
 ) -> dict[str, Any] | None:
     """Returns the client's numbers of one pass; None if it failed."""
     found = asked.with_name("found.jsonl")
@@ -153,7 +159,7 @@ def attempt(
     try:
         done = subprocess.run(
             command,
-            env=client_environment(asked.parent),
+            env=dict(environment),
             capture_output=True,
             text=True,
             timeout=timeout_s,

@@ -260,8 +260,10 @@ class GoodputPolicy:
     def _note_batch(self, batch: DecodeBatch) -> None:
         """Notes who is in the batch now, and whether it is one of none but new requests."""
         requests = batch.requests
-        self.acceptance.limit(batch.limits)
         size = len(requests)
+        self.acceptance.limit(batch.limits)
+        self.prober.note_batch(size)
+        self._keep_to(self._allowed(batch))  # the next decision may come some rounds later
         self.runs.count_ends(self._requests, requests)
         is_packed = self.packing is not None and self.packing.newest is not None
         self.cadence.note_batch(size, is_packed)
@@ -273,17 +275,13 @@ class GoodputPolicy:
         if size > self._settings.cadence.fresh_look_batch:
             self.fresh_looks.end()
         self._requests, self._known_requests = requests, frozenset(requests)
-        self.prober.note_batch(size)
-        self._keep_to(self._allowed(batch))  # the next decision may come some rounds later
 
     def _start_afresh(self, batch: DecodeBatch) -> None:
         """Gives a batch of none but new requests the chance to differ from those before."""
         self.acceptance.shorten_memory()
         self._survivals.clear()
         self.cadence.start_afresh(len(batch.requests))
-        allowed = self._allowed(batch)
-        self._keep_to(allowed)  # the next decision may come some rounds later
-        start = clip(self.initial, allowed)
+        start = clip(self.initial, self._allowed(batch))
         is_small = batch.size <= self._settings.cadence.fresh_look_batch
         if self.fresh_looks.begin(is_small and self.home.num_steps < start.num_steps):
             self._move(start, "fresh")
@@ -301,7 +299,6 @@ class GoodputPolicy:
     def _decide(self, batch: DecodeBatch) -> None:
         """Settles on a tier for the batch, then on a look at another."""
         bound, allowed = self.ladder.bound(batch.size), self._allowed(batch)
-        self._keep_to(allowed)
         model = Model(self.acceptance, self.costs, self._requests, self._has_first)
         self.decision = self._weigh(batch, allowed, model)
         self._pack(batch, allowed, max(self.decision.rates()))

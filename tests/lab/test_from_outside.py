@@ -103,7 +103,7 @@ def test_a_pass_counts_if_the_client_had_every_answer(
         return subprocess.CompletedProcess(command, code, "", "")
 
     monkeypatch.setattr(from_outside.subprocess, "run", run)
-    got = attempt(ENGINE, tmp_path / "requests.jsonl", 8, 16, 60.0)
+    got = attempt(ENGINE, {}, tmp_path / "requests.jsonl", 8, 16, 60.0)
     assert got == ({**NUMBERS, "completed": completed} if is_kept else None)
 
 
@@ -118,5 +118,5 @@ def test_a_client_that_hangs_or_ends_loses_its_pass_alone_and_says_why(
 
     for run, said in ((hang, "TimeoutExpired"), (end, "no such tokenizer")):
         monkeypatch.setattr(from_outside.subprocess, "run", run)
-        assert attempt(ENGINE, tmp_path / "requests.jsonl", 8, 16, 7.0) is None
+        assert attempt(ENGINE, {}, tmp_path / "requests.jsonl", 8, 16, 7.0) is None
         assert said in capsys.readouterr().out
