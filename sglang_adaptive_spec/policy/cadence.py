@@ -22,6 +22,8 @@ class Cadence:
         self._settings = settings
         self._is_fresh = False  # a batch of new requests was not decided about yet
         self._due = float(settings.decision_rounds)  # until the next decision
+        self._least = settings.decision_rounds  # from one to the next, unless the size changes
+        self._since = 0  # the last one
         self._interval = 0  # rounds between the last two decisions about this batch
         self._num_changes = 0  # of the acceptance, decided about
         self._size = self._decided_size = 0  # of the batch, now and when it was decided about
@@ -40,6 +42,7 @@ class Cadence:
     def count_rounds(self, num_rounds: int) -> None:
         """Counts rounds that were launched."""
         self._due -= num_rounds
+        self._since += num_rounds
         if self._is_off_size:
             self._num_off_size += num_rounds
             if self._num_off_size >= PATIENCE_ROUNDS:
@@ -59,9 +62,9 @@ class Cadence:
     def note_batch(self, size: int, is_packed: bool) -> None:
         """Brings the next decision forward, the more so the more of the batch may be new.
 
-        Another size is decided about once it has lasted, a far larger one at once. While packed
-        rounds run, every change counts in full: new requests have no part in their plan before a
-        decision.
+        It comes no nearer to the last one than decisions are where nothing changes. Another size is
+        decided about once it has lasted, a far larger one at once. While packed rounds run, every
+        change counts in full: new requests have no part in their plan before a decision.
         """
         share = self._settings.redecide_share / size
         if is_packed:
@@ -69,7 +72,10 @@ class Cadence:
         else:  # a place that is left is half a change; when it is taken, the other half
             share = min(share, MOST_OF_ONE) * (1.0 if size == self._size else 0.5)
         self._size = size
-        self._due -= share * max(self._interval, self._settings.decision_rounds)
+        sooner = self._due - share * max(self._interval, self._least)
+        if not is_packed:
+            sooner = max(sooner, self._least - self._since)
+        self._due = min(self._due, sooner)
         if not self._is_off_size:
             self._num_off_size = 0
         if size > 2 * self._decided_size:
@@ -89,12 +95,20 @@ class Cadence:
             self._num_changes, self._interval = num_changes, 0
         return has_changed
 
-    def decided(self, is_steady: bool) -> None:
-        """Sets the next decision; while they change nothing, each waits twice as long."""
-        settings, interval = self._settings, self._settings.decision_rounds
-        if is_steady:
-            interval = min(max(2 * self._interval, interval), settings.max_decision_rounds)
+    def decided(self, is_steady: bool, round_ms: float) -> None:
+        """Sets the next decision; while they change nothing, each waits twice as long.
+
+        Args:
+            is_steady: Whether the decision changed nothing.
+            round_ms: What a round at the tier in force takes: short ones want decisions farther
+                apart, which take as long as ever.
+        """
+        settings, most = self._settings, self._settings.max_decision_rounds
+        wanted = round(settings.decision_ms / (settings.decision_share * round_ms))
+        self._least = min(max(wanted, settings.decision_rounds), most)
+        interval = min(max(2 * self._interval, self._least), most) if is_steady else self._least
         self._due = self._interval = interval
+        self._since = 0
         self._decided_size, self._num_off_size = self._size, 0
         self._is_fresh = False
 

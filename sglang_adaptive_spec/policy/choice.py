@@ -43,7 +43,8 @@ def lead_noise(model: Model, settings: Settings, best: Tier, other: Tier, tokens
     shallow, deep = sorted((best, other))
     well_known = settings.acceptance.slow_memory / 2
     if best == shallow or acceptance.age(deep.num_steps) >= well_known:
-        drafts = acceptance.noise_beyond(model.requests, deep, shallow.num_steps)
+        seen = shallow.num_steps or int(model.has_first)
+        drafts = acceptance.noise_beyond(model.requests, deep, seen)
         noise = math.hypot(noise, switch_z * drafts / tokens)
     return noise
 

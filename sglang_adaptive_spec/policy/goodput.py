@@ -306,7 +306,9 @@ class GoodputPolicy:
         self._last_of_range[bound] = self.home
         is_best = self.decision.best == self.home
         is_packed_anew = self.packing is not None and self.packing.has_changed
-        self.cadence.decided(is_best and not is_packed_anew and self.prober.probe is None)
+        is_steady = is_best and not is_packed_anew and self.prober.probe is None
+        num_decodes = self.runs.mean_length(batch.size) if self.home == PLAIN_TIER else 1.0
+        self.cadence.decided(is_steady, num_decodes * self._home_ms)
 
     def _weigh(self, batch: DecodeBatch, tiers: tuple[Tier, ...], model: Model) -> Decision:
         """Decides between ``tiers``."""

@@ -181,6 +181,10 @@ class CadenceSettings:
     # Rounds from one decision to the next while the batch stays the same. A change of the
     # acceptance needs that long to show anyhow; benchmarks/studies/overhead.py has what it costs.
     decision_rounds: Count = 4
+    # Short rounds want more of them: ms of a decision on a slow CPU (real-text-h200.json.xz), and
+    # the share of the time that decisions may take there (a choice: docs/decisions, 0053).
+    decision_ms: Positive = 2.0
+    decision_share: Share = 0.05
     # A decision costs up to a tenth of a round: while they change nothing, each waits twice as long
     # as the last, up to this.
     max_decision_rounds: Count = 32

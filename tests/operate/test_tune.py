@@ -138,7 +138,7 @@ def test_a_file_tuned_where_the_default_does_not_fit_gains(
 def test_zero_steps_alone_pay_where_a_large_batch_never_drafts(tmp_path: Path) -> None:
     """The same without the search, in seconds."""
     costs = LargeCatchUps("fa3")
-    path = recorded(tmp_path / "trace.jsonl", NEVER_DRAFTS, costs, duration_s=4)
+    path = recorded(tmp_path / "trace.jsonl", NEVER_DRAFTS, costs)
     source = replace(of_files(path, "fa3"), costs=costs)
     traffic = Traffic(source.trace, costs, 32)
     (change,) = changes(source.start, traffic.serve(source.start).rounds)

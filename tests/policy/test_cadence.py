@@ -6,15 +6,15 @@ from sglang_adaptive_spec.policy.cadence import MOST_AT_ONCE, OVERDUE_ROUNDS, Ca
 from sglang_adaptive_spec.policy.settings import DEFAULTS
 
 SETTINGS = DEFAULTS.cadence
+ROUND_MS = 20.0
 
 
-def decided(num_steady: int = 0, size: int = 64) -> Cadence:
+def decided(num_steady: int = 0, size: int = 64, round_ms: float = ROUND_MS) -> Cadence:
     """Returns one that has decided about a batch of ``size``."""
     cadence = Cadence(SETTINGS)
     cadence.note_batch(size, is_packed=False)
-    cadence.decided(is_steady=False)
-    for _ in range(num_steady):
-        cadence.decided(is_steady=True)
+    for is_steady in (False, *[True] * num_steady):
+        cadence.decided(is_steady, round_ms)
     return cadence
 
 
@@ -35,6 +35,16 @@ def test_decisions_that_change_nothing_come_after_twice_as_many_rounds_each(
     num_steady: int, num_rounds: int
 ) -> None:
     assert rounds_until_due(decided(num_steady)) == num_rounds
+
+
+@pytest.mark.parametrize(("round_ms", "num_rounds"), [(20.0, 4), (5.0, 8), (2.0, 20), (0.5, 32)])
+def test_short_rounds_want_decisions_farther_apart(round_ms: float, num_rounds: int) -> None:
+    assert rounds_until_due(decided(round_ms=round_ms)) == num_rounds
+    cadence = decided(9, size=8, round_ms=round_ms)
+    for _ in range(4):  # as if every round brought another request
+        cadence.note_batch(8, is_packed=False)
+        assert not cadence.is_due_at_result(0)
+    assert rounds_until_due(cadence) == num_rounds
 
 
 def test_a_result_is_waited_for_unless_it_is_overdue() -> None:
@@ -83,13 +93,14 @@ def test_a_batch_keeps_its_interval_unless_a_plan_leaves_new_requests_out(
 ) -> None:
     cadence = decided(2, size)  # 16 rounds
     cadence.note_batch(size, is_packed=is_packed)
-    cadence.decided(is_steady=True)
+    cadence.decided(True, ROUND_MS)
     assert rounds_until_due(cadence) == num_rounds
 
 
 @pytest.mark.parametrize(("size", "num_changes"), [(1, 2), (4, 2), (16, 2), (32, 4)])
 def test_one_request_of_a_few_is_no_reason_to_decide_at_once(size: int, num_changes: int) -> None:
-    cadence = decided(size=size)
+    cadence = decided(3, size)
+    cadence.count_rounds(SETTINGS.decision_rounds)
     for _ in range(num_changes - 1):
         cadence.note_batch(size, is_packed=False)
         assert not cadence.is_due_at_result(0)
@@ -100,10 +111,12 @@ def test_one_request_of_a_few_is_no_reason_to_decide_at_once(size: int, num_chan
 @pytest.mark.parametrize("num_steady", [0, 2, 9])
 def test_a_large_batch_is_decided_about_when_an_eighth_of_it_has_changed(num_steady: int) -> None:
     cadence = decided(num_steady)
+    cadence.count_rounds(SETTINGS.decision_rounds - 1)
     for _ in range(7):
         cadence.note_batch(64, is_packed=False)
         assert not cadence.is_due_at_result(0)
     cadence.note_batch(64, is_packed=False)
+    cadence.count_rounds(1)
     assert cadence.is_due_at_result(0)
 
 
@@ -123,7 +136,7 @@ def test_new_requests_are_waited_for_and_their_results_taken_one_by_one() -> Non
     cadence.start_afresh(2)
     assert rounds_until_due(cadence) == SETTINGS.fresh_rounds + 1  # though 2 are not 64
     assert cadence.rounds_at_once == 1
-    cadence.decided(is_steady=True)
+    cadence.decided(True, ROUND_MS)
     assert cadence.rounds_at_once == SETTINGS.decision_rounds  # not twice the last wait
 
 

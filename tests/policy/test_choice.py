@@ -1,15 +1,21 @@
 """The choice between tiers, on numbers: when the tier in force is left, and how far."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_adaptive_spec.policy.choice import choose
-from sglang_adaptive_spec.tiers import Tier, chain_tier
+from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
+from sglang_adaptive_spec.policy.choice import Model, choose, lead_noise
+from sglang_adaptive_spec.policy.costs.table import CostTable
+from sglang_adaptive_spec.policy.settings import DEFAULTS
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier, chain_tier
 
 TIERS = tuple(chain_tier(steps) for steps in (0, 1, 3, 5, 7))
 MS = np.array([5.0, 6.0, 7.0, 8.0, 9.0])
+CHOICE = DEFAULTS.choice
 
 
 def chosen(rates: list[float], home: int, noise: float) -> tuple[int, int, str]:
@@ -58,3 +64,20 @@ def test_what_is_chosen_is_home_the_best_or_between_them(
     steps = [one.num_steps for one in TIERS]
     lost = 1 - rates[steps.index(tier)] / max(rates)
     assert lost <= noise + 1e-9  # of what the best would serve
+
+
+def test_position_1_is_no_reason_to_go_on_drafting_where_zero_steps_show_it() -> None:
+    tier, acceptance = chain_tier(3), AcceptanceModel(max_steps=3)
+    acceptance.observe(["a"], [1], tier)
+    costs = CostTable.empty([PLAIN_TIER, tier])
+    noise = {
+        has_first: lead_noise(
+            Model(acceptance, costs, ["a"], has_first), DEFAULTS, PLAIN_TIER, tier, tokens=1.0
+        )
+        for has_first in (False, True)
+    }
+    beyond_first = acceptance.noise_beyond(["a"], tier, 1)
+    assert noise[True] == pytest.approx(
+        math.hypot(CHOICE.max_cost_noise, CHOICE.switch_z * beyond_first)
+    )
+    assert noise[True] < 0.8 * noise[False]

@@ -74,7 +74,7 @@ def test_steady_input_at_zero_steps_stays_there() -> None:
     assert efficiency(server, hazards) >= 0.99
 
 
-@pytest.mark.parametrize(("batch_size", "num_rounds"), [(1, 24), (8, 16), (64, 12), (128, 20)])
+@pytest.mark.parametrize(("batch_size", "num_rounds"), [(1, 28), (8, 16), (64, 12), (128, 20)])
 @pytest.mark.parametrize(("before", "after"), [(0.3, 0.95), (0.95, 0.3)])
 def test_another_phase_is_followed_within_rounds(
     before: float, after: float, batch_size: int, num_rounds: int

@@ -199,7 +199,7 @@ def test_the_text_names_settings_with_their_default(
         "costs.slow_rate=0.5",
         "choice.max_cost_noise=0.5",
         "cadence.decision_rounds=32",
-        "probing.min_distance_rounds=400",
+        "probing.settled_rounds=0",
     ],
 )
 def test_every_group_reaches_what_uses_it(text: str) -> None:

@@ -1,5 +1,6 @@
 """A CPU that bounds drafting rounds, and requests that come and go: no tier is tried everywhere."""
 
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -47,12 +48,13 @@ def served(costs: RoundCosts, seed: int, settings: Settings = DEFAULTS) -> tuple
     return share.share, policy.num_switches["gain"]
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_tiers_are_not_tried_anew_at_every_size(seed: int) -> None:
+def test_tiers_are_not_tried_anew_at_every_size() -> None:
     """Without a floor of the host: 0.92 to 0.96, and 59 to 67 moves."""
-    share, num_moves = served(HostBound(GPU, HOST_MS), seed)
-    assert share >= 0.965
-    assert num_moves <= 30
+    shares, num_moves = zip(
+        *(served(HostBound(GPU, HOST_MS), seed) for seed in (1, 2, 3)), strict=True
+    )
+    assert statistics.mean(shares) >= 0.97
+    assert max(num_moves) <= 30
 
 
 @pytest.mark.parametrize("factor", SLOWER.values(), ids=SLOWER)

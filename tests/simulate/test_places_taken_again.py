@@ -32,9 +32,9 @@ class CountingCadence(Cadence):
 
     num_decisions = 0
 
-    def decided(self, is_steady: bool) -> None:
+    def decided(self, is_steady: bool, round_ms: float) -> None:
         self.num_decisions += 1
-        super().decided(is_steady)
+        super().decided(is_steady, round_ms)
 
 
 @pytest.mark.parametrize("hazard", [0.2, 0.75])
