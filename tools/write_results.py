@@ -30,8 +30,10 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "The simulator": ("simulator", "tails"),
     "Code against earlier code": ("matrix-over", "overhead-over"),
 }
-BEFORE = "-before-"  # in the name of a file of code that was mended since
-ROW = re.compile(r"(.+?)  +(-?[\d.]+)  +(.+?)  +([<>]=) (\S+) +(met|MISSED|not known)")
+BEFORE = "-before-"  # in the name of a file
+ROW = re.compile(
+    rf"(.+?)  +(-?[\d.]+)  +(.+?)  +([<>]=) (\S+) +({'|'.join((MET, MISSED, NOT_KNOWN))})"
+)
 
 
 class Row(NamedTuple):
@@ -96,6 +98,8 @@ def page() -> str:
         "A limit is met where the value meets it and half the 95 % interval is at most 3 %.",
         "Where the interval is wider, it is not known, unless all of it is beyond the limit.",
         "Each file names the commit that ran; the code may have changed since.",
+        f"Left out are files without a limit, and those with `{BEFORE}` in their names: what was",
+        "measured before the code was mended.",
         "",
         "`python -m tools.write_results` writes this page from `benchmarks/results/current`.",
         "[benchmarks.md](benchmarks.md) has how it was measured and what limits it.",

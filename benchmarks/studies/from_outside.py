@@ -159,7 +159,7 @@ def attempt(
     try:
         done = subprocess.run(
             command,
-            env=dict(environment),
+            env=environment,
             capture_output=True,
             text=True,
             timeout=timeout_s,

@@ -54,6 +54,7 @@ def test_tiers_are_not_tried_anew_at_every_size() -> None:
         *(served(HostBound(GPU, HOST_MS), seed) for seed in (1, 2, 3)), strict=True
     )
     assert statistics.mean(shares) >= 0.97
+    assert min(shares) >= 0.96
     assert max(num_moves) <= 30
 
 
