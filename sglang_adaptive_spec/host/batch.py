@@ -11,7 +11,7 @@ it has committed per request is there on every backend. Under the overlap schedu
 tokens of the round in flight.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -86,6 +86,8 @@ class SamplingParams(Protocol):
     min_new_tokens: int
     stream_interval: int | None
     max_new_tokens: int | None
+    ignore_eos: bool
+    stop_token_ids: Collection[int] | None
     custom_params: Mapping[str, Any] | None
 
 
@@ -103,6 +105,8 @@ class Request(Protocol):
     session: Any
     stream: bool
     is_retracted: bool
+    eos_token_ids: Collection[int] | None
+    tokenizer: Any
     return_routed_experts: bool
     return_indexer_topk: bool
     reasoning_tokens: int

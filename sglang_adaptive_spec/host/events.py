@@ -9,5 +9,8 @@ class DoneEvent(Protocol):
     def record(self) -> None:
         """Marks the current stream."""
 
+    def query(self) -> bool:
+        """Returns whether that work is done."""
+
     def synchronize(self) -> None:
         """Waits for that work."""

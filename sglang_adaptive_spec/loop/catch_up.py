@@ -105,6 +105,18 @@ class CatchUpSchedule:
         self._leave_newest(requests, num_kv_alone + 1)
         return CatchUp.KV, debts
 
+    def take_back(self, num_decodes: int) -> None:
+        """Takes note that the newest zero-step round ran so many decodes less than booked.
+
+        It caught nothing up.
+        """
+        self._stayed -= num_decodes
+        if self._since:
+            self._since -= num_decodes
+        elif self._behind:
+            self._behind = {request: debt - num_decodes for request, debt in self._behind.items()}
+            self._furthest -= num_decodes
+
     def end_stay(self) -> None:
         """Takes note that drafting is what the policy is on, not a look."""
         self._stayed = 0

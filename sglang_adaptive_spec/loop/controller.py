@@ -57,6 +57,9 @@ class DraftSchedule(Protocol):
     ) -> tuple[CatchUp, Sequence[int]]:
         """Takes a zero-step round; returns how it catches up, and what rows lack."""
 
+    def take_back(self, num_decodes: int) -> None:
+        """Takes note that the newest zero-step round ran so many decodes less than booked."""
+
     def end_stay(self) -> None:
         """Takes note that drafting is what the policy is on, not a look."""
 
@@ -195,6 +198,17 @@ class AdaptiveController:
             if len(self.rounds) > MAX_ROUNDS:
                 self.rounds.keep_newest()
         return launched
+
+    def cut_short(self, num_decodes: int) -> None:
+        """Takes note that the newest round, of zero steps, ran fewer decodes than planned.
+
+        A round that catches the draft up never does.
+        """
+        newest = self.rounds.newest
+        if self.draft_schedule is not None:
+            self.draft_schedule.take_back(newest.plan.num_decodes - num_decodes)
+        newest.plan = newest.plan._replace(num_decodes=num_decodes)
+        self.counters.num_cut_runs += 1
 
     def pin(self, tier: Tier | None) -> None:
         """Keeps decode rounds at ``tier`` from now on; None lets the policy choose again.

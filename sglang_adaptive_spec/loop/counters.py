@@ -18,6 +18,7 @@ class RoundCounters:
         self.num_packed: dict[Tier, int] = defaultdict(int)  # rounds that verified lengths
         self.num_unverified: dict[Tier, int] = defaultdict(int)  # drafts of those, over requests
         self.num_runs: dict[int, int] = defaultdict(int)  # zero-step rounds by their decodes
+        self.num_cut_runs = 0  # of these, with fewer than planned: a request had ended
         self.num_switches = dict.fromkeys(
             ("policy", "found", "batch_size", "pin", "exact", "context_end"), 0
         )

@@ -106,6 +106,11 @@ class RoundQueue:
     def __len__(self) -> int:
         return len(self._rounds)
 
+    @property
+    def newest(self) -> Round:
+        """The newest round, whose result cannot be there yet."""
+        return self._rounds[-1]
+
     def launch(
         self,
         batch: DecodeBatch,

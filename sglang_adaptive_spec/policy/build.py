@@ -22,6 +22,7 @@ def build_policy(
     settings: Settings = DEFAULTS,
     is_joint: bool = False,
     packing: Packing | None = None,
+    are_runs_cut: bool = False,
 ) -> Policy:
     """Returns a fresh policy.
 
@@ -35,6 +36,7 @@ def build_policy(
         settings: What goodput was tuned with.
         is_joint: Whether several ranks have requests of their own (policy/joint.py).
         packing: Chooses packed rounds of goodput, where a server has such; made with ``costs``.
+        are_runs_cut: Whether zero-step rounds of several decodes end early where a request does.
     """
     ladder = ladder or config.ladder
     if config.policy == "ema":
@@ -46,4 +48,5 @@ def build_policy(
         return JointPolicy(ladder, costs, JointAcceptance(max_steps, settings), initial, settings)
     trees = [tier for tier in config.tiers if tier.topk > 1]
     acceptance = AcceptanceModel(max_steps, trees, settings)
-    return GoodputPolicy(ladder, costs, acceptance, initial, learns_own_times, settings, packing)
+    parts = ladder, costs, acceptance, initial, learns_own_times, settings, packing
+    return GoodputPolicy(*parts, are_runs_cut)

@@ -49,10 +49,12 @@ class GoodputPolicy:
         learns_own_times: bool = True,
         settings: Settings = DEFAULTS,
         packing: Packing | None = None,
+        are_runs_cut: bool = False,
     ) -> None:
         """Takes what a batch may choose, what rounds cost and what is accepted.
 
-        Packed rounds are planned where it is known what those cost.
+        Packed rounds are planned where it is known what those cost. Runs of decodes may be cut
+        short by whoever launches them.
 
         Raises:
             ValueError: A tier that the model of acceptance does not know.
@@ -66,7 +68,7 @@ class GoodputPolicy:
         self.prober = Prober(settings, initial)
         self.fresh_looks = FreshLooks(settings.cadence)
         self.asks = TableAsks(settings.cadence)
-        self.runs = RunLengths(settings.run_length)
+        self.runs = RunLengths(settings.run_length, are_runs_cut)
         self.interruptions = Interruptions(settings.interruptions)
         self.packing = packing
         self.confidence = ConfidenceModel(self.acceptance.max_steps, settings.confidence)
@@ -386,7 +388,7 @@ class GoodputPolicy:
         if of_run > 1 and PLAIN_TIER in tiers:
             idx = tiers.index(PLAIN_TIER)
             decode_ms = round_ms[idx] + between_ms[idx]
-            between_ms[idx] += decode_ms * (1 / self.runs.kept(of_run) - 1)
+            between_ms[idx] += decode_ms * (1 / self.runs.kept(size, of_run) - 1)
         return between_ms
 
     def _allowed(self, batch: DecodeBatch) -> tuple[Tier, ...]:

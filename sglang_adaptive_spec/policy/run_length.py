@@ -20,6 +20,7 @@ from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime
 
 LENGTHS = (1, 2, 4, 8)
 NOTHING_BETWEEN = (0.0,) * len(LENGTHS)
+MOST_WATCHED = 8  # requests of a batch whose runs are cut short; of more, ends are too frequent
 NUM_NEWEST = 8  # rounds whose lengths say what the next ones will run
 
 
@@ -43,8 +44,12 @@ def of_one_decode(round_time: RoundTime, plain_extra_ms: Callable[[int, int], fl
 class RunLengths:
     """Knows what runs take and chooses their length, by batch size in octaves."""
 
-    def __init__(self, settings: RunLengthSettings = DEFAULTS.run_length) -> None:
+    def __init__(
+        self, settings: RunLengthSettings = DEFAULTS.run_length, are_cut: bool = False
+    ) -> None:
+        """Takes what the choice was tuned with, and whether runs are cut short at an end."""
         self._settings = settings
+        self._most_watched = MOST_WATCHED if are_cut else 0
         self._shares: dict[tuple[int, int], deque[float]] = {}  # of a decode, by octave and length
         self._seeded_ms: dict[int, float] = {}  # newest, by octave
         self._known: dict[tuple[int, int], Known] = {}  # of those timed often enough, when asked
@@ -88,7 +93,7 @@ class RunLengths:
         known = [length for length in fitting if length not in unknown]
         best, least = known[0], self._settings.min_gain
         for length in known[1:]:
-            gain, doubt = self._gain(octave, length, best, seeded_ms, between_ms)
+            gain, doubt = self._gain(batch.size, length, best, seeded_ms, between_ms)
             if gain - doubt >= least:
                 best = length
             elif gain + doubt >= least and self._may_be_timed(octave, length):
@@ -122,13 +127,17 @@ class RunLengths:
         newest = self._newest.get(batch_size.bit_length())
         return sum(newest) / len(newest) if newest else 1.0
 
-    def kept(self, length: float) -> float:
+    def kept(self, batch_size: int, length: float) -> float:
         """Returns the share of decodes that are not lost to ends of requests."""
-        return 1 - min(self._settings.lost_per_decode * (length - 1) * self._ends.rate, 0.9)
+        is_cut, settings = batch_size <= self._most_watched, self._settings
+        lost = settings.lost_if_cut if is_cut else settings.lost_per_decode
+        return 1 - min(lost * (length - 1) * self._ends.rate, 0.9)
 
     def learn(self, round_time: RoundTime, seeded_ms: float) -> None:
         """Takes what a zero-step round took, and what one with one decode took at start-up."""
         octave, length = round_time.batch_size.bit_length(), round_time.plan.num_decodes
+        if length not in LENGTHS:  # cut short
+            return
         shares = self._shares.setdefault((octave, length), deque(maxlen=self._settings.window))
         shares.append(round_time.ms / length / seeded_ms)
         self._seeded_ms[octave] = seeded_ms
@@ -183,7 +192,7 @@ class RunLengths:
 
     def _gain(
         self,
-        octave: int,
+        batch_size: int,
         longer: int,
         shorter: int,
         seeded_ms: float,
@@ -193,12 +202,14 @@ class RunLengths:
 
         A length that wins by noise would only let tokens come in larger lumps.
         """
+        octave = batch_size.bit_length()
         mine, others = self._known_of(octave, longer), self._known_of(octave, shorter)
         assert mine is not None, "only known lengths are compared"
         assert others is not None, "only known lengths are compared"
         mine_ms = mine.share * seeded_ms + between_ms[LENGTHS.index(longer)]
         others_ms = others.share * seeded_ms + between_ms[LENGTHS.index(shorter)]
-        ratio = mine_ms / others_ms * self.kept(shorter) / self.kept(longer)
+        kept = self.kept(batch_size, shorter) / self.kept(batch_size, longer)
+        ratio = mine_ms / others_ms * kept
         noise = seeded_ms * hypot(mine.stderr / mine_ms, others.stderr / others_ms)
         return 1 - ratio, self._settings.doubt_z * noise * ratio
 

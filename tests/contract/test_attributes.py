@@ -39,6 +39,9 @@ PLACED_BY_HAND = {
     "size take to_dict verify_lens",
     "a config's of Hugging Face": "architectures hidden_size num_hidden_layers "
     "num_key_value_heads text_config",
+    "a tokenizer's of Hugging Face, and what the host adds": "eos_token_id "
+    "additional_stop_token_ids",
+    "a deque's": "popleft",
     "settings of get_exec(), by their _NS_PATH": "features graph",
     "the host's, but not in 0.5.20 (test_attention.py)": "draft_window_size",
     "the host's, but not in 0.5.20, and harmless there": "can_run_dp_draft_cuda_graph",

@@ -168,5 +168,5 @@ def test_nothing_is_left_behind(fleet: Fleet, launch: Launch) -> None:
     check_idle_and_whole(server)
     spec = server.internal_state()["adaptive_spec"]
     assert spec["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
-    assert set(spec["zero_step_decodes"]) == {"1", "2", "4", "8"}
+    assert {"1", "2", "4", "8"} <= set(spec["zero_step_decodes"])
     assert min(spec["rounds"].values()) > 0, spec["rounds"]

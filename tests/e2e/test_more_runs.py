@@ -98,7 +98,7 @@ def test_drawn_answers_are_distributed_as_without_speculation(fleet: Fleet, laun
     assert min(by_position) >= LEAST_P, by_position
     spec = fleet.use(launch).internal_state()["adaptive_spec"]
     decodes = spec["zero_step_decodes"]
-    assert set(decodes) == {"1", "2", "4", "8"}
+    assert {"1", "2", "4", "8"} <= set(decodes)
     assert decodes["8"] >= MIN_LONG_RUNS, decodes
     assert {steps for steps, rounds in spec["rounds"].items() if rounds} == {"0"}
 
@@ -110,7 +110,7 @@ def test_retracted_requests_go_on_in_runs(fleet: Fleet) -> None:
     assert RETRACTED in fleet.use(RETRACTING).log_text()
     spec = got["state"]["adaptive_spec"]
     assert spec["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
-    assert set(spec["zero_step_decodes"]) == {"1", "2", "4", "8"}
+    assert {"1", "2", "4", "8"} <= set(spec["zero_step_decodes"])
     check_idle_and_whole(fleet.use(RETRACTING))
 
 
@@ -119,5 +119,7 @@ def test_a_run_is_no_longer_than_a_catch_up(fleet: Fleet, launch: Launch) -> Non
     check_identical(*fleet.compare(launch, answers))
     check_idle_and_whole(fleet.use(launch))
     spec = fleet.use(launch).internal_state()["adaptive_spec"]
-    assert set(spec["zero_step_decodes"]) == NARROW[launch]
+    decodes = spec["zero_step_decodes"]
+    assert NARROW[launch] <= set(decodes)  # and what ended with an answer
+    assert max(map(int, decodes)) == max(map(int, NARROW[launch]))
     assert spec["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}

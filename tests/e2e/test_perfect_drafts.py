@@ -87,5 +87,5 @@ def test_every_draft_is_accepted(fleet: Fleet, launch: Launch) -> None:
     spec = server.internal_state()["adaptive_spec"]
     assert spec["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
     assert min(spec["rounds"].values()) >= MIN_ROUNDS, spec["rounds"]
-    assert set(spec["zero_step_decodes"]) == {"1", "2", "4", "8"}
+    assert {"1", "2", "4", "8"} <= set(spec["zero_step_decodes"])
     assert spec["num_correct_drafts"] == spec["num_proposed_drafts"]

@@ -108,6 +108,22 @@ def test_the_end_of_the_context_is_seen_in_the_very_round(batches: Any) -> None:
     assert sum(seen) == 3
 
 
+def test_first_tokens_are_not_held_up_by_a_run(batches: Any) -> None:
+    """Nor does anybody hold up a run who comes beside others."""
+
+    def most(batch: Any) -> int:
+        found: int = batches.of(batch, may_run=True, is_stay=True).most_decodes
+        return found
+
+    alone = batch_of(request(100))
+    assert [most(alone) for _ in range(3)] == [1, 8, 8]
+    both = batch_of(request(100), request(200))
+    assert most(both) == 8
+    both.req_to_token_pool.req_generation[:] += 1  # other requests have taken both places
+    both.req_pool_indices_cpu = both.req_pool_indices_cpu.clone()
+    assert [most(both) for _ in range(2)] == [1, 8]
+
+
 @pytest.mark.parametrize(
     "why",
     ["nothing", "others", "waiting", "near the end", "a stream", "routed experts", "logprobs"],
@@ -122,7 +138,8 @@ def test_a_round_runs_several_decodes_unless_something_must_see_each_token(
     if why == "waiting":
         batches.waiting = lambda: ("somebody",)
     batch = batch_of(request(100), request(length, **shown), return_logprob=why == "logprobs")
-    told = batches.of(batch, may_run=why != "others", is_stay=True)
+    for _ in range(2):  # the first round of a batch runs one anyway
+        told = batches.of(batch, may_run=why != "others", is_stay=True)
     assert told.most_decodes == (8 if why == "nothing" else 1)
     assert told.num_waiting == (why == "waiting")
 

@@ -13,7 +13,7 @@ from sglang_adaptive_spec.loop.catch_up import (
     CatchUpSchedule,
 )
 from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
-from sglang_adaptive_spec.tiers import CatchUp, DecodeBatch
+from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, CatchUp, DecodeBatch
 
 
 def added(schedule: CatchUpSchedule, requests: Sequence[Hashable], num_decodes: int = 1) -> bool:
@@ -255,3 +255,23 @@ def test_a_draft_that_cannot_write_kv_alone_is_caught_up_whole() -> None:
     schedule = CatchUpSchedule(interval=4)
     kinds(schedule, 2 * INTERVALS_FOR_ONE * 4)
     assert set(due(kinds(schedule, 12)).values()) == {CatchUp.WHOLE}
+
+
+@pytest.mark.parametrize("num_before", [0, 1])
+def test_decodes_that_did_not_run_are_no_debt(num_before: int) -> None:
+    """In the first round of a batch, and in a later one."""
+    schedule, served = CatchUpSchedule(), DecodeBatch(2, ("a", "b"))
+    for _ in range(num_before):
+        schedule.book(served, schedule.lag(served), False, 2)
+    schedule.book(served, schedule.lag(served), False, 4)
+    schedule.take_back(3)
+    left = 2 * num_before + 1
+    assert schedule.debts(served.requests) == [left, left]
+    assert schedule.room(served.requests) == CATCH_UP_ROUNDS - left
+
+
+def test_a_batch_too_large_to_keep_owes_nothing_back() -> None:
+    schedule, served = CatchUpSchedule(max_rows=1), DecodeBatch(2, ("a", "b"))
+    schedule.book(served, schedule.lag(served), False, 8)
+    schedule.take_back(5)
+    assert schedule.debts(served.requests) == [0, 0]

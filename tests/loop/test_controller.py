@@ -192,6 +192,19 @@ def test_a_run_is_what_is_left_until_the_catch_up() -> None:
     assert (policy.rooms, launch.plan.num_decodes, launch.plan.is_catch_up) == ([3], 3, True)
 
 
+def test_a_round_cut_short_counts_as_what_it_ran() -> None:
+    controller, policy, _ = lagging(0)
+    policy.length = 8
+    controller.draft_schedule = CatchUpSchedule(99)
+    launched = decode(controller, most_decodes=8)
+    controller.cut_short(3)
+    assert controller.draft_schedule.debts(launched.batch.requests) == [3]
+    controller.observe([0], 1)
+    assert [seen.plan.num_decodes for seen in policy.observed] == [3]
+    assert controller.counters.num_runs == {3: 1}
+    assert controller.counters.num_cut_runs == 1
+
+
 def test_while_a_plan_stands_a_run_is_asked_for_again_only_where_it_does_not_fit() -> None:
     controller, policy, _ = lagging(0)
     policy.rounds_at_once, policy.length = 16, 4

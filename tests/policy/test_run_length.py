@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_adaptive_spec.policy.probing import Probe
-from sglang_adaptive_spec.policy.run_length import LENGTHS, NUM_NEWEST, RunLengths
+from sglang_adaptive_spec.policy.run_length import LENGTHS, MOST_WATCHED, NUM_NEWEST, RunLengths
 from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime
 from tests.policy.rounds import goodput
@@ -218,3 +218,27 @@ def test_a_run_pays_a_prefill_once() -> None:
 
     assert served((0.0, 0.0, 0.0, 0.0)) == 1
     assert served((8.0, 4.0, 2.0, 1.0)) == 8
+
+
+def test_runs_that_are_cut_short_lose_less_and_teach_nothing() -> None:
+    """Requests of 20 tokens: 8 decodes in a row save 44 % of the time, and would lose 52 %."""
+    found = {}
+    for are_cut in (False, True):
+        runs = RunLengths(are_cut=are_cut)
+        runs.count_tokens(2000)
+        runs.count_ends(range(100), ())
+        found[are_cut] = serve(runs, round_ms=1.0, decode_ms=1.0)[-1]
+    assert found == {False: 2, True: 4}
+    runs = RunLengths(are_cut=True)
+    for _ in range(RUNS.window):
+        runs.learn(timed(3, 9.0), SEEDED_MS)
+    assert not runs.describe()["ms_per_decode"]
+
+
+def test_runs_of_many_requests_are_never_cut() -> None:
+    runs, whole = RunLengths(are_cut=True), RunLengths()
+    for each in (runs, whole):
+        each.count_tokens(2000)
+        each.count_ends(range(100), ())
+    assert runs.kept(MOST_WATCHED + 1, 8) == whole.kept(MOST_WATCHED + 1, 8)
+    assert runs.kept(MOST_WATCHED, 8) > whole.kept(MOST_WATCHED, 8)

@@ -120,6 +120,7 @@ class Telemetry:
             "num_correct_drafts": _by_steps(tiers, counters.num_correct_drafts),
             "accepted_per_position": _by_steps(tiers, counters.accepted_per_position),
             "zero_step_decodes": {str(k): n for k, n in sorted(counters.num_runs.items())},
+            "cut_runs": counters.num_cut_runs,
             "exact_rounds": dict(counters.num_exact_rounds),
             "requests": dict(counters.num_requests),
             "switches": dict(counters.num_switches),

@@ -63,7 +63,10 @@ def assemble(
         packing = _packing(engine, builder, drafter, packed, costs)
     start = options.starting_steps
     policy = build_policy(
-        config, start, builder.ladder, costs, is_alone, is_joint=is_joint, packing=packing
+        *(config, start, builder.ladder, costs, is_alone),
+        is_joint=is_joint,
+        packing=packing,
+        are_runs_cut=not ranks.are_several,
     )
     tiers = [state.tier for state in engine.pool.states]
     # Ranks must choose alike and would time their rounds differently: rank 0's times count.

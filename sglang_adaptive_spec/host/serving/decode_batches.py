@@ -60,9 +60,11 @@ class DecodeBatches:
             may_run: Whether a zero-step round may run several decodes, as far as others know.
             is_stay: Whether the round before ran zero steps: the first one runs one decode.
         """
+        are_all_new = False
         if batch.req_pool_indices_cpu is not self._rows:
             self._rows, self._reqs = batch.req_pool_indices_cpu, batch.reqs
-            self._keys = row_keys(batch)
+            before, self._keys = self._keys, row_keys(batch)
+            are_all_new = set(before).isdisjoint(self._keys)
             self._limits, self._asked = self._admission.of(self._keys, self._reqs)
             self._may_run = not shows_every_token(batch.reqs)
             self._num_rounds = LENGTHS_ROUNDS
@@ -79,7 +81,8 @@ class DecodeBatches:
             self._keys,
             self._context_tokens,
             time.monotonic(),
-            most if is_stay else 1,
+            # What prefill drew is sent when the first round is launched: a run would hold it up.
+            most if is_stay and not are_all_new else 1,
             num_waiting,
             is_near_end,
             batch_reason(batch, self._exact) or self._asked,

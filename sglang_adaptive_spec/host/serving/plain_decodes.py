@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
+from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import (
     CaptureHiddenMode,
@@ -18,6 +19,7 @@ from sglang.srt.model_executor.forward_batch_info import (
 from sglang_adaptive_spec.host.batch import Batch
 from sglang_adaptive_spec.host.engine import HostEngine
 from sglang_adaptive_spec.host.serving.next_slots import NextSlots
+from sglang_adaptive_spec.host.serving.run_ends import RunEnds
 
 Keep = Callable[[torch.Tensor | None, torch.Tensor], None]
 
@@ -42,6 +44,10 @@ class PlainDecodes:
         self._hidden_mode = hidden_mode
         req_to_token = engine.target_runner.req_to_token_pool.req_to_token
         self.slots = NextSlots(req_to_token, most_decodes)
+        self._ends: RunEnds | None = None
+        if not self._ranks.are_several:
+            has_overlap = not resolved_view(engine.server_args).disable_overlap_schedule
+            self._ends = RunEnds(str(engine.device), most_decodes, has_overlap)
         self._accept_lens: dict[int, torch.Tensor] = {}  # by decodes of a round: [most requests]
 
     def run(
@@ -52,6 +58,7 @@ class PlainDecodes:
         on_publish: Callable[..., Any] | None,
         grammar_barrier: Callable[[], None] | None = None,
         keep: Keep | None = None,
+        may_end_early: bool = False,
     ) -> Decoded:
         """Decodes ``tokens``, and what follows from them.
 
@@ -62,19 +69,31 @@ class PlainDecodes:
             on_publish: Takes the lengths after all of them.
             grammar_barrier: Waits for masks.
             keep: Takes hidden states and next tokens of each.
+            may_end_early: Whether fewer decodes may run, where the rest is for nothing.
         """
         lens_after = batch.seq_lens + num_decodes
         if on_publish is not None:
             on_publish(lens_after)
         columns: list[torch.Tensor] = []
         keep_alive: list[object] = []
+        ends = self._ends if num_decodes > 1 else None
+        if ends is not None:
+            ends.begin(batch)
         for left in reversed(range(num_decodes)):
+            if ends is not None and may_end_early and columns and ends.are_seen():
+                break
             lens = batch.seq_lens + 1 if left else lens_after
             places = self.slots.look_up(batch.req_pool_indices, batch.seq_lens, left + 1)
             batch.out_cache_loc = places
             output, forward_batch, tokens = self._decode(batch, tokens, lens, grammar_barrier, keep)
             columns.append(tokens)
             keep_alive.append(forward_batch)
+            if ends is not None:
+                ends.take(tokens)
+        if len(columns) < num_decodes:
+            lens_after = batch.seq_lens
+            if on_publish is not None:
+                on_publish(lens_after)
         return Decoded(output, columns, lens_after, keep_alive)
 
     def result(self, decoded: Decoded, next_input: object) -> GenerationBatchResult:

@@ -110,7 +110,7 @@ class PlainRound:
         self._catch_ups: CatchUps = rounds.drafter.catch_ups
         self._catch_ups.begin(requests)
         self._debts, self._catch_up = debts, catch_up
-        self.num_decodes = 1
+        self.num_decodes = 1  # as planned, then as run
         self.on_publish: Callable[..., Any] | None = None
         self.launched: Round | None = None  # the loop's, if a controller chose
         self.has_target = True
@@ -140,9 +140,11 @@ class PlainRound:
             self.on_publish,
             grammar_barrier,
             self._catch_ups.keep,
+            may_end_early=self.launched is not None and self._catch_up is CatchUp.NONE,
         )
         decoded.keep_alive.append(draft_input)
         self._compare_first_drafts(draft_input, decoded.columns[0])
+        self.num_decodes = len(decoded.columns)
         next_input = EagleDraftInput(bonus_tokens=decoded.columns[-1])
         for name in self._rounds.drafter.relayed:
             setattr(next_input, name, getattr(draft_input, name))

@@ -1,0 +1,114 @@
+"""Notices, while a run of decodes is launched, that a request has ended in it.
+
+The scheduler reads the tokens of a round when the next one is launched. Until then a request that
+has ended decodes for nothing: the rest of its run, and all of the run launched behind it. So tokens
+are copied to the CPU without waiting; those that have arrived are looked at before another decode
+is launched, and a run is over where one of them ends an answer. Text never depends on it: the
+scheduler finds ends by itself.
+
+Ranks with the same requests would see tokens at different times, so they do not look.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+
+from sglang_adaptive_spec.host.batch import Batch, Request
+from sglang_adaptive_spec.host.events import DoneEvent
+from sglang_adaptive_spec.policy.run_length import MOST_WATCHED
+
+# Rounds behind an end until the scheduler has acted on it; after them it was none.
+ROUNDS_UNTIL_KNOWN = 2
+NO_LIMIT = 2**62
+
+
+class RunEnds:
+    """Looks at the tokens of small batches as they arrive.
+
+    Args:
+        device: Decodes run there.
+        most_decodes: Of a round.
+        has_overlap: Whether a round is launched before the scheduler reads the one before.
+    """
+
+    def __init__(self, device: str, most_decodes: int, has_overlap: bool) -> None:
+        is_cpu = torch.device(device).type == "cpu"
+        places = range(ROUNDS_UNTIL_KNOWN * most_decodes)
+        shape = (len(places), MOST_WATCHED)
+        self._tokens = torch.empty(shape, dtype=torch.int64, pin_memory=not is_cpu)
+        self._events: list[DoneEvent | None] = [
+            None if is_cpu else torch.get_device_module(device).Event() for _ in places
+        ]
+        self._has_overlap = has_overlap
+        self._pending: deque[int] = deque(maxlen=len(places))  # places of copies, oldest first
+        self._next = 0
+        self._rows: object = None  # of the batch: the host's tensor, another one with every change
+        self._ending: list[frozenset[int]] = []  # tokens, by row; empty: too many requests
+        self._num_left = NO_LIMIT  # tokens until a request reaches its limit
+        self._num_decodes = 0  # of the round
+        self._rounds_since: int | None = None  # an end was seen
+
+    def begin(self, batch: Batch) -> None:
+        """Takes the batch of a round that is about to decode."""
+        num_in_flight = self._num_decodes
+        if batch.req_pool_indices_cpu is not self._rows:
+            self._rows, num_in_flight = batch.req_pool_indices_cpu, 1
+            is_watched = len(batch.reqs) <= MOST_WATCHED
+            self._ending = [ending_tokens(req) for req in batch.reqs] if is_watched else []
+            self._pending.clear()
+            self._rounds_since = None
+        self._num_decodes = 0
+        if self._ending:
+            self._num_left = tokens_left(batch.reqs) - num_in_flight * self._has_overlap
+        if self._rounds_since is not None:
+            self._rounds_since += 1
+            if self._rounds_since > ROUNDS_UNTIL_KNOWN:
+                self._rounds_since = None
+
+    def take(self, tokens: torch.Tensor) -> None:
+        """Takes what a decode of the round drew: [bs]."""
+        self._num_decodes += 1
+        if not self._ending:
+            return
+        place, event = self._next, self._events[self._next]
+        self._next = (place + 1) % len(self._events)
+        self._tokens[place, : len(tokens)].copy_(tokens, non_blocking=True)
+        if event is not None:
+            event.record()
+        self._pending.append(place)
+
+    def are_seen(self) -> bool:
+        """Returns whether a request has ended, as far as its tokens have arrived."""
+        if not self._ending:
+            return False
+        pending, events = self._pending, self._events
+        while pending and ((event := events[pending[0]]) is None or event.query()):
+            tokens = self._tokens[pending.popleft()].tolist()
+            if any(token in ending for token, ending in zip(tokens, self._ending, strict=False)):
+                self._rounds_since = 0
+        return self._rounds_since is not None or self._num_decodes >= self._num_left
+
+
+def ending_tokens(req: Request) -> frozenset[int]:
+    """Returns the tokens that end an answer.
+
+    As the host knows them (sglang 0.5.23 schedule_batch.py:Req._check_token_based_finish).
+    """
+    params, tokenizer = req.sampling_params, req.tokenizer
+    if params.ignore_eos:
+        return frozenset()
+    found = {*(params.stop_token_ids or ()), *(req.eos_token_ids or ())}
+    if tokenizer is not None:
+        found |= {tokenizer.eos_token_id, *(tokenizer.additional_stop_token_ids or ())}
+    return frozenset(found)
+
+
+def tokens_left(reqs: Sequence[Request]) -> int:
+    """Returns the fewest tokens that a request may have beside those that the scheduler knows."""
+    left = NO_LIMIT
+    for req in reqs:
+        limit = req.sampling_params.max_new_tokens
+        if limit is not None:
+            left = min(left, limit - len(req.output_ids))
+    return left
