@@ -46,6 +46,7 @@ from benchmarks.studies import (
 )
 from benchmarks.studies.defaults import summary as defaults
 from benchmarks.studies.matrix import kinds as matrix_kinds
+from benchmarks.studies.matrix import standalone as matrix_standalone
 from benchmarks.studies.matrix import starts as matrix_starts
 from benchmarks.studies.matrix import tables as matrix_tables
 from benchmarks.studies.matrix import trees as matrix_trees
@@ -173,6 +174,9 @@ CHECKS = {
     ),
     "matrix-over-3738e4f-h200.json.xz": Check(
         functools.partial(check_over_earlier, arm="at-3738e4f"), matrix_tables.figure_table
+    ),
+    "matrix-standalone-h200-fa3.json.xz": Check(
+        matrix_standalone.check_standalone, matrix_standalone.figure_table
     ),
     "matrix-kinds-h200-fa3.json.xz": Check(matrix_kinds.check_kinds, matrix_kinds.figure_table),
     "launches-h200.json.xz": Check(launches.check_launches, launches.figure_table),

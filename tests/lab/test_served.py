@@ -73,7 +73,7 @@ def test_every_visit_draws_anew(costs: MeasuredCosts) -> None:
 
 
 def test_the_policy_finds_its_depth_though_its_seeds_are_another_server_s() -> None:
-    """The first matrix to be replayed so showed 0.88 at batch 16: decision 0017."""
+    """The first matrix to be replayed so showed 0.88 at batch 16."""
     measured = read_result(RESULTS / MATRIX)
     found = shares(measured, ServerCosts(RESULTS / COSTS), seeds=(1, 2, 3))
     assert min(found.values()) > 0.93

@@ -4,8 +4,8 @@ Closed loops of 1 to 256 clients ask the Qwen2.5-Coder pair what it was not trai
 alone, the domains in phases, all mixed. Answers end where the target ends them, at NEW_TOKENS at
 the latest. Every arm answers the same requests, with room for all clients, who are busy from the
 first to the last of those that are measured. A static depth that is far behind in a cell is left
-out of its later repeats, and of those of later visits (--earlier). Greedy texts are compared with
-those of no speculation.
+out of its later repeats, and of those of later visits (--earlier). Before each pass servers forget
+what they wrote. Greedy texts are compared with those of no speculation.
 
 On a machine with a GPU, from the project's root (T: what benchmarks/lab/pack_pair.py unpacked, H:
 the head, unpacked by examples/training/packing.py, P: prompts.json; benchmarks/gpus.sh shares the
@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.lab.arms import ARMS
 from benchmarks.lab.fleet import Engine, abort_all, keep_logs, serving_fleet
-from benchmarks.lab.load import Round, decodes_of, post_generate, steps_of
+from benchmarks.lab.load import Round, decodes_of, post_generate, post_json, steps_of
 from benchmarks.lab.models import read_prompts
 from benchmarks.lab.run_files import (
     add_merge,
@@ -69,6 +69,7 @@ ROOM = (
     *("--cuda-graph-max-bs-decode", str(MOST_CLIENTS)),
 )
 CLOSING_S = 30.0
+IDLE_TIMEOUT_S = 10.0  # after a pass, until aborted requests are gone
 
 
 class Cell(NamedTuple):
@@ -241,6 +242,7 @@ def attempt(
     """Runs one closed loop; returns the measured texts and what they took; None if it failed."""
     sampling = {"max_new_tokens": args.new_tokens, "temperature": cell.temperature}
     try:
+        forget_texts(engine.server.url)
         engine.server.rounds()
         answers = answers_of(
             engine.server.url, requests_of(cell, prompts, repeat), cell.concurrency, sampling
@@ -253,6 +255,15 @@ def attempt(
     if args.trail and engine.arm.name in (summary.OURS, summary.OURS_OF_TABLE):
         measured["trail"] = trail([Round(*fields) for fields in rounds])
     return [each.text for each in answers], measured
+
+
+def forget_texts(url: str) -> None:
+    """Empties a server's caches, so that no table drafts what an earlier pass wrote.
+
+    Raises:
+        OSError: The server does not become idle.
+    """
+    post_json(f"{url}/flush_cache?timeout={IDLE_TIMEOUT_S}", {}, 2 * IDLE_TIMEOUT_S)
 
 
 def answers_of(
