@@ -182,7 +182,7 @@ class CadenceSettings:
     # acceptance needs that long to show anyhow; benchmarks/studies/overhead.py has what it costs.
     decision_rounds: Count = 4
     # Short rounds want more of them: ms of a decision on a slow CPU (real-text-h200.json.xz), and
-    # the share of the time that decisions may take there (a choice: docs/decisions, 0053).
+    # the share of the time that decisions may take there (docs/decisions/cost-of-deciding.md).
     decision_ms: Positive = 2.0
     decision_share: Share = 0.05
     # A decision costs up to a tenth of a round: while they change nothing, each waits twice as long

@@ -6,7 +6,7 @@ Why that is safe: a buffer is written before every replay of a graph that reads 
 at once, and the stages of a round follow each other on one stream (with a plan stream, which the
 draft-extend waits for: worker.py). What a buffer holds past the lengths of a batch is never read.
 
-What is read within one graph stays apart (docs/decisions/0023-one-index-for-all-tiers.md).
+What is read within one graph stays apart (docs/decisions/attention-backends.md).
 (sglang 0.5.23 layers/attention: `init_cuda_graph_state` of flashattention_backend.py,
 flashinfer_backend.py, flashinfer_mla_backend.py and triton_backend.py.)
 """
