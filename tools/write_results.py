@@ -103,7 +103,8 @@ def page() -> str:
         "measured before the code was mended.",
         "",
         "`python -m tools.write_results` writes this page from `benchmarks/results/current`.",
-        "[methods.md](methods.md) says how it was measured, [benchmarks.md](benchmarks.md) what limits it.",
+        "[methods.md](methods.md) says how it was measured, "
+        "[benchmarks.md](benchmarks.md) what limits it.",
         "",
         "## What is missed",
         "",
