@@ -142,8 +142,6 @@ ramp-3                 30800 ramp run $ramp --arms builtin,goodput,none --first-
 defaults-pair          32100 defaults run --arms ours,none --beside --tag 1
 defaults-builtin       20000 defaults run --arms builtin --tag 2
 overhead               25700 overhead run --context-length 131072 --arms goodput --tag o1
-overlap-1              26300 overlap run --tag 1
-overlap-2              27500 overlap grammar PAIR --tag 2
 sampling               28100 sampling run PAIR --tag 1
 sampling-packed        7500  sampling run PAIR --cells t0.8,t1,top_p,top_k --seed 4 --tag 4 \
   --arms none,none-again,static-3,packed-lengths,packed-confidence,wrong,wrong-slightly

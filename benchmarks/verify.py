@@ -36,11 +36,9 @@ from benchmarks.studies import (
     attention_dp,
     backends,
     confidence,
-    launches,
     long_context,
     never_below_none,
     overhead,
-    tails,
     tensor_parallel,
     tree_acceptance,
 )
@@ -51,7 +49,6 @@ from benchmarks.studies.matrix import starts as matrix_starts
 from benchmarks.studies.matrix import tables as matrix_tables
 from benchmarks.studies.matrix import trees as matrix_trees
 from benchmarks.studies.matrix.check import SMALL_BATCH_SIZES, check_matrix, check_over_earlier
-from benchmarks.studies.overlap import summary as overlap_summary
 from benchmarks.studies.ramp import summary as ramp_summary
 from benchmarks.studies.real_text import summary as real_text
 from benchmarks.studies.sampling import tables as sampling_tables
@@ -179,7 +176,6 @@ CHECKS = {
         matrix_standalone.check_standalone, matrix_standalone.figure_table
     ),
     "matrix-kinds-h200-fa3.json.xz": Check(matrix_kinds.check_kinds, matrix_kinds.figure_table),
-    "launches-h200.json.xz": Check(launches.check_launches, launches.figure_table),
     "matrix-small-h100-fa3.json.xz": Check(
         functools.partial(check_matrix, batch_sizes=SMALL_BATCH_SIZES, gpu="H100"),
         matrix_tables.figure_table,
@@ -224,16 +220,8 @@ CHECKS = {
         ),
         Check(overhead.check_overhead, overhead.figure_table),
     ),
-    **dict.fromkeys(
-        ("overlap-h200.json.xz", "overlap-one-h200.json.xz", "overlap-grammar-h200.json.xz"),
-        Check(overlap_summary.check_overlap, overlap_summary.figure_table),
-    ),
     "sampling-h200.json.xz": Check(check_sampling, sampling_tables.figure_table),
     "sampling-of-host-h200.json.xz": Check(check_sampling, sampling_tables.cell_table),
-    **dict.fromkeys(
-        ("tails-cpu.json.xz", "tails-before-cpu.json.xz"),
-        Check(tails.check_tails, tails.figure_table),
-    ),
     "simulator.json.xz": Check(simulator.check_simulator, simulator.figure_table),
     **dict.fromkeys(
         ("tensor-parallel-h200.json.xz", "tensor-parallel-cpu.json.xz"),

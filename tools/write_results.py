@@ -27,8 +27,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Nothing set by hand": ("defaults",),
     "The same text": ("backends", "sampling"),
     "Several ranks": ("tensor-parallel", "dp-attention"),
-    "What it costs": ("overhead", "launches", "overlap"),
-    "The simulator": ("simulator", "tails"),
+    "What it costs": ("overhead",),
+    "The simulator": ("simulator",),
     "Code against earlier code": ("matrix-over", "overhead-over"),
 }
 BEFORE = "-before-"  # in the name of a file

@@ -54,7 +54,7 @@ STREAMS = (
     *("starts-a", "starts-b", "starts-c", "starts-d"),
     *("transition-real", "transition-alternating", "ramp", "ramp-2", "ramp-3", "overhead"),
     *("defaults-pair", "defaults-builtin"),
-    *("overlap-1", "overlap-2", "sampling", "sampling-of-host", "sampling-packed"),
+    *("sampling", "sampling-of-host", "sampling-packed"),
     *(
         "backends",
         "backends-mla",
@@ -224,24 +224,11 @@ def test_a_transition_can_be_split(tmp_path: Path) -> None:
     assert (call.args.concurrency, call.args.repeats) == ((16, 2), 2)
 
 
-def test_the_overlap_has_the_commands_that_it_documents(calls: dict[str, Call]) -> None:
-    from benchmarks.studies.overlap import __main__ as overlap
-
-    text = re.sub(r"\\\n *", " ", overlap.__doc__ or "")
-    command = r"^ +python3 -m benchmarks\.studies\.overlap ((?:run|grammar) .*)$"
-    documented = re.findall(command, text, re.M)
-    for call, words in zip((calls["overlap-1"], calls["overlap-2"]), documented, strict=True):
-        theirs = vars(overlap.parser().parse_args(words.split()))
-        differing = {key for key, value in vars(call.args).items() if theirs[key] != value}
-        assert differing <= {"git_sha", "out", "port", "deadline", "target", "prompts"}
-
-
 def test_the_pair_goes_to_those_that_need_it(calls: dict[str, Call]) -> None:
     with_pair = {name for name, call in calls.items() if call.args.target is not None}
     real = {"transition-real", "transition-alternating", "two-mixed", "two-alternating"}
     real |= {name for name in STREAMS if name.startswith(("text-", "table-"))}
     small = {
-        "overlap-2",
         "sampling",
         "sampling-of-host",
         "sampling-packed",
@@ -339,7 +326,7 @@ FORM = "GPUS=STREAM[:SECONDS][+STREAM[:SECONDS]...]"
         (["0=ramp:soon"], "'0=ramp:soon'", FORM),
         (["0=ramp:99"], "'0=ramp:99'", "SECONDS from 140"),
         (["0=ramp:139"], "'0=ramp:139'", "SECONDS from 140"),
-        (["0=ramp", "1=overheat"], "no stream 'overheat'", "overhead overlap-1"),
+        (["0=ramp", "1=overheat"], "no stream 'overheat'", "overhead ramp"),
         (["0=ramp", "0=overhead"], "'0=overhead': 0 is given twice", "once"),
         (["0,0=tensor-parallel"], "0 is given twice", "once"),
         (["0=ramp", "1=overhead+ramp"], "ramp is given twice", "once"),

@@ -22,7 +22,7 @@ LEAST_MEAN, LEAST = {0.02: 0.995, 0.1: 0.99}, {0.02: 0.985, 0.1: 0.96}
 MOST_PROBING = 0.01  # of the time (policy/settings.py: probing.share)
 SEEDS = range(1, 9)
 # Where a policy lost most that one or two rounds could turn, and its seeds: it kept 0.88 to 0.93
-# (benchmarks/results/current/tails-before-cpu.json.xz).
+# (benchmarks/results/archive/tails-before-cpu.json.xz).
 WORST = {"phases-10s-16": (5,), "mixed-32": (1, 3)}
 
 

@@ -1,1 +1,0 @@
-"""What does the overlap schedule bring?"""
