@@ -15,7 +15,10 @@ VERBS = (check, explain, pin, report, simulate, tune, watch)
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb; returns the exit status."""
     verbs = parser()
-    arguments = verbs.parse_args(argv)
+    arguments, unknown = verbs.parse_known_args(argv)
+    if unknown:
+        hint = f" ({check.BEHIND})" if arguments.verb == "check" else ""
+        verbs.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     if arguments.verb is None:
         verbs.print_help(sys.stderr)
         return 2

@@ -11,6 +11,8 @@ from sglang_adaptive_spec.contract.check import collector_off, installed_report
 from sglang_adaptive_spec.contract.flashinfer import host_plans_reason
 from sglang_adaptive_spec.contract.versions import SUPPORTED, versions_report
 
+BEHIND = "a server's arguments follow `--`: check -- --model-path TARGET ..."
+
 
 def add_to(verbs: Any) -> None:
     """Adds the verb."""
@@ -59,6 +61,11 @@ def _run_preview(launch: Sequence[str], as_json: bool) -> int:
         answer = preview(launch)
     except (ValueError, AssertionError, OSError) as error:  # as the server would refuse them
         print(error, file=sys.stderr)
+        if isinstance(error, OSError):
+            _say(
+                "a model's config could not be read; fix: name a local folder with config.json, "
+                "or set HF_HUB_OFFLINE=1 where the cache has it"
+            )
         return 1
     if as_json:
         print_json(answer)

@@ -44,6 +44,16 @@ def test_help_is_a_table_of_questions(
     assert all("?" in question for question in asked.values())
 
 
+@pytest.mark.parametrize("name", ["check", "explain"])
+def test_an_argument_that_is_none_is_named(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it may be a server's, with the way to say so."""
+    with pytest.raises(SystemExit):
+        main([name, "--model-path", "TARGET"])
+    said = capsys.readouterr().err
+    assert "unrecognized arguments: --model-path" in said
+    assert ("follow `--`" in said) == (name == "check")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_verb_prints_json_and_shows_an_example_that_parses(name: str) -> None:
     verb = parser_of(name)

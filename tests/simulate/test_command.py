@@ -108,6 +108,11 @@ def cost_cache(tmp_path: Path, steps: tuple[int, ...]) -> str:
     return str(cost_file(key, tmp_path))
 
 
+def test_an_example_may_be_named(capsys: pytest.CaptureFixture[str], trace: str) -> None:
+    result = simulated(capsys, "--trace", trace, "--policy", "static-3", "--costs", "fa3")
+    assert result["costs"] == ExampleCosts("fa3").origin != ExampleCosts().origin
+
+
 def test_the_costs_of_a_server_stand_in_for_the_example(
     capsys: pytest.CaptureFixture[str], trace: str, tmp_path: Path
 ) -> None:
