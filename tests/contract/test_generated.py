@@ -16,6 +16,7 @@ from tools.write_contract import SNAPSHOT, common_default_config, declarations, 
 CONFIG = {"1": {"candidate_steps": [1]}}
 
 
+@pytest.mark.full  # 20 s; what the snapshot lacks, the next test finds
 def test_generating_again_gives_no_difference() -> None:
     for path, text in generated_files().items():
         assert path.read_text() == text, f"{path.relative_to(REPO)}: run `make contract`"
