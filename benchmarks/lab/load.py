@@ -65,15 +65,6 @@ def full_run(rounds: Sequence[Sequence[Any]], batch_size: int) -> list[Round]:
     return best
 
 
-def steady_window(rounds: Sequence[Sequence[Any]], batch_size: int) -> Window:
-    """Returns the longest full run, but for its first rounds.
-
-    Raises:
-        ValueError: The run is too short to be measured.
-    """
-    return window_of(full_run(rounds, batch_size)[SKIPPED_ROUNDS:], batch_size, len(rounds))
-
-
 def timed_window(
     rounds: Sequence[Sequence[Any]], batch_size: int, settle_s: float, window_s: float
 ) -> Window:

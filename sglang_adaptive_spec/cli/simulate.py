@@ -10,7 +10,7 @@ from sglang_adaptive_spec.cli.parsing import add_json, add_verb, print_json
 from sglang_adaptive_spec.simulate.command import Question, simulate
 from sglang_adaptive_spec.simulate.overrides import differing, settings_from
 from sglang_adaptive_spec.simulate.regret import WorkloadReport
-from sglang_adaptive_spec.simulate.true_costs import EXAMPLES
+from sglang_adaptive_spec.simulate.true_costs import DEFAULT_EXAMPLE, EXAMPLES
 
 TABLE_HEAD = "policy       tokens/s of oracle  switches  probing    lost  rounds by steps"
 
@@ -39,9 +39,8 @@ def add_to(verbs: Any) -> None:
     )
     verb.add_argument(
         "--costs",
-        type=Path,
         metavar="FILE",
-        help=f"a cost cache, or an H200's: {', '.join(EXAMPLES)} [{next(iter(EXAMPLES))}]",
+        help=f"a cost cache, or an H200's: {', '.join(EXAMPLES)} [{DEFAULT_EXAMPLE}]",
     )
     verb.add_argument(
         "--cost-noise",

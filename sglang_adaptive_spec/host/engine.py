@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from sglang.srt.arg_groups.overrides import resolved_view
 
 from sglang_adaptive_spec.host.batch import Batch, ForwardBatch, RequestPool
 from sglang_adaptive_spec.host.launch.options import AdaptiveOptions
@@ -89,6 +90,11 @@ class HostEngine:
     draft_runner: ModelRunner | None  # None: no model drafts
     pool: RuntimePool
     run_alone: Callable[[Plan, Batch], None]  # a round that no controller chose
+
+    @property
+    def has_overlap(self) -> bool:
+        """Whether a round is launched before the scheduler reads the one before."""
+        return not resolved_view(self.server_args).disable_overlap_schedule
 
     @property
     def target_runner(self) -> ModelRunner:

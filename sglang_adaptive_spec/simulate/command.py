@@ -16,7 +16,13 @@ from sglang_adaptive_spec.simulate.recorded import RecordedWorkload
 from sglang_adaptive_spec.simulate.regret import WorkloadReport, compare
 from sglang_adaptive_spec.simulate.replay import RoundCosts
 from sglang_adaptive_spec.simulate.synthetic import changing_workloads, golden_workloads
-from sglang_adaptive_spec.simulate.true_costs import EXAMPLES, ExampleCosts, read_table, seed_table
+from sglang_adaptive_spec.simulate.true_costs import (
+    DEFAULT_EXAMPLE,
+    EXAMPLES,
+    ExampleCosts,
+    read_table,
+    seed_table,
+)
 from sglang_adaptive_spec.simulate.workload import Workload
 from sglang_adaptive_spec.tiers import chain_tier
 from sglang_adaptive_spec.trace.format import read_trace
@@ -39,7 +45,7 @@ class Question:
     traces: Sequence[Path] = ()
     golden: Sequence[str] = ()
     policies: Sequence[str] = ()
-    costs: Path | None = None  # a file, or the name of an example
+    costs: str | None = None  # a file, or the name of an example
     config: str | None = None
     cost_noise: float = 0.0  # relative error of the goodput policy's own cost table
     settings: Settings = DEFAULTS  # of goodput
@@ -116,12 +122,13 @@ def goodput(
 
 def _costs(question: Question) -> tuple[RoundCosts, tuple[int, ...], str]:
     """Returns the true costs, the steps to replay with them, and where they come from."""
-    if question.costs is None or str(question.costs) in EXAMPLES:
-        example = ExampleCosts(*([] if question.costs is None else [str(question.costs)]))
+    name = question.costs or DEFAULT_EXAMPLE
+    if name in EXAMPLES:
+        example = ExampleCosts(name)
         return example, STEPS, example.origin
-    table = read_table(question.costs)
+    table = read_table(Path(name))
     chains = [tier.num_steps for tier in table.tiers if tier.topk == 1]
-    return table, tuple(sorted(chains)), str(question.costs)
+    return table, tuple(sorted(chains)), name
 
 
 def _chains_of(name: str) -> AdaptiveConfig:

@@ -25,8 +25,9 @@ SEEDED_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128)
 SEEDED_CONTEXTS = (256, 16384)
 SEEDED_ROUNDS = 3  # whose mean is a seed and whose spread says how far to trust it
 
-# By attention backend; the simulator's workloads and what is recorded of them are on the first.
+# By attention backend; the simulator's workloads and what is recorded are on the default one.
 EXAMPLES = {"flashinfer": "h200-llama-8b.json", "fa3": "h200-llama-8b-fa3.json"}
+DEFAULT_EXAMPLE = "flashinfer"
 
 
 class NoSpeculation:
@@ -99,7 +100,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ExampleCosts:
     """The measured H200 as `RoundCosts`; ``backend`` is a key of `EXAMPLES`."""
 
-    def __init__(self, backend: str = "flashinfer") -> None:
+    def __init__(self, backend: str = DEFAULT_EXAMPLE) -> None:
         path = Path(__file__).parent / EXAMPLES[backend]
         file = msgspec.json.decode(path.read_bytes(), type=_File)
         self.origin = file.origin

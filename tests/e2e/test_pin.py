@@ -10,18 +10,13 @@ from sglang_adaptive_spec.operate.server import minutes
 from tests.e2e.fleet import Fleet
 from tests.e2e.launches import adaptive
 from tests.e2e.server import Launch, Server
-from tests.e2e.traffic import Answers, answers, batch_answers, check_identical
+from tests.e2e.traffic import answers, batch_answers, check_identical
 
 # A server of its own: who pins changes what the other tests count.
 ONE_RANK = replace(adaptive("eagle3", overlap=True), name="eagle3-pin")
 TWO_RANKS = replace(adaptive("eagle3", "--tp-size", "2", overlap=True), name="eagle3-pin-tp2")
 
 pytestmark = pytest.mark.e2e
-
-
-def in_a_batch(reference: Answers) -> Answers:
-    """Returns those of the answers that `batch_answers` asks for."""
-    return {name: reference[name] for name in reference if name.startswith("batch ")}
 
 
 def rounds_by_steps(server: Server) -> dict[str, int]:
@@ -38,13 +33,14 @@ def grown(server: Server, before: dict[str, int]) -> set[str]:
 def test_pinned_it_runs_that_tier_alone_and_the_text_stays(
     fleet: Fleet, launch: Launch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reference = in_a_batch(fleet.ask_once(launch.reference(), answers))
+    reference = fleet.ask_once(launch.reference(), answers)
     server = fleet.use(launch)
     url = server.url("")
     for steps in ("3", "0"):
         assert main(["pin", url, steps]) == 0
         before = rounds_by_steps(server)
-        check_identical(batch_answers(server), reference)
+        batch = batch_answers(server)
+        check_identical(batch, {name: reference[name] for name in batch})
         # A server that was drafting catches nothing up; one at zero steps does, in one round more.
         assert steps in grown(server, before) <= {steps, "0"}
         state = server.internal_state()["adaptive_spec"]
@@ -74,9 +70,9 @@ def test_minutes_say_what_the_server_did(fleet: Fleet, launch: Launch) -> None:
 
 @pytest.mark.parametrize("launch", [TWO_RANKS], ids=str)
 def test_two_ranks_are_pinned_before_the_same_round(fleet: Fleet, launch: Launch) -> None:
-    reference = in_a_batch(fleet.ask_once(launch.reference(), answers))
+    reference = fleet.compare(launch, answers)[1]
     server = fleet.use(launch)
     url, labels = server.url(""), list(rounds_by_steps(server))
     for steps in (*labels, *reversed(labels), "auto"):
         assert main(["pin", url, steps]) == 0
-        check_identical(batch_answers(server), reference)
+        check_identical(answers(server), reference)

@@ -19,12 +19,14 @@ from tests.e2e.sampling import exact_answers
 from tests.e2e.server import Launch, Server
 from tests.e2e.traffic import (
     PROMPTS,
+    RUN_LENGTHS,
     Answers,
     abort_running,
     answers,
     batch_answers,
     check_identical,
     check_idle_and_whole,
+    check_run_lengths,
     disconnect_while_running,
     greedy,
 )
@@ -78,8 +80,9 @@ def test_every_length_ran_and_the_draft_caught_up(fleet: Fleet, launch: Launch) 
     state = server.internal_state()
     spec = state["adaptive_spec"]
     assert spec["fallbacks"] == {"policy_error": 0, "feedback_mismatch": 0}
+    check_run_lengths(spec)
     decodes = spec["zero_step_decodes"]
-    assert min(decodes[length] for length in ("1", "2", "4", "8")) >= MIN_ROUNDS, decodes
+    assert min(decodes[length] for length in RUN_LENGTHS) >= MIN_ROUNDS, decodes
     assert sum(spec["zero_step_decodes"].values()) == spec["rounds"]["0"]
     walk = state["e2e_walk"]
     assert walk["needless_catch_ups"] == 0, walk

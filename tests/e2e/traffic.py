@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
@@ -33,6 +33,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 IDLE_TIMEOUT_S = 60
+RUN_LENGTHS = ("1", "2", "4", "8")  # decodes of a zero-step round, as the policy plans them
 # Rounding: verify has other shapes than plain decoding, and which rows share a batch changes with
 # the load. 3e-4 to 9e-4 in eleven answers, 2e-4 between batch sizes of no speculation itself.
 MAX_LOGPROB_DIFFERENCE = 5e-3
@@ -93,6 +94,13 @@ def check_identical(got: Answers, reference: Answers) -> None:
             pairs = itertools.zip_longest(got[name], expected)
             place = next(place for place, (one, other) in enumerate(pairs) if one != other)
             raise AssertionError(f"{name} differs from no speculation from token {place} on")
+
+
+def check_run_lengths(spec: Mapping[str, Any], planned: Collection[str] = RUN_LENGTHS) -> None:
+    """Asserts that zero-step rounds ran every planned length, and others only where cut short."""
+    decodes = spec["zero_step_decodes"]
+    assert set(planned) <= set(decodes)
+    assert sum(decodes[length] for length in set(decodes) - set(planned)) <= spec["cut_runs"]
 
 
 def check_not_degenerate(reference: Answers) -> None:

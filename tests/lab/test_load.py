@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -12,13 +13,13 @@ from benchmarks.lab.load import (
     PrefillNode,
     generate,
     generate_closed,
-    steady_window,
     timed_window,
     timed_windows,
 )
 from benchmarks.stats.tokens import expected_tokens
 
 MS = 1_000_000
+steady_window = partial(timed_window, settle_s=0, window_s=1e6)  # all that is steady
 PREFILL = (0, 0, 0, None, False, False)
 
 

@@ -6,7 +6,6 @@ Nothing replaces or wraps a policy afterwards.
 import atexit
 from typing import NamedTuple
 
-from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.runtime_context import get_serving
 
 from sglang_adaptive_spec.host.drafters import confidences
@@ -75,9 +74,8 @@ def assemble(
     meter, recorder = RoundMeter(tiers, policy.knows_costs), _recorder(engine)
     parts = policy, engine.pool, options.startup_tier, clock, schedule, meter, recorder
     if is_joint:
-        is_overlapping = not resolved_view(engine.server_args).disable_overlap_schedule
         controller: AdaptiveController = JointController(
-            *parts, is_first=ranks.is_first, is_overlapping=is_overlapping
+            *parts, is_first=ranks.is_first, is_overlapping=engine.has_overlap
         )
     else:
         controller = AdaptiveController(*parts)

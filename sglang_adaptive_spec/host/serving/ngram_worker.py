@@ -220,11 +220,10 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
         record_stream_for_v2_verify(batch, None, stream)
         before = batch.spec_info
         tokens = newest_tokens(before.accept_tokens, before.accept_lens)
-        decoded = decodes.run(batch, tokens, num_decodes, on_publish, may_end_early=True)
+        on_cut = self.controller.cut_short if num_decodes > 1 else None  # start-up has none yet
+        decoded = decodes.run(batch, tokens, num_decodes, on_publish, on_cut=on_cut)
         decoded.keep_alive.append(before)
-        if len(decoded.columns) < num_decodes:
-            num_decodes = len(decoded.columns)
-            self.controller.cut_short(num_decodes)
+        num_decodes = len(decoded.columns)
         accepted = torch.stack(decoded.columns, dim=1).to(before.accept_tokens.dtype)
         rest = self.full_width - num_decodes
         next_input = NgramVerifyInput(

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
-from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import (
     CaptureHiddenMode,
@@ -46,8 +45,7 @@ class PlainDecodes:
         self.slots = NextSlots(req_to_token, most_decodes)
         self._ends: RunEnds | None = None
         if not self._ranks.are_several:
-            has_overlap = not resolved_view(engine.server_args).disable_overlap_schedule
-            self._ends = RunEnds(str(engine.device), most_decodes, has_overlap)
+            self._ends = RunEnds(str(engine.device), most_decodes, engine.has_overlap)
         self._accept_lens: dict[int, torch.Tensor] = {}  # by decodes of a round: [most requests]
 
     def run(
@@ -58,7 +56,7 @@ class PlainDecodes:
         on_publish: Callable[..., Any] | None,
         grammar_barrier: Callable[[], None] | None = None,
         keep: Keep | None = None,
-        may_end_early: bool = False,
+        on_cut: Callable[[int], None] | None = None,
     ) -> Decoded:
         """Decodes ``tokens``, and what follows from them.
 
@@ -69,7 +67,7 @@ class PlainDecodes:
             on_publish: Takes the lengths after all of them.
             grammar_barrier: Waits for masks.
             keep: Takes hidden states and next tokens of each.
-            may_end_early: Whether fewer decodes may run, where the rest is for nothing.
+            on_cut: Takes how many ran, where the rest would be for nothing; None: all must run.
         """
         lens_after = batch.seq_lens + num_decodes
         if on_publish is not None:
@@ -80,7 +78,11 @@ class PlainDecodes:
         if ends is not None:
             ends.begin(batch)
         for left in reversed(range(num_decodes)):
-            if ends is not None and may_end_early and columns and ends.are_seen():
+            if ends is not None and on_cut is not None and columns and ends.are_seen():
+                lens_after = batch.seq_lens
+                if on_publish is not None:
+                    on_publish(lens_after)
+                on_cut(len(columns))
                 break
             lens = batch.seq_lens + 1 if left else lens_after
             places = self.slots.look_up(batch.req_pool_indices, batch.seq_lens, left + 1)
@@ -90,10 +92,6 @@ class PlainDecodes:
             keep_alive.append(forward_batch)
             if ends is not None:
                 ends.take(tokens)
-        if len(columns) < num_decodes:
-            lens_after = batch.seq_lens
-            if on_publish is not None:
-                on_publish(lens_after)
         return Decoded(output, columns, lens_after, keep_alive)
 
     def result(self, decoded: Decoded, next_input: object) -> GenerationBatchResult:

@@ -72,14 +72,19 @@ class PlainRounds:
         """Where the next decodes go."""
         return self.decodes.slots
 
-    def begin(self, launched: Round, on_publish: Callable[..., Any] | None) -> "PlainRound":
+    def begin(
+        self,
+        launched: Round,
+        on_publish: Callable[..., Any] | None,
+        on_cut: Callable[[int], None],
+    ) -> "PlainRound":
         """Returns the round of the host that the controller launched."""
         if launched.number != self._newest + 1:  # others ran in between
             self.slots.forget()
         self._newest, plan = launched.number, launched.plan
         plain = PlainRound(self, launched.batch.requests, launched.debts, plan.catch_up)
         plain.launched, plain.num_decodes = launched, plan.num_decodes
-        plain.on_publish = on_publish
+        plain.on_publish, plain.on_cut = on_publish, on_cut
         return plain
 
     def begin_alone(self, size: int, is_catch_up: bool) -> "PlainRound":
@@ -110,8 +115,9 @@ class PlainRound:
         self._catch_ups: CatchUps = rounds.drafter.catch_ups
         self._catch_ups.begin(requests)
         self._debts, self._catch_up = debts, catch_up
-        self.num_decodes = 1  # as planned, then as run
+        self.num_decodes = 1
         self.on_publish: Callable[..., Any] | None = None
+        self.on_cut: Callable[[int], None] | None = None
         self.launched: Round | None = None  # the loop's, if a controller chose
         self.has_target = True
         self._draft_input: DraftInput | None = None
@@ -140,11 +146,10 @@ class PlainRound:
             self.on_publish,
             grammar_barrier,
             self._catch_ups.keep,
-            may_end_early=self.launched is not None and self._catch_up is CatchUp.NONE,
+            on_cut=self.on_cut if self._catch_up is CatchUp.NONE else None,
         )
         decoded.keep_alive.append(draft_input)
         self._compare_first_drafts(draft_input, decoded.columns[0])
-        self.num_decodes = len(decoded.columns)
         next_input = EagleDraftInput(bonus_tokens=decoded.columns[-1])
         for name in self._rounds.drafter.relayed:
             setattr(next_input, name, getattr(draft_input, name))

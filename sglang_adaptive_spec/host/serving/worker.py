@@ -24,11 +24,7 @@ from sglang_adaptive_spec.host.reporting.host_figures import KEPT
 from sglang_adaptive_spec.host.serving.adaptive_worker import AdaptiveWorker
 from sglang_adaptive_spec.host.serving.first_drafts import CopiedConfidences
 from sglang_adaptive_spec.host.serving.packed_round import PackedRounds
-from sglang_adaptive_spec.host.serving.plain_round import (
-    PlainRound,
-    PlainRounds,
-    has_plain_rounds,
-)
+from sglang_adaptive_spec.host.serving.plain_round import PlainRounds, has_plain_rounds
 from sglang_adaptive_spec.host.startup.packed_graphs import (
     PackedTarget,
     confidence_unsupported_reason,
@@ -125,7 +121,6 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
     ) -> Any:
         """Puts the batch's tier in force, then runs the host's round."""
         mode, current = batch.forward_mode, open_round(batch.reqs)
-        plain: PlainRound | None = None
         if mode.is_extend() or batch.is_extend_in_batch:
             self._before_extend(batch, current)
         elif mode.is_idle() and self.agreement is None:
@@ -136,7 +131,7 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
             launched = self.controller.before_decode(described)
             current.has_bounds = self._late_lengths.bound(batch)
             if self._plain_rounds is not None and launched.tier == PLAIN_TIER:
-                current.plain = plain = self._plain_rounds.begin(launched, on_publish)
+                current.plain = self._plain_rounds.begin(launched, on_publish, self._cut_short)
                 current.num_decodes = launched.plan.num_decodes
                 current.ends_with_target = launched.plan.catch_up is CatchUp.NONE
                 on_publish = None  # published inside `verify`, before the target runs
@@ -145,13 +140,14 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
             if self._is_asked(launched):
                 current.asked = launched
         try:
-            result = super().forward_batch_generation(batch, on_publish, *args, **kwargs)
+            return super().forward_batch_generation(batch, on_publish, *args, **kwargs)
         finally:
             current.plain = current.packed = None
-        if plain is not None and plain.num_decodes != current.num_decodes:
-            current.num_decodes = plain.num_decodes
-            self.controller.cut_short(plain.num_decodes)
-        return result
+
+    def _cut_short(self, num_decodes: int) -> None:
+        """Takes note that the zero-step round in progress runs fewer decodes than planned."""
+        current_round().num_decodes = num_decodes
+        self.controller.cut_short(num_decodes)
 
     def _build_trivial_verify_input(self, batch: Batch, *args: object, **kwargs: object) -> Any:
         plain = current_round().plain

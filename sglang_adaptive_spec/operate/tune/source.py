@@ -12,7 +12,12 @@ from sglang_adaptive_spec.operate.tune.costs import ExtendedCosts
 from sglang_adaptive_spec.operate.tune.minutes import MOST_ROUNDS, trace_of_minutes
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.simulate.replay import RoundCosts
-from sglang_adaptive_spec.simulate.true_costs import EXAMPLES, ExampleCosts, read_table
+from sglang_adaptive_spec.simulate.true_costs import (
+    DEFAULT_EXAMPLE,
+    EXAMPLES,
+    ExampleCosts,
+    read_table,
+)
 from sglang_adaptive_spec.tiers import PLAIN_TIER
 from sglang_adaptive_spec.trace.format import Trace, read_trace
 
@@ -62,7 +67,7 @@ def of_files(trace: Path, costs: str | None, most_rounds: int | None = None) -> 
     """
     read = _newest(read_trace(trace), trace, most_rounds)
     default = load_config(DEFAULT_OF["NGRAM"] if _has_table(read) else None)
-    name = costs or next(iter(EXAMPLES))
+    name = costs or DEFAULT_EXAMPLE
     if name in EXAMPLES:
         example = ExampleCosts(name)
         steps = default.candidate_steps
