@@ -211,6 +211,8 @@ CHECKS = {
     "defaults-h200.json.xz": Check(defaults.check_defaults, defaults.figure_table),
     "defaults-start-h100.json.xz": Check(defaults.check_starts, defaults.start_table),
     "real-text-h200.json.xz": Check(real_text.check_real_text, real_text.figure_table),
+    "real-text-kinds-h200.json.xz": Check(real_text.check_kinds, real_text.figure_table),
+    "ngram-text-h200.json.xz": Check(real_text.check_table, real_text.figure_table),
     "ramp-h200-fa3.json.xz": Check(ramp_summary.check_ramp, ramp_summary.figure_table),
     **dict.fromkeys(
         (

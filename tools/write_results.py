@@ -21,7 +21,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Against every fixed depth": ("matrix-h200", "matrix-small", "matrix-starts", "long-context"),
     "Trees, and the draft's confidence": ("matrix-trees", "tree-acceptance", "confidence"),
     "A depth for each request": ("matrix-kinds",),
-    "Other drafts": ("matrix-standalone",),
+    "Other drafts": ("matrix-standalone", "ngram-text"),
     "Never slower than no speculation": ("never-below-none",),
     "When the load or the text changes": ("transition", "ramp"),
     "Nothing set by hand": ("defaults",),

@@ -257,8 +257,17 @@ def test_nodes_of_a_table_are_depths_too() -> None:
     assert best.ratio.value == pytest.approx(12 / 11)
     assert by_claim["ours / none, all 1 cells"].ratio.value == pytest.approx(1.2)
     assert "goodput-ngram" in summary.cell_table(result)
-    found = summary.check_real_text(result, cells=summary.TABLE_CELLS, arms=summary.TABLE_ARMS)
+    found = summary.check_table(result)
     assert "edits 8 lacks ['static-ngram-1', 'static-ngram-15']" in found
+
+
+def test_packed_rounds_are_ours_beside_the_others() -> None:
+    rates = {"none": 100.0, "static-5": 110.0, "goodput-tiers": 120.0, "goodput-packed": 132.0}
+    result = build_result(PROVENANCE, passes(rates, Cell("mixed", 64, 0.0), {}))
+    by_claim = {each.claim: each for each in figures(result)}
+    assert by_claim["ours / goodput-tiers, all 1 cells"].ratio.value == pytest.approx(1.1)
+    assert by_claim["mixed 64: ours / static-5"].ratio.value == pytest.approx(1.2)
+    assert "mixed 64 lacks" in str(summary.check_kinds(result))
 
 
 def test_traffic_of_one_kind_needs_its_own_prompts_alone(tmp_path: Path) -> None:

@@ -34,6 +34,10 @@ Where = tuple[str, int, float]  # traffic, clients, temperature
 DOMAINS = ("chat", "code", "json", "maths", "summary", "translation")
 OF_ALL = ("phases", "mixed")  # domains one after the other, and at once
 OURS = "goodput"
+# Rounds that are never packed, packed ones by learned lengths (the default), by confidence, too.
+OURS_PACKED, OTHERS_OF_OURS = "goodput-packed", ("goodput-tiers", "goodput-confident")
+KINDS_ARMS = ("none", "static-1", "static-3", "static-5", "static-7", OURS_PACKED, *OTHERS_OF_OURS)
+KINDS_CELLS = {f"{traffic} {number}" for traffic in ("mixed", "chat") for number in (64, 128)}
 # A table of what was written as the draft, on text that repeats and on text that does not.
 OURS_OF_TABLE = "goodput-ngram"
 WIDTHS = ("static-ngram-1", "static-ngram-3", "static-ngram-7", "static-ngram-15")
@@ -74,7 +78,7 @@ def is_static(arm: str) -> bool:
 
 def ours_of(by_arm: Mapping[str, Any]) -> str:
     """Returns the name of ours among the arms of a cell."""
-    return OURS_OF_TABLE if OURS_OF_TABLE in by_arm else OURS
+    return next((arm for arm in (OURS_OF_TABLE, OURS_PACKED) if arm in by_arm), OURS)
 
 
 def place_of(each: Raw) -> tuple[int, int]:
@@ -280,6 +284,16 @@ def check_real_text(
     return problems
 
 
+def check_kinds(result: Raw) -> list[str]:
+    """Returns what is wrong with packed rounds on real text."""
+    return check_real_text(result, cells=KINDS_CELLS, arms=KINDS_ARMS)
+
+
+def check_table(result: Raw) -> list[str]:
+    """Returns what is wrong with a table of what was written as the draft."""
+    return check_real_text(result, cells=TABLE_CELLS, arms=TABLE_ARMS)
+
+
 def figure_table(result: Raw) -> str:
     """Returns the claims with their verdicts."""
     return table(HEADER, [each.row() for each in figures(result)])
@@ -289,7 +303,7 @@ def cell_table(result: Raw) -> str:
     """Returns tokens/s of every cell and arm, and ours over none and the best static depth."""
     rows = []
     there = {arm for cell in result["cells"] for arm in cell["raw"]}
-    arms = [arm for arm in dict.fromkeys((*ARMS, *TABLE_ARMS)) if arm in there]
+    arms = [arm for arm in dict.fromkeys((*ARMS, *KINDS_ARMS, *TABLE_ARMS)) if arm in there]
     for cell in result["cells"]:
         ratios = over(cell["raw"])
         best = best_static(ratios)
