@@ -129,9 +129,10 @@ class RunLengths:
 
     def kept(self, batch_size: int, length: float) -> float:
         """Returns the share of decodes that are not lost to ends of requests."""
-        is_cut, settings = batch_size <= self._most_watched, self._settings
-        lost = settings.lost_if_cut if is_cut else settings.lost_per_decode
-        return 1 - min(lost * (length - 1) * self._ends.rate, 0.9)
+        lost = self._settings.lost_per_decode * (length - 1)
+        if batch_size <= self._most_watched:
+            lost = min(lost, self._settings.lost_if_cut)
+        return 1 - min(lost * self._ends.rate, 0.9)
 
     def learn(self, round_time: RoundTime, seeded_ms: float) -> None:
         """Takes what a zero-step round took, and what one with one decode took at start-up."""

@@ -257,9 +257,9 @@ class RunLengthSettings:
     # Decodes lost by a request that ends in a run of k, beyond those in runs of one: half a run,
     # and the whole one launched behind it under the overlap schedule.
     lost_per_decode: Least0 = 1.5
-    # The same where a run is cut short at an end (host/serving/run_ends.py): what the CPU had
-    # launched before it saw that. A choice.
-    lost_if_cut: Least0 = 0.5
+    # Decodes lost at most where a run is cut short at an end (host/serving/run_ends.py): those in
+    # flight, and one launched behind them. A round of one decode would have lost one.
+    lost_if_cut: Least0 = 2.0
     outlier: Factor = 2.0  # times the median: counts as that
 
 

@@ -15,12 +15,17 @@ class LateEvent:
 
     def __init__(self) -> None:
         self.is_done = False
+        self.num_waits = 0
 
     def record(self) -> None:
         self.is_done = False
 
     def query(self) -> bool:
         return self.is_done
+
+    def synchronize(self) -> None:
+        self.num_waits += 1
+        self.is_done = True
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +71,27 @@ def test_one_ended_answer_of_several_is_enough(run_ends: Any, last: int) -> None
 def test_a_token_counts_only_when_it_has_arrived(run_ends: Any) -> None:
     ends = watching(run_ends, batch(request()))
     events = ends._events = [LateEvent() for _ in ends._events]
-    for drawn in (OTHER, EOS, OTHER):
+    for drawn in (OTHER, EOS):
         ends.take(tokens(drawn))
     assert not ends.are_seen()
-    events[2].is_done = True  # never before those that were launched before it
+    events[1].is_done = True  # never before those that were launched before it
     assert not ends.are_seen()
-    events[0].is_done = events[1].is_done = True
+    events[0].is_done = True
     assert ends.are_seen()
+    assert not any(each.num_waits for each in events)
+
+
+def test_the_cpu_stays_a_few_decodes_ahead(run_ends: Any) -> None:
+    ends = watching(run_ends, batch(request()))
+    events = ends._events = [LateEvent() for _ in ends._events]
+    for number in range(MOST_DECODES):
+        ends.take(tokens(EOS if number == 3 else OTHER))
+        is_seen = ends.are_seen()
+        assert len(ends._pending) < run_ends.MOST_IN_FLIGHT
+        if is_seen:
+            break
+    assert number == 3 + run_ends.MOST_IN_FLIGHT - 1
+    assert [each.num_waits for each in events[: number + 1]] == [1, 1, 1, 1, 0, 0]
 
 
 def test_an_end_in_the_round_before_counts_until_the_scheduler_has_acted_on_it(
