@@ -21,15 +21,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-@pytest.fixture(scope="module")
-def scripts(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The commands of a fresh environment that holds the wheel and what it requires."""
-    folder = tmp_path_factory.mktemp("fresh")
-    venv.create(folder, with_pip=True)
-    subprocess.run([str(folder / "bin" / "pip"), "install", "--quiet", str(wheel)], check=True)
-    return folder / "bin"
-
-
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True)
 
@@ -50,7 +41,13 @@ def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert data <= held
 
 
-def test_the_host_finds_the_plugin_in_it(scripts: Path, tmp_path: Path) -> None:
+def test_the_host_finds_the_plugin_in_it_and_its_commands_run_without_one(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """In a fresh environment with the wheel and what it requires."""
+    venv.create(tmp_path / "fresh", with_pip=True)
+    scripts = tmp_path / "fresh" / "bin"
+    subprocess.run([str(scripts / "pip"), "install", "--quiet", str(wheel)], check=True)
     script = (
         "from importlib.metadata import entry_points\n"
         "(plugin,) = entry_points(group='sglang.srt.plugins')\n"
@@ -59,9 +56,6 @@ def test_the_host_finds_the_plugin_in_it(scripts: Path, tmp_path: Path) -> None:
     assert run(scripts / "python", "-c", script, cwd=tmp_path).stdout.split() == [
         "sglang_adaptive_spec.plugin"
     ]
-
-
-def test_its_commands_run_without_a_host(scripts: Path, tmp_path: Path) -> None:
     command = scripts / "sglang-adaptive-spec"
     simulated = run(command, "simulate", "--json", "--golden", "steady-high-1", cwd=tmp_path)
     assert json.loads(simulated.stdout)["traces"][0]["oracle_tokens_per_s"] > 0

@@ -24,6 +24,7 @@ LEAST = 0.95  # of the oracle, from 500 rounds after the change on
 LEAST_OF_ONE = 0.93  # of two draws
 MOST_PROBING = 0.01  # of the time (policy/settings.py: probing.share)
 CHANGING = changing_workloads()
+FULL = pytest.mark.full
 GOLDEN = golden_workloads()
 KEPT = {0.15: 0.98, 0.3: 0.97}  # by cost noise: of what a golden trace serves at COST_NOISE
 # Draws of the noise. Where 3 and 5 steps tie, luck decides which stays: more draws tell. So does
@@ -42,7 +43,9 @@ def settled(
     return share, served.probing_share
 
 
-@pytest.mark.parametrize("name", CHANGING)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=FULL if name.endswith("-8") else ()) for name in CHANGING]
+)
 def test_round_times_that_change_are_followed_within_500_rounds(name: str) -> None:
     """By the mean of two draws: when a look at another tier comes is luck."""
     shares, probing = zip(
@@ -53,7 +56,7 @@ def test_round_times_that_change_are_followed_within_500_rounds(name: str) -> No
     assert max(probing) <= MOST_PROBING
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=FULL) for seed in (3, 4))])
 @pytest.mark.parametrize(("size", "hazard"), [(1, 0.7), (8, 0.9), (16, 0.5), (64, 0.3)])
 def test_the_costs_of_another_machine_do_no_lasting_harm(
     size: int, hazard: float, seed: int
@@ -81,7 +84,7 @@ def served(workload: SyntheticWorkload, cost_noise: float, seed: int) -> float:
     return Replay(policy, workload, COSTS).run().tokens_per_s
 
 
-@pytest.mark.full
+@FULL
 @pytest.mark.parametrize("name", GOLDEN)
 def test_noisy_seeds_cost_little(name: str) -> None:
     """By the mean of some draws of the noise."""
