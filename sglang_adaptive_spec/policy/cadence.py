@@ -59,23 +59,18 @@ class Cadence:
         """Returns whether to decide now that results are in."""
         return self._due <= 0 or num_changes != self._num_changes
 
-    def note_batch(self, size: int, is_packed: bool) -> None:
+    def note_batch(self, size: int) -> None:
         """Brings the next decision forward, the more so the more of the batch may be new.
 
         It comes no nearer to the last one than decisions are where nothing changes. Another size is
-        decided about once it has lasted, a far larger one at once. While packed rounds run, every
-        change counts in full: new requests have no part in their plan before a decision.
+        decided about once it has lasted, a far larger one at once.
         """
-        share = self._settings.redecide_share / size
-        if is_packed:
-            self._interval = 0
-        else:  # a place that is left is half a change; when it is taken, the other half
-            share = min(share, MOST_OF_ONE) * (1.0 if size == self._size else 0.5)
+        # A place that is left is half a change; when it is taken, the other half.
+        share = min(self._settings.redecide_share / size, MOST_OF_ONE)
+        share *= 1.0 if size == self._size else 0.5
         self._size = size
         sooner = self._due - share * max(self._interval, self._least)
-        if not is_packed:
-            sooner = max(sooner, self._least - self._since)
-        self._due = min(self._due, sooner)
+        self._due = min(self._due, max(sooner, self._least - self._since))
         if not self._is_off_size:
             self._num_off_size = 0
         if size > 2 * self._decided_size:

@@ -100,8 +100,8 @@ class GoodputPolicy:
             self._note_batch(batch)
         if self.cadence.is_due_at_launch(has_batch_changed):
             self._decide(batch)
-        elif has_batch_changed and self.packing is not None:
-            self.packing.keep(batch.requests, batch.limits)
+        elif has_batch_changed and self.packing is not None and self.packing.newest is not None:
+            self.packing.keep(self.acceptance.survival_of(batch.requests), not batch.limits)
         if self.prober.tier is not None:
             return Plan(self.prober.tier)
         packed = None if self.packing is None else self.packing.newest
@@ -267,8 +267,7 @@ class GoodputPolicy:
         self.prober.note_batch(size)
         self._keep_to(self._allowed(batch))  # the next decision may come some rounds later
         self.runs.count_ends(self._requests, requests)
-        is_packed = self.packing is not None and self.packing.newest is not None
-        self.cadence.note_batch(size, is_packed)
+        self.cadence.note_batch(size)
         if self._requests and self._known_requests.isdisjoint(requests):
             self._start_afresh(batch)
         else:

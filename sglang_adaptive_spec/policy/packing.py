@@ -12,13 +12,12 @@ T. In traffic of one kind a tier is as good, since all rows get the same; so pac
 round tells of it meanwhile: so after `retry_rounds` without any it is tried again, also where it is
 expected to lose a little; after twice as many where it did not stay.
 
-Between decisions requests come and go: those that stay keep their lengths, T stays, and what is
-over or short goes evenly over the rows, whose last drafts are worth about the same.
+Between decisions requests come and go: t and T stay, and the lengths are chosen anew.
 
 Drafts beyond a request's limit have a survival of 0, and are never verified.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ import numpy.typing as npt
 from sglang_adaptive_spec.policy.acceptance.hazards import Floats
 from sglang_adaptive_spec.policy.costs.widths import WidthCosts
 from sglang_adaptive_spec.policy.settings import DEFAULTS, PackingSettings
-from sglang_adaptive_spec.tiers import NO_LIMITS, DecodeBatch, Plan, Tier
+from sglang_adaptive_spec.tiers import DecodeBatch, Plan, Tier
 
 
 class Confident(NamedTuple):
@@ -64,7 +63,6 @@ class Packing:
         self.costs, self._settings = costs, settings
         self._window, self._most_rows, self._most_unasked = window, most_rows, most_unasked
         self.newest: Packed | None = None  # in force; None: a tier is
-        self._requests: tuple[Hashable, ...] = ()  # whose lengths it has
         self.has_changed = False  # with the last choice, by more than its rows' lengths
         self._num_unused = 0  # rounds since one was in force
         self._num_in_row = 0  # packed rounds
@@ -128,32 +126,28 @@ class Packing:
         before = self._shape()
         self.newest = best if best is not None and best.rate > (1 + margin) * rate else None
         self.has_changed = self._shape() != before
-        self._requests = batch.requests
 
-    def keep(
-        self, requests: tuple[Hashable, ...], limits: Mapping[Hashable, int] = NO_LIMITS
-    ) -> None:
+    def keep(self, survival: Floats, may_ask: bool = True) -> None:
         """Keeps depth and tokens for another batch; takes none in force where they do not fit.
 
-        Of a request with a limit no more drafts are verified.
+        Args:
+            survival: [steps, rows] of its rows.
+            may_ask: Whether the device may choose by confidence.
         """
         if self.newest is None:
             return
-        plan = self.newest.plan
+        plan, num_rows = self.newest.plan, survival.shape[1]
         assert plan.verify_lens is not None
-        width, steps = sum(plan.verify_lens), plan.tier.num_steps
-        most = np.array([1 + min(limits.get(each, steps), steps) for each in requests])
-        if not len(requests) < width < most.sum() or len(requests) > self._most_rows:
+        survival, width = survival[: plan.tier.num_steps], sum(plan.verify_lens)
+        num_counted = int((survival > 0.0).sum())
+        if not num_rows < width < num_rows + num_counted or num_rows > self._most_rows:
             self.newest = None
             return
-        before = dict(zip(self._requests, plan.verify_lens, strict=True))
-        usual = width // len(requests)
-        lens = np.minimum([before.get(each, usual) for each in requests], most)
-        lens = fitted(lens, width, most)
-        is_asked = len(requests) > self._most_unasked and not limits
+        lens = lengths(survival, width - num_rows) + 1
+        is_asked = may_ask and num_rows > self._most_unasked
         weights = plan.by_confidence if is_asked else None
         plan = plan._replace(verify_lens=tuple(lens.tolist()), by_confidence=weights)
-        self.newest, self._requests = self.newest._replace(plan=plan), requests
+        self.newest = self.newest._replace(plan=plan)
 
     def _shape(self) -> tuple[Tier, int, bool] | None:
         """Returns depth and tokens of the packed round in force, and whether confidence chooses."""
@@ -227,18 +221,3 @@ def lengths(survival: Floats, num_drafts: int) -> npt.NDArray[np.int64]:
     ties = np.flatnonzero(survival == least)[: num_drafts - int(found.sum())]
     np.add.at(found, ties % num_rows, 1)
     return found
-
-
-def fitted(
-    lens: npt.NDArray[np.int64], total: int, most: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Returns lengths of 1 to ``most``, [rows], that sum to ``total``, one more or less if need be.
-
-    The shortest rows are the first to get more, the longest to get less; as often as it takes.
-    """
-    while missing := total - int(lens.sum()):
-        step = 1 if missing > 0 else -1
-        order = np.argsort(step * lens, kind="stable")
-        free = order[lens[order] < most[order]] if missing > 0 else order[lens[order] > 1]
-        lens[free[: abs(missing)]] += step
-    return lens

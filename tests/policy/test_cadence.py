@@ -12,7 +12,7 @@ ROUND_MS = 20.0
 def decided(num_steady: int = 0, size: int = 64, round_ms: float = ROUND_MS) -> Cadence:
     """Returns one that has decided about a batch of ``size``."""
     cadence = Cadence(SETTINGS)
-    cadence.note_batch(size, is_packed=False)
+    cadence.note_batch(size)
     for is_steady in (False, *[True] * num_steady):
         cadence.decided(is_steady, round_ms)
     return cadence
@@ -42,7 +42,7 @@ def test_short_rounds_want_decisions_farther_apart(round_ms: float, num_rounds: 
     assert rounds_until_due(decided(round_ms=round_ms)) == num_rounds
     cadence = decided(9, size=8, round_ms=round_ms)
     for _ in range(4):  # as if every round brought another request
-        cadence.note_batch(8, is_packed=False)
+        cadence.note_batch(8)
         assert not cadence.is_due_at_result(0)
     assert rounds_until_due(cadence) == num_rounds
 
@@ -65,7 +65,7 @@ def test_another_size_is_decided_about_once_it_has_lasted_and_a_far_larger_one_a
     size: int, other: int, num_rounds: int
 ) -> None:
     cadence = decided(3, size)  # 32 rounds
-    cadence.note_batch(other, is_packed=False)
+    cadence.note_batch(other)
     assert cadence.is_due_at_launch(has_batch_changed=True) == (num_rounds == 0)
     assert cadence.rounds_at_once == min(max(num_rounds, 1), MOST_AT_ONCE)
     assert rounds_until_due(cadence) == num_rounds
@@ -75,26 +75,21 @@ def test_another_size_is_decided_about_once_it_has_lasted_and_a_far_larger_one_a
 def test_a_place_that_is_taken_again_at_once_is_one_change(size: int) -> None:
     dips, replaced = decided(3, size), decided(3, size)
     for _ in range(2):
-        dips.note_batch(size - 1, is_packed=False)
+        dips.note_batch(size - 1)
         dips.count_rounds(1)
-        dips.note_batch(size, is_packed=False)
-        replaced.note_batch(size, is_packed=False)
+        dips.note_batch(size)
+        replaced.note_batch(size)
         replaced.count_rounds(1)
         assert dips.rounds_at_once == replaced.rounds_at_once
     assert rounds_until_due(dips) == pytest.approx(rounds_until_due(replaced), abs=2)
 
 
-@pytest.mark.parametrize(
-    ("size", "is_packed", "num_rounds"),
-    [(64, False, 32), (64, True, 4), (8, False, 32), (1, False, 32)],
-)
-def test_a_batch_keeps_its_interval_unless_a_plan_leaves_new_requests_out(
-    size: int, is_packed: bool, num_rounds: int
-) -> None:
+@pytest.mark.parametrize("size", [64, 8, 1])
+def test_a_batch_whose_requests_change_keeps_its_interval(size: int) -> None:
     cadence = decided(2, size)  # 16 rounds
-    cadence.note_batch(size, is_packed=is_packed)
+    cadence.note_batch(size)
     cadence.decided(True, ROUND_MS)
-    assert rounds_until_due(cadence) == num_rounds
+    assert rounds_until_due(cadence) == 32
 
 
 @pytest.mark.parametrize(("size", "num_changes"), [(1, 2), (4, 2), (16, 2), (32, 4)])
@@ -102,9 +97,9 @@ def test_one_request_of_a_few_is_no_reason_to_decide_at_once(size: int, num_chan
     cadence = decided(3, size)
     cadence.count_rounds(SETTINGS.decision_rounds)
     for _ in range(num_changes - 1):
-        cadence.note_batch(size, is_packed=False)
+        cadence.note_batch(size)
         assert not cadence.is_due_at_result(0)
-    cadence.note_batch(size, is_packed=False)
+    cadence.note_batch(size)
     assert cadence.is_due_at_result(0)
 
 
@@ -113,9 +108,9 @@ def test_a_large_batch_is_decided_about_when_an_eighth_of_it_has_changed(num_ste
     cadence = decided(num_steady)
     cadence.count_rounds(SETTINGS.decision_rounds - 1)
     for _ in range(7):
-        cadence.note_batch(64, is_packed=False)
+        cadence.note_batch(64)
         assert not cadence.is_due_at_result(0)
-    cadence.note_batch(64, is_packed=False)
+    cadence.note_batch(64)
     cadence.count_rounds(1)
     assert cadence.is_due_at_result(0)
 
@@ -132,7 +127,7 @@ def test_new_requests_are_waited_for_and_their_results_taken_one_by_one() -> Non
     cadence = decided(num_steady=3)
     cadence.start_afresh(64)
     assert (cadence.rounds_at_once, rounds_until_due(cadence)) == (1, 1 + 1)  # one is to launch
-    cadence.note_batch(2, is_packed=False)
+    cadence.note_batch(2)
     cadence.start_afresh(2)
     assert rounds_until_due(cadence) == SETTINGS.fresh_rounds + 1  # though 2 are not 64
     assert cadence.rounds_at_once == 1

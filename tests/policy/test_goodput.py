@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sglang_adaptive_spec.ladder import Ladder
+from sglang_adaptive_spec.policy.acceptance.hazards import Floats
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.cadence import PATIENCE_ROUNDS
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
@@ -374,10 +375,10 @@ class StubPacking:
         lens = tuple(1 + row % 2 for row in range(batch.size))
         self.newest = Packed(Plan(tiers[1], verify_lens=lens), 2.5 * batch.size, 9.0, 1.0)
 
-    def keep(self, requests: tuple[str, ...], _limits: object) -> None:
+    def keep(self, survival: Floats, _may_ask: bool) -> None:
         """Gives every row two tokens."""
         assert self.newest is not None
-        plan = self.newest.plan._replace(verify_lens=(2,) * len(requests))
+        plan = self.newest.plan._replace(verify_lens=(2,) * survival.shape[1])
         self.newest = self.newest._replace(plan=plan)
 
 
@@ -403,7 +404,7 @@ def test_a_packed_plan_is_no_probe() -> None:
     assert decision.expected(plan, 4) == (10.0, 9.0)
 
 
-def test_packed_lengths_are_kept_for_other_rows_until_the_next_decision() -> None:
+def test_a_changed_batch_gets_new_lengths_without_a_decision() -> None:
     policy, packing = packed_policy()
     many = tuple(range(64))
     policy.choose(DecodeBatch(64, many, 6400))

@@ -146,23 +146,19 @@ def test_a_limit_is_a_row_s_longest_and_no_row_is_filled_with_what_does_not_coun
 
 
 @pytest.mark.parametrize(
-    ("requests", "limits", "wanted"),
-    [
-        ("abcd", {"a": 1}, (2, 2, 2, 2)),
-        ("abcx", {"x": 0}, (4, 1, 2, 1)),
-        ("wxyz", {"w": 0}, (1, 3, 2, 2)),
-        ("abcd", dict.fromkeys("abcd", 1), None),  # eight tokens are all they can have
-        ("abcd", dict.fromkeys("abcd", 0), None),
-    ],
+    ("limits", "wanted"),
+    [((1, 3, 3, 3), (2, 2, 2, 2)), ((3, 3, 3, 0), (3, 2, 2, 1)), ((1, 1, 1, 1), None)],
 )
-def test_between_decisions_no_row_is_kept_or_filled_beyond_its_limit(
-    requests: str, limits: dict[Hashable, int], wanted: tuple[int, ...] | None
+def test_between_decisions_no_row_is_filled_beyond_its_limit(
+    limits: tuple[int, ...], wanted: tuple[int, ...] | None
 ) -> None:
+    """Where four rows may have one draft each, eight tokens are all they can have."""
     packed = in_force(4, 1, 2, 1)
-    packed.keep(tuple(requests), limits)
-    lens = packed.newest and packed.newest.plan.verify_lens
-    assert (lens and sum(lens)) == (wanted and sum(wanted))
-    assert lens == wanted
+    survival = survivals(np.full((3, 4), 0.5))
+    for row, limit in enumerate(limits):
+        survival[limit:, row] = 0.0
+    packed.keep(survival)
+    assert (packed.newest and packed.newest.plan.verify_lens) == wanted
 
 
 def test_confidence_does_not_choose_where_it_knows_no_limits() -> None:
@@ -170,9 +166,10 @@ def test_confidence_does_not_choose_where_it_knows_no_limits() -> None:
     assert packed.newest is not None
     plan = packed.newest.plan._replace(by_confidence=(1.0, 0.0))
     packed.newest = packed.newest._replace(plan=plan)
-    packed.keep(tuple("abcd"))
+    survival = survivals(np.full((3, 4), 0.5))
+    packed.keep(survival)
     assert packed.newest.plan.by_confidence is not None
-    packed.keep(tuple("abcd"), {"d": 1})
+    packed.keep(survival, may_ask=False)
     assert packed.newest.plan.by_confidence is None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sglang_adaptive_spec.policy.packing import Confident, Packed, Packing, fitted
+from sglang_adaptive_spec.policy.packing import Confident, Packed, Packing
 from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.tiers import DecodeBatch, Plan, Tier, chain_tier
 
@@ -196,48 +196,35 @@ def test_a_try_that_does_not_stay_puts_off_the_next_one() -> None:
 def in_force(*lens: int, most_rows: int = 8) -> Packing:
     packed = Packing(packing(5).costs, window=4, most_rows=most_rows)
     packed.newest = Packed(Plan(CHAINS[3], verify_lens=lens), 1.0, 1.0, 1.0)
-    packed._requests = tuple("abcdefgh"[: len(lens)])
     return packed
 
 
 @pytest.mark.parametrize(
-    ("requests", "wanted"),
+    ("hazards", "wanted"),
     [
-        ("abcd", (4, 1, 2, 1)),
-        ("dbca", (1, 1, 2, 4)),
-        ("abc", (4, 2, 2)),  # what is over goes to the shortest
-        ("abcdx", (3, 1, 2, 1, 1)),  # the new one's is taken from the longest
-        ("wxyz", (2, 2, 2, 2)),
-        ("ab", None),  # eight tokens are all they can have: no packed round
-        ("abcdwxyz", None),  # one each: nothing to verify
+        ((0.9, 0.1, 0.5, 0.2), (4, 1, 2, 1)),
+        ((0.1, 0.2, 0.5, 0.9), (1, 1, 2, 4)),
+        ((0.9, 0.5, 0.4), (4, 2, 2)),
+        ((0.9, 0.9, 0.9, 0.9, 0.1), (2, 2, 2, 1, 1)),
+        ((0.5, 0.5), None),  # eight tokens are all they can have: no packed round
+        ((0.5,) * 8, None),  # one each: nothing to verify
     ],
 )
-def test_between_decisions_rows_that_stay_keep_their_lengths(
-    requests: str, wanted: tuple[int, ...] | None
+def test_between_decisions_the_same_tokens_go_to_the_likeliest_drafts_of_another_batch(
+    hazards: tuple[float, ...], wanted: tuple[int, ...] | None
 ) -> None:
     packed = in_force(4, 1, 2, 1)
-    packed.keep(tuple(requests))
+    survival = survivals(np.tile(hazards, (5, 1)))  # deeper than the tier drafts
+    packed.keep(survival)
     assert (packed.newest and packed.newest.plan.verify_lens) == wanted
-    packed.keep(tuple(requests))
+    packed.keep(survival)
     assert (packed.newest and packed.newest.plan.verify_lens) == wanted
 
 
 def test_more_rows_than_graphs_hold_have_no_packed_round() -> None:
     packed = in_force(4, 1, 2, most_rows=3)
-    packed.keep(tuple("abcd"))
+    packed.keep(survivals(np.full((3, 4), 0.5)))
     assert packed.newest is None
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_lengths_are_fitted_to_any_sum_that_they_can_have(seed: int) -> None:
-    draws = np.random.default_rng(seed)
-    lens = draws.integers(1, 9, 16)
-    total = int(draws.integers(16, 16 * 8 + 1))
-    found = fitted(lens.copy(), total, np.full(16, 8))
-    assert found.sum() == total
-    assert found.min() >= 1
-    assert found.max() <= 8
-    assert ((found - lens) * np.sign(total - lens.sum()) >= 0).all()  # none moved the other way
 
 
 def test_confidence_chooses_where_it_expects_more() -> None:

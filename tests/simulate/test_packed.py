@@ -1,6 +1,7 @@
 """Packed rounds in replays: gained where requests are unlike, nothing lost where they are alike."""
 
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,11 @@ def gain_over_tiers(workload: SyntheticWorkload) -> float:
     """Returns throughput over that of the policy that has none."""
     alone = Replay(goodput(COSTS, load_config(None), COST_NOISE), workload, COSTS).run()
     return packed_replay(workload)[1].tokens_per_s / alone.tokens_per_s
+
+
+def mean_gain_over_tiers(workload: SyntheticWorkload) -> float:
+    """Returns the same over three draws: with short answers one says little."""
+    return fmean(gain_over_tiers(replace(workload, seed=seed)) for seed in (1, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -63,8 +69,8 @@ def test_a_small_batch_loses_nothing(hazards: tuple[float, ...]) -> None:
 def test_requests_that_come_and_go_lose_nothing(size: int, mean_tokens: int) -> None:
     phases = (Phase(0, (0.95, 0.3)),)
     load = ((0, size),)
-    workload = SyntheticWorkload("churn", 4.0, load, phases, mean_tokens=mean_tokens)
-    assert gain_over_tiers(workload) >= 0.98
+    workload = SyntheticWorkload("churn", 2.0, load, phases, mean_tokens=mean_tokens)
+    assert mean_gain_over_tiers(workload) >= 0.98
 
 
 def test_requests_that_change_places_are_followed() -> None:
