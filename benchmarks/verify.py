@@ -40,7 +40,6 @@ from benchmarks.studies import (
     never_below_none,
     overhead,
     tensor_parallel,
-    tree_acceptance,
 )
 from benchmarks.studies.defaults import summary as defaults
 from benchmarks.studies.matrix import kinds as matrix_kinds
@@ -234,14 +233,11 @@ CHECKS = {
         Check(attention_dp.check_attention_dp, attention_dp.figure_table),
     ),
     "confidence.json.xz": Check(confidence.check_confidence, confidence.figure_table),
-    "tree-acceptance.json.xz": Check(
-        tree_acceptance.check_tree_acceptance, tree_acceptance.shape_table
-    ),
 }
 # Not a result: read, and thereby checked, by the check of simulator.json.xz.
 INPUTS = {simulator.COSTS}
-# SGLang or a head alone was measured: none of our code ran, so it may change.
-WITHOUT_OURS = ("tree-acceptance.json.xz", "confidence.json.xz")
+# A head alone was measured: none of our code ran, so it may change.
+WITHOUT_OURS = ("confidence.json.xz",)
 
 
 def check_file(name: str, result: Raw) -> list[str]:

@@ -9,7 +9,7 @@ before it were, a round yields on average 1 + p + ... + p^d tokens a request, wh
 before.
 
 A tree accepts more: p is raised by the lift, in logits, that this very shape showed with a real
-pair (studies/tree_acceptance.py). Rounds are recorded by their number of drafts, so only trees
+pair (LIFTS). Rounds are recorded by their number of drafts, so only trees
 whose number is no chain's depth can be told from chains; those are the ones here.
 """
 
@@ -35,7 +35,7 @@ SCATTERED = "~"
 
 
 TREES = {"4": "1-4-5", "8": "1-8-9", "9": "2-4-10", "11": "5-4-12", "15": "3-4-16", "23": "5-4-24"}
-LIFTS = Path(__file__).parents[1] / "results" / "current" / "tree-acceptance.json.xz"
+LIFTS = Path(__file__).parents[1] / "results" / "archive" / "tree-acceptance.json.xz"
 
 
 class Shape(NamedTuple):

@@ -2,7 +2,7 @@
 
 Runs are those of the matrix; acceptance of trees is injected, too: the chain's draws, raised by the
 lift that each shape showed with a real pair (inject/acceptance.py). On the machine with the H200,
-from the project's root, once tree-acceptance.json.xz is there:
+from the project's root:
 
     OUT=folder SHA=commit benchmarks/gpus.sh 0=trees-settled    # or trees-1 and trees-2: all arms
     # then anywhere:
