@@ -261,6 +261,14 @@ def test_nodes_of_a_table_are_depths_too() -> None:
     assert "edits 8 lacks ['static-ngram-1', 'static-ngram-15']" in found
 
 
+def test_an_earlier_commit_is_no_setting_to_beat() -> None:
+    rates = {"none": 100.0, "at-1234567": 125.0, "goodput": 120.0}
+    result = build_result(PROVENANCE, passes(rates, Cell("chat", 1, 0.0), {}))
+    by_claim = {each.claim: each for each in figures(result)}
+    assert by_claim["ours / at-1234567, all 1 cells"].ratio.value == pytest.approx(0.96)
+    assert "lowest cell over its best static setting (chat 1, none)" in by_claim
+
+
 def test_packed_rounds_are_ours_beside_the_others() -> None:
     rates = {"none": 100.0, "static-5": 110.0, "goodput-tiers": 120.0, "goodput-packed": 132.0}
     result = build_result(PROVENANCE, passes(rates, Cell("mixed", 64, 0.0), {}))

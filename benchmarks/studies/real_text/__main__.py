@@ -14,6 +14,8 @@ traffic out to four GPUs):
     python3 -m benchmarks.studies.real_text run --target T --draft H --prompts P \\
         --git-sha SHA --out $OUT --tag 1 --deadline 1200
 
+With --before COMMIT=FOLDER an earlier commit's `goodput` answers the same requests.
+
 With arms whose draft is a table of what was written, on text that repeats (summary.TABLE_TRAFFIC):
 
     python3 -m benchmarks.studies.real_text run --target T --prompts P --git-sha SHA --out $OUT \\
@@ -40,7 +42,7 @@ from itertools import chain, cycle, islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.lab.arms import ARMS
+from benchmarks.lab.arms import ARMS, add_before, earlier
 from benchmarks.lab.fleet import Engine, abort_all, keep_logs, serving_fleet
 from benchmarks.lab.load import Round, decodes_of, post_generate, post_json, steps_of
 from benchmarks.lab.models import read_prompts
@@ -113,6 +115,7 @@ def parser() -> argparse.ArgumentParser:
     )
     run_.add_argument("--trail", action="store_true", help="keep every round of ours in run files")
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
+    add_before(run_)
     run_.set_defaults(repeats=9, context_length=0)
     add_merge(commands)
     return top
@@ -124,9 +127,9 @@ def run(args: argparse.Namespace) -> int:
     record, path = begin_run(args, "real-text")
     passes: list[dict[str, Any]] = []
     record["passes"] = passes
-    arms = [ARMS[name] for name in args.arms]
+    arms = [*(ARMS[name] for name in args.arms), *earlier(ARMS[summary.OURS], args.before)]
     prompts = prompts_of(args)
-    earlier = [each for record in read_runs(args.earlier) for each in record["passes"]]
+    known = [each for record in read_runs(args.earlier) for each in record["passes"]]
     with tempfile.TemporaryDirectory(prefix="real-text-bench-") as scratch:
         plan = fleet_plan(args, Path(scratch))
         room = () if args.dry_cpu else ROOM
@@ -137,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
             for engine, concurrency in product(engines, ends):  # compiles and warms caches
                 attempt(engine, Cell(args.traffic[-1], concurrency, 0.0), prompts, 0, args)
             for repeat, cell in every_pass(args):
-                behind = summary.left_behind([*earlier, *passes], cell)
+                behind = summary.left_behind([*known, *passes], cell)
                 texts = {}
                 for engine in in_turn(engines, repeat):
                     if engine.arm.name in behind:
