@@ -63,6 +63,10 @@ NEW_TOKENS = 256
 # give changes within seconds: many short passes tell more than few long ones. With one a client,
 # 41 % of a visit to 8 and 256 clients was measured; the rest went by before and behind.
 MEASURED_OF_EACH, MEASURED_OF_ONE = 2, 8  # the latter times the root of the clients
+# Requests before them at least, where all are of one kind. The pass before had another, and a
+# policy may take some requests to see that: phases are there to show it. Up to 6e34aa9 a lone
+# client had one.
+FEWEST_BEFORE = 8
 MAX_TOTAL_TOKENS = 114688  # 256 requests of 448 tokens; prompts have 100 on average
 MOST_CLIENTS = 256
 # Behind the arguments of every fleet, so that they win.
@@ -202,9 +206,10 @@ def requests_of(
 ) -> list[Request]:
     """Returns the requests of a pass, the same for every arm.
 
-    Those that are measured come after as many as there are clients, which end anywhere, so that
-    clients are in different parts of an answer; others follow, so that all are served to the end. A
-    phase has a measured request for every client, and two at least.
+    Those that are measured come after as many as there are clients, and eight at least. They end
+    anywhere, so that clients are in different parts of an answer. Others follow, so that all are
+    served to the end. A phase has a measured request for every client, and two at least, and
+    nothing before the first tells of the others.
     """
     rng = random.Random(f"{cell.traffic} {cell.concurrency} {repeat}")
     around = cell.concurrency
@@ -217,8 +222,9 @@ def requests_of(
     else:
         alone = prompts.get(cell.traffic)
         every = alone or [each for domain in summary.DOMAINS for each in prompts[domain]]
-        order = shuffled_of(every, rng, 2 * around + number)
-        before, measured, after = order[:around], order[around:-around], order[-around:]
+        first = max(around, FEWEST_BEFORE)
+        order = shuffled_of(every, rng, first + number + around)
+        before, measured, after = order[:first], order[first:-around], order[-around:]
     return [
         *(Request(prompt, False, rng.randint(1, NEW_TOKENS)) for prompt in before),
         *(Request(prompt, True) for prompt in measured),
