@@ -4,10 +4,17 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from sglang_adaptive_spec.cli.parsing import add_json, add_verb, print_json
-from sglang_adaptive_spec.simulate.command import Question, simulate
+from sglang_adaptive_spec.simulate.command import (
+    OverDefault,
+    Question,
+    checked_draws,
+    over_default,
+    simulate,
+)
 from sglang_adaptive_spec.simulate.overrides import differing, settings_from
 from sglang_adaptive_spec.simulate.regret import WorkloadReport
 from sglang_adaptive_spec.simulate.true_costs import DEFAULT_EXAMPLE, EXAMPLES
@@ -61,6 +68,12 @@ def add_to(verbs: Any) -> None:
         metavar="GROUP.NAME=VALUE",
         help="a setting of goodput, such as acceptance.slow_memory=500; repeatable",
     )
+    verb.add_argument(
+        "--draws",
+        type=int,
+        metavar="N",
+        help="draws of the cost noise in which --set is compared with the defaults [1]",
+    )
     add_json(verb)
 
 
@@ -75,15 +88,32 @@ def run(arguments: argparse.Namespace) -> int:
         cost_noise=arguments.cost_noise,
         settings=settings_from(arguments.set),
     )
-    reports, origin = simulate(question)
     settings = differing(question.settings)
+    num_draws = checked_draws(arguments.draws, bool(settings))
+    reports, origin = simulate(question)
+    changes = over_default(question, num_draws) if settings else []
     if arguments.json:
         values = {name: value for name, (value, _) in settings.items()}
         traces = [asdict(report) for report in reports]
-        print_json({"costs": origin, "settings": values, "traces": traces})
+        over = {change.workload: change.ratios for change in changes}
+        print_json({"costs": origin, "settings": values, "traces": traces, "over_default": over})
     else:
         print(render(reports, origin, settings))
+        if changes:
+            print(render_changes(changes))
     return 0
+
+
+def render_changes(changes: Sequence[OverDefault]) -> str:
+    """Returns what changed settings serve over the defaults, as text."""
+    lines = ["", f"over the default settings, draws of the cost noise: {len(changes[0].ratios)}"]
+    for change in changes:
+        least, most = min(change.ratios), max(change.ratios)
+        lines.append(f"{change.workload:<18} {change.mean:.4f}  ({least:.4f} to {most:.4f})")
+    mean = geometric_mean([change.mean for change in changes])
+    lowest = min(changes, key=lambda change: change.mean)
+    lines.append(f"geometric mean {mean:.4f}, lowest {lowest.mean:.4f} ({lowest.workload})")
+    return "\n".join(lines)
 
 
 def render(

@@ -112,8 +112,8 @@ class CostSettings:
     # A choice: weight of a served round against a bucket nobody served, where order is restored.
     seen_weight: Least0 = 4.0
     # Logs. On an H200 with 8B shapes the tiers' served over seeded times spread by 0.05 about their
-    # mean at a batch size, and the means by 0.05 about 1.05 (docs/decisions/0017). Equal, so that a
-    # tier seen alone lends half of its correction.
+    # mean at a batch size, and the means by 0.05 about 1.05 (docs/decisions/round-times.md). Equal,
+    # so that a tier seen alone lends half of its correction.
     own_spread: Positive = 0.05
     common_spread: Least0 = 0.05
     # Standard error of the location of one served round; it falls with their number. A stall (2 %

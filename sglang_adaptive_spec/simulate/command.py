@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import geometric_mean
 
 from sglang_adaptive_spec.config.schema import AdaptiveConfig, load_config
 from sglang_adaptive_spec.policy.build import build_policy
@@ -14,7 +15,7 @@ from sglang_adaptive_spec.policy.protocol import Choices
 from sglang_adaptive_spec.policy.settings import DEFAULTS, Settings
 from sglang_adaptive_spec.simulate.recorded import RecordedWorkload
 from sglang_adaptive_spec.simulate.regret import WorkloadReport, compare
-from sglang_adaptive_spec.simulate.replay import RoundCosts
+from sglang_adaptive_spec.simulate.replay import Replay, RoundCosts
 from sglang_adaptive_spec.simulate.synthetic import changing_workloads, golden_workloads
 from sglang_adaptive_spec.simulate.true_costs import (
     DEFAULT_EXAMPLE,
@@ -49,6 +50,19 @@ class Question:
     config: str | None = None
     cost_noise: float = 0.0  # relative error of the goodput policy's own cost table
     settings: Settings = DEFAULTS  # of goodput
+
+
+@dataclass(frozen=True, slots=True)
+class OverDefault:
+    """What changed settings serve of a trace, over the defaults."""
+
+    workload: str
+    ratios: tuple[float, ...]  # of tokens per s, by draw of the cost noise
+
+    @property
+    def mean(self) -> float:
+        """Returns the geometric mean of the draws."""
+        return geometric_mean(self.ratios)
 
 
 def simulate(question: Question) -> tuple[list[WorkloadReport], str]:
@@ -94,6 +108,48 @@ def simulate(question: Question) -> tuple[list[WorkloadReport], str]:
     workloads = _workloads(question, steps[-1])
     tiers = tuple(map(chain_tier, steps))
     return [compare(workload, costs, tiers, policies) for workload in workloads], origin
+
+
+def checked_draws(asked: int | None, has_changes: bool) -> int:
+    """Returns the draws to compare changed settings in.
+
+    Raises:
+        ValueError: There is no draw, or nothing to compare.
+    """
+    if asked is None:
+        return 1
+    if not has_changes:
+        raise SimulateError(
+            "--draws compares changed settings of goodput with the defaults, and all are the "
+            "defaults; allowed: with --set; fix: change one, or leave --draws out."
+        )
+    if asked < 1:
+        raise SimulateError(f"--draws is {asked}; allowed: 1 or more; fix: --draws 4.")
+    return asked
+
+
+def over_default(question: Question, num_draws: int) -> list[OverDefault]:
+    """Returns what goodput serves with the settings asked for, over the defaults, per trace.
+
+    One draw of the cost noise says little: where two tiers tie, it decides which stays.
+
+    Raises:
+        ValueError: A file or name is wrong.
+    """
+    costs, steps, _ = _costs(question)
+    own = _shipped(steps) if question.config is None else _chains_of(question.config)
+    found = []
+    for workload in _workloads(question, max(*steps, *own.candidate_steps)):
+        ratios = []
+        for seed in range(1, num_draws + 1):
+            changed, default = (
+                goodput(costs, own, question.cost_noise, seed, settings)
+                for settings in (question.settings, DEFAULTS)
+            )
+            mine, usual = (Replay(each, workload, costs).run() for each in (changed, default))
+            ratios.append(mine.tokens_per_s / usual.tokens_per_s)
+        found.append(OverDefault(workload.name, tuple(ratios)))
+    return found
 
 
 def goodput(

@@ -155,6 +155,8 @@ def test_the_table_has_a_row_per_arm(capsys: pytest.CaptureFixture[str], trace: 
         (["--set", "cadence.fresh_rounds=0"], "allowed: a whole number from 1, by default 4"),
         (["--set", "cadence.fresh_rounds=2.5"], "cadence.fresh_rounds is '2.5'"),
         (["--set", "choice.switch_z=2", "--policy", "ema"], "the policies are ema"),
+        (["--draws", "4"], "all are the defaults; allowed: with --set"),
+        (["--draws", "0", "--set", "choice.switch_z=2"], "--draws is 0; allowed: 1 or more"),
     ],
 )
 def test_a_wrong_name_is_one_sentence(
@@ -195,6 +197,25 @@ def test_the_text_names_settings_with_their_default(
     assert main(["simulate", "--trace", trace, "--set", "costs.least_z=2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1:3] == ["setting: costs.least_z is 2, by default 1.5", ""]
+
+
+def test_changed_settings_are_compared_with_the_defaults(
+    capsys: pytest.CaptureFixture[str], trace: str
+) -> None:
+    question = ("--trace", trace, "--policy", "goodput", "--set", "acceptance.prior_hazard=0.02")
+    result = simulated(capsys, *question, "--draws", "2")
+    first, second = result["over_default"]["short"]
+    served = arm_of(result, "goodput")["tokens_per_s"]
+    usual = arm_of(simulated(capsys, *question[:4]), "goodput")["tokens_per_s"]
+    assert first == pytest.approx(served / usual)
+    assert first < 1.0
+    assert main(["simulate", *question, "--draws", "2"]) == 0
+    mean = (first * second) ** 0.5
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "over the default settings, draws of the cost noise: 2",
+        f"{'short':<18} {mean:.4f}  ({min(first, second):.4f} to {max(first, second):.4f})",
+        f"geometric mean {mean:.4f}, lowest {mean:.4f} (short)",
+    ]
 
 
 @pytest.mark.parametrize(
