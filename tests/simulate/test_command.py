@@ -240,7 +240,7 @@ def state_after_a_replay(settings: Settings) -> dict:
 
 
 @pytest.mark.parametrize("name", REPLAYED)
-def test_every_setting_can_be_set_and_the_policy_reads_it(name: str) -> None:
+def test_every_setting_can_be_set_and_the_policy_names_it(name: str) -> None:
     group, _, field = name.partition(".")
     default = getattr(getattr(DEFAULTS, group), field)
     value = default + 1 if isinstance(default, int) else 1.5 if default == 1 else (default + 1) / 2
