@@ -16,11 +16,12 @@ COSTS = ExampleCosts()
 COST_NOISE = 0.02
 GOLDEN = golden_workloads()
 SPELL_ROUNDS = 5  # mean
-# By share of rounds; choices. The least is one replay's. Of steady-high-8's eight draws one keeps
-# 0.958, the others all: a spell hits the first rounds of 10 steps, which then pass for within the
-# noise of 7 for two thirds of the trace, and no budget is left to look. Of 90 replays of mixed-32
-# one kept 0.965, between tiers that are within 1 % of each other, and the next 0.983.
-LEAST_MEAN, LEAST = {0.02: 0.995, 0.1: 0.99}, {0.02: 0.985, 0.1: 0.955}
+# By share of rounds; choices. The least is one replay's: of 90 of mixed-32 one kept 0.965, between
+# tiers that are within 1 % of each other, and the next 0.983.
+LEAST_MEAN, LEAST = {0.02: 0.995, 0.1: 0.99}, {0.02: 0.985, 0.1: 0.96}
+# A known loss, by trace, seed, whether stalls are real, their rounds and share: a spell hits the
+# first rounds of 10 steps. They pass for within the noise of 7 for two thirds of the trace then.
+KNOWN_LOSS = {("steady-high-8", 3, True, SPELL_ROUNDS, 0.1): 0.955}
 MOST_PROBING = 0.01  # of the time (policy/settings.py: probing.share)
 SEEDS = range(1, 9)
 # Where a policy lost most that one or two rounds could turn, and its seeds: it kept 0.88 to 0.93
@@ -58,5 +59,6 @@ def test_a_heavy_tail_costs_little(
     tail = Tail(share, spell_rounds, is_real)
     shares = [left(name, seed, tail) for seed in SEEDS]
     assert statistics.mean(shares) >= LEAST_MEAN[share]
-    assert min(shares) >= LEAST[share]
+    for seed, kept in zip(SEEDS, shares, strict=True):
+        assert kept >= KNOWN_LOSS.get((name, seed, is_real, spell_rounds, share), LEAST[share])
     assert max(served(name, seed, tail).probing_share for seed in SEEDS) <= MOST_PROBING
