@@ -38,6 +38,7 @@ class Scheduler(Protocol):
     server_args: ServerArgs
     draft_worker: Any
     waiting_queue: Sequence[object]
+    recv_from_tokenizer: Any
     future_map: Any
 
 

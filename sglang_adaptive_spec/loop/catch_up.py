@@ -105,12 +105,14 @@ class CatchUpSchedule:
         self._leave_newest(requests, num_kv_alone + 1)
         return CatchUp.KV, debts
 
-    def take_back(self, num_decodes: int) -> None:
+    def take_back(self, num_decodes: int, is_caught_up: bool) -> None:
         """Takes note that the newest zero-step round ran so many decodes less than booked.
 
-        It caught nothing up.
+        Where it ends with a catch-up the draft lacks no less afterwards.
         """
         self._stayed -= num_decodes
+        if is_caught_up:
+            return
         if self._since:
             self._since -= num_decodes
         elif self._behind:

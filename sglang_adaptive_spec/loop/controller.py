@@ -57,7 +57,7 @@ class DraftSchedule(Protocol):
     ) -> tuple[CatchUp, Sequence[int]]:
         """Takes a zero-step round; returns how it catches up, and what rows lack."""
 
-    def take_back(self, num_decodes: int) -> None:
+    def take_back(self, num_decodes: int, is_caught_up: bool) -> None:
         """Takes note that the newest zero-step round ran so many decodes less than booked."""
 
     def end_stay(self) -> None:
@@ -200,13 +200,12 @@ class AdaptiveController:
         return launched
 
     def cut_short(self, num_decodes: int) -> None:
-        """Takes note that the newest round, of zero steps, ran fewer decodes than planned.
-
-        A round that catches the draft up never does.
-        """
+        """Takes note that the newest round, of zero steps, ran fewer decodes than planned."""
         newest = self.rounds.newest
         if self.draft_schedule is not None:
-            self.draft_schedule.take_back(newest.plan.num_decodes - num_decodes)
+            num_missing = newest.plan.num_decodes - num_decodes
+            is_caught_up = newest.plan.catch_up is not CatchUp.NONE
+            self.draft_schedule.take_back(num_missing, is_caught_up)
         newest.plan = newest.plan._replace(num_decodes=num_decodes)
         self.counters.num_cut_runs += 1
 

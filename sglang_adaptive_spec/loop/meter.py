@@ -12,6 +12,7 @@ from sglang_adaptive_spec.config.file import config_error
 from sglang_adaptive_spec.config.schema import AdaptiveConfig
 from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.policy.protocol import Policy
+from sglang_adaptive_spec.size_classes import size_class
 from sglang_adaptive_spec.tiers import DecodeBatch, Tier
 from sglang_adaptive_spec.trace.record import TraceRecorder
 
@@ -98,17 +99,6 @@ class RoundMeter:
             return 0.0, 0.0
         decision = done.decision
         return None if decision is None else decision.expected(done.plan, done.batch.size)
-
-
-def size_class(batch_size: int) -> int:
-    """Returns which range a batch falls into: 0 for 1, 1 for 2, 2 for 3 to 4, 3 for 5 to 8."""
-    return (batch_size - 1).bit_length()
-
-
-def size_range(number: int) -> str:
-    """Returns the batch sizes of a class, such as ``5-8``."""
-    largest = 1 << number
-    return str(largest) if largest <= 2 else f"{largest // 2 + 1}-{largest}"
 
 
 def open_recorder(

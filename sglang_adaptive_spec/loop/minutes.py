@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
-from sglang_adaptive_spec.loop.meter import RoundMeter, size_range
+from sglang_adaptive_spec.loop.meter import RoundMeter
+from sglang_adaptive_spec.size_classes import size_range
 
 MINUTE_S = 60
 MOST_MINUTES = 24 * 60

@@ -20,11 +20,12 @@ import numpy as np
 from sglang_adaptive_spec.policy.acceptance.hazards import Floats
 from sglang_adaptive_spec.policy.per_token import PerToken
 from sglang_adaptive_spec.policy.settings import InterruptionSettings
+from sglang_adaptive_spec.size_classes import size_class, size_range
 from sglang_adaptive_spec.tiers import RoundTime
 
 
 class Interruptions:
-    """Owns the newest interrupted periods, by batch size in octaves, and who was let in."""
+    """Owns the newest interrupted periods, by size class, and who was let in."""
 
     def __init__(self, settings: InterruptionSettings) -> None:
         self._settings = settings
@@ -42,42 +43,41 @@ class Interruptions:
 
     def learn(self, round_time: RoundTime, expected_ms: float) -> None:
         """Takes a period with an extend in it, and what its round takes alone."""
-        octave = round_time.batch_size.bit_length()
-        periods = self._periods.setdefault(octave, deque(maxlen=self._settings.window))
+        sizes = size_class(round_time.batch_size)
+        periods = self._periods.setdefault(sizes, deque(maxlen=self._settings.window))
         periods.append((round_time.num_joined, round_time.ms - expected_ms))
-        self._fixed_ms.pop(octave, None)
+        self._fixed_ms.pop(sizes, None)
 
     def between_ms(self, batch_size: int, tokens: Floats | float, decodes: Floats) -> Floats:
         """Returns what comes between two decodes.
 
         Args:
             batch_size: Requests.
-            tokens: [tiers] of all of them, expected of one decode; or one number for all tiers.
+            tokens: [tiers] of all of them, expected of one decode; or one sizes for all tiers.
             decodes: [tiers] of a round.
         """
-        fixed_ms = self._fixed_of(batch_size.bit_length())
+        fixed_ms = self._fixed_of(size_class(batch_size))
         if fixed_ms == 0.0:
             return np.zeros_like(decodes)
         joined: Floats = self._joined.rate * tokens * decodes
         return -fixed_ms * np.expm1(-joined) / decodes
 
     def describe(self) -> dict[str, object]:
-        """Returns fixed ms by least batch size, and requests let in per token."""
+        """Returns fixed ms by batch size, and requests let in per token."""
         fixed = {
-            str(2 ** (octave - 1)): round(self._fixed_of(octave), 3)
-            for octave in sorted(self._periods)
+            size_range(sizes): round(self._fixed_of(sizes), 3) for sizes in sorted(self._periods)
         }
         return {"fixed_ms": fixed, "joined_per_token": round(self._joined.rate, 6)}
 
-    def _fixed_of(self, octave: int) -> float:
-        fixed_ms = self._fixed_ms.get(octave)
+    def _fixed_of(self, sizes: int) -> float:
+        fixed_ms = self._fixed_ms.get(sizes)
         if fixed_ms is None:
-            fixed_ms = self._fixed_ms[octave] = self._fit(octave)
+            fixed_ms = self._fixed_ms[sizes] = self._fit(sizes)
         return fixed_ms
 
-    def _fit(self, octave: int) -> float:
+    def _fit(self, sizes: int) -> float:
         """Returns where the line meets no request; without evidence all is said to be theirs."""
-        periods, settings = self._periods.get(octave, ()), self._settings
+        periods, settings = self._periods.get(sizes, ()), self._settings
         if len(periods) < settings.min_periods:
             return 0.0
         joined, beyond = np.array(periods).T

@@ -4,7 +4,7 @@ Around its decode a round costs the CPU a fixed time, in which a small model lea
 run of k decodes pays it once. It is weighed by what it takes per token, catch-ups included, and by
 what is lost: a request that ends within a run, and in the run launched behind it, decodes for
 nothing. Times are kept as shares of what a round with one decode took at start-up: runs of two
-lengths are timed at other contexts and other sizes of an octave. The choice depends only on what
+lengths are timed at other contexts and other sizes of a class. The choice depends only on what
 all ranks are told.
 """
 
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from sglang_adaptive_spec.policy.per_token import PerToken
 from sglang_adaptive_spec.policy.settings import DEFAULTS, RunLengthSettings
+from sglang_adaptive_spec.size_classes import size_class, size_range
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime
 
 LENGTHS = (1, 2, 4, 8)
@@ -42,7 +43,7 @@ def of_one_decode(round_time: RoundTime, plain_extra_ms: Callable[[int, int], fl
 
 
 class RunLengths:
-    """Knows what runs take and chooses their length, by batch size in octaves."""
+    """Knows what runs take and chooses their length, by size class."""
 
     def __init__(
         self, settings: RunLengthSettings = DEFAULTS.run_length, are_cut: bool = False
@@ -50,12 +51,12 @@ class RunLengths:
         """Takes what the choice was tuned with, and whether runs are cut short at an end."""
         self._settings = settings
         self._most_watched = MOST_WATCHED if are_cut else 0
-        self._shares: dict[tuple[int, int], deque[float]] = {}  # of a decode, by octave and length
-        self._seeded_ms: dict[int, float] = {}  # newest, by octave
+        self._shares: dict[tuple[int, int], deque[float]] = {}  # by size class and length
+        self._seeded_ms: dict[int, float] = {}  # newest, by size class
         self._known: dict[tuple[int, int], Known] = {}  # of those timed often enough, when asked
-        self._num_timed: dict[int, int] = {}  # by octave, since the last retry
+        self._num_timed: dict[int, int] = {}  # by size class, since the last retry
         self._ends = PerToken(settings.end_memory)  # of requests
-        # Newest lengths by octave: served, or what would have been while drafts were.
+        # Newest lengths by size class: served, or what would have been while drafts were.
         self._newest: dict[int, deque[int]] = {}
         self._was_plain = False  # the newest round observed
 
@@ -77,16 +78,16 @@ class RunLengths:
                 give in force, and single decodes may take far longer than runs.
             between_ms: What prefills take before the next decode, by length.
         """
-        octave = batch.size.bit_length()
+        sizes = size_class(batch.size)
 
         def is_short(length: int) -> bool:
-            ms = self._decode_ms(octave, length, seeded_ms)
+            ms = self._decode_ms(sizes, length, seeded_ms)
             run_ms = length * (expected_ms if ms is None else ms)
             return length == 1 or run_ms <= self._settings.max_run_ms
 
         most = batch.most_decodes
         fitting = [length for length in LENGTHS if length <= most and is_short(length)]
-        unknown = [length for length in fitting if self._known_of(octave, length) is None]
+        unknown = [length for length in fitting if self._known_of(sizes, length) is None]
         # The longest first: a look sees at once what zero steps can give, and tries no other.
         if unknown and (unknown[-1] == fitting[-1] or not is_look):
             return unknown[-1]
@@ -96,7 +97,7 @@ class RunLengths:
             gain, doubt = self._gain(batch.size, length, best, seeded_ms, between_ms)
             if gain - doubt >= least:
                 best = length
-            elif gain + doubt >= least and self._may_be_timed(octave, length):
+            elif gain + doubt >= least and self._may_be_timed(sizes, length):
                 return length
         return best
 
@@ -124,7 +125,7 @@ class RunLengths:
 
     def mean_length(self, batch_size: int) -> float:
         """Returns the decodes of a zero-step round: single ones come between runs."""
-        newest = self._newest.get(batch_size.bit_length())
+        newest = self._newest.get(size_class(batch_size))
         return sum(newest) / len(newest) if newest else 1.0
 
     def kept(self, batch_size: int, length: float) -> float:
@@ -136,19 +137,19 @@ class RunLengths:
 
     def learn(self, round_time: RoundTime, seeded_ms: float) -> None:
         """Takes what a zero-step round took, and what one with one decode took at start-up."""
-        octave, length = round_time.batch_size.bit_length(), round_time.plan.num_decodes
+        sizes, length = size_class(round_time.batch_size), round_time.plan.num_decodes
         if length not in LENGTHS:  # cut short
             return
-        shares = self._shares.setdefault((octave, length), deque(maxlen=self._settings.window))
+        shares = self._shares.setdefault((sizes, length), deque(maxlen=self._settings.window))
         shares.append(round_time.ms / length / seeded_ms)
-        self._seeded_ms[octave] = seeded_ms
-        self._known.pop((octave, length), None)
-        num_timed = self._num_timed[octave] = self._num_timed.get(octave, 0) + 1
+        self._seeded_ms[sizes] = seeded_ms
+        self._known.pop((sizes, length), None)
+        num_timed = self._num_timed[sizes] = self._num_timed.get(sizes, 0) + 1
         if num_timed >= self._settings.retry_rounds:
-            self._num_timed[octave] = 0
+            self._num_timed[sizes] = 0
             for each in LENGTHS:
-                self._shares.pop((octave, each), None)
-                self._known.pop((octave, each), None)
+                self._shares.pop((sizes, each), None)
+                self._known.pop((sizes, each), None)
 
     def count_tokens(self, num_tokens: int) -> None:
         """Counts the tokens of a finished round."""
@@ -161,35 +162,35 @@ class RunLengths:
     def describe(self) -> dict[str, Any]:
         """Returns ms per decode by least batch size and length, for /server_info."""
         known: dict[str, dict[str, float]] = {}
-        for octave, length in sorted(self._shares):
-            each = self._known_of(octave, length)
+        for sizes, length in sorted(self._shares):
+            each = self._known_of(sizes, length)
             if each is not None:
-                ms = round(each.share * self._seeded_ms[octave], 4)
-                known.setdefault(str(2 ** (octave - 1)), {})[str(length)] = ms
+                ms = round(each.share * self._seeded_ms[sizes], 4)
+                known.setdefault(size_range(sizes), {})[str(length)] = ms
         return {"ms_per_decode": known, "ends_per_token": round(self._ends.rate, 6)}
 
-    def _decode_ms(self, octave: int, length: int, seeded_ms: float) -> float | None:
+    def _decode_ms(self, sizes: int, length: int, seeded_ms: float) -> float | None:
         """Returns ms per decode, as known of this length, else of another; None of neither."""
         for each in (length, *LENGTHS):
-            known = self._known_of(octave, each)
+            known = self._known_of(sizes, each)
             if known is not None:
                 return known.share * seeded_ms
         return None
 
-    def _known_of(self, octave: int, length: int) -> Known | None:
+    def _known_of(self, sizes: int, length: int) -> Known | None:
         """Returns what runs of a length take, worked out once after the newest was timed."""
-        known, shares = self._known.get((octave, length)), self._shares.get((octave, length), ())
+        known, shares = self._known.get((sizes, length)), self._shares.get((sizes, length), ())
         if known is None and len(shares) >= self._settings.known_rounds:
             most = self._settings.outlier * median(shares)
             usual = [each for each in shares if each <= most]  # half of them at least
             middle, share = fmean(usual), fmean([min(each, most) for each in shares])
             spread2 = sum((each - middle) ** 2 for each in usual) / (len(usual) - 1)
-            known = self._known[octave, length] = Known(share, sqrt(spread2 / len(usual)))
+            known = self._known[sizes, length] = Known(share, sqrt(spread2 / len(usual)))
         return known
 
-    def _may_be_timed(self, octave: int, length: int) -> bool:
+    def _may_be_timed(self, sizes: int, length: int) -> bool:
         """Returns whether more times of a length would tell more."""
-        return len(self._shares[octave, length]) < self._settings.window
+        return len(self._shares[sizes, length]) < self._settings.window
 
     def _gain(
         self,
@@ -203,8 +204,8 @@ class RunLengths:
 
         A length that wins by noise would only let tokens come in larger lumps.
         """
-        octave = batch_size.bit_length()
-        mine, others = self._known_of(octave, longer), self._known_of(octave, shorter)
+        sizes = size_class(batch_size)
+        mine, others = self._known_of(sizes, longer), self._known_of(sizes, shorter)
         assert mine is not None, "only known lengths are compared"
         assert others is not None, "only known lengths are compared"
         mine_ms = mine.share * seeded_ms + between_ms[LENGTHS.index(longer)]
@@ -215,5 +216,5 @@ class RunLengths:
         return 1 - ratio, self._settings.doubt_z * noise * ratio
 
     def _note(self, batch_size: int, length: int) -> None:
-        octave = batch_size.bit_length()
-        self._newest.setdefault(octave, deque(maxlen=NUM_NEWEST)).append(length)
+        sizes = size_class(batch_size)
+        self._newest.setdefault(sizes, deque(maxlen=NUM_NEWEST)).append(length)

@@ -252,7 +252,7 @@ class RunLengthSettings:
     max_run_ms: Positive = 20.0  # tokens of a stream come no further apart, a request waits as long
     known_rounds: Annotated[int, Meta(ge=3)] = 4  # timed, before a length is weighed; a choice
     window: Count = 16  # rounds of a length
-    retry_rounds: Count = 1024  # timed, of an octave until all its lengths are tried anew
+    retry_rounds: Count = 1024  # timed, of a size class until all its lengths are tried anew
     end_memory: Count = 8192  # tokens of requests after which what is known of ends counts half
     # Decodes lost by a request that ends in a run of k, beyond those in runs of one: half a run,
     # and the whole one launched behind it under the overlap schedule.
@@ -267,7 +267,7 @@ class RunLengthSettings:
 class InterruptionSettings:
     """What is learned of prefills between rounds. Choices."""
 
-    window: Count = 32  # interrupted periods of an octave of batch sizes
+    window: Count = 32  # interrupted periods of a size class
     min_periods: Count = 8  # before they say anything
     outlier: Factor = 2.0  # times the median: a long prompt, or a stall
     # Weight of a line through the origin, as a variance of the requests let in at once, in squares

@@ -1,10 +1,14 @@
-"""A run of decodes is over when a request has ended in it, as far as tokens have arrived."""
+"""A run of decodes is over when a request has ended in it, as far as tokens have arrived.
+
+So it is when another one comes.
+"""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import zmq
 
 MOST_DECODES = 8
 EOS, STOP, OTHER = 7, 9, 3
@@ -149,6 +153,31 @@ def test_a_run_in_flight_counts_towards_the_limit(run_ends: Any) -> None:
         assert not ends.are_seen()
         ends.take(tokens(OTHER))
     assert ends.are_seen()
+
+
+def test_a_request_that_comes_ends_a_run(run_ends: Any) -> None:
+    context = zmq.Context()
+    sends, receives = context.socket(zmq.PUSH), context.socket(zmq.PULL)
+    port = receives.bind_to_random_port("tcp://127.0.0.1")
+    sends.connect(f"tcp://127.0.0.1:{port}")
+    try:
+        ends = watching(run_ends, batch(request()))
+        ends.has_arrival = lambda: run_ends.has_message(receives)
+        ends.take(tokens(OTHER))
+        assert not ends.are_seen()
+        sends.send(b"request")
+        assert receives.poll(5000)
+        for _ in range(2):  # until the scheduler takes it
+            assert ends.are_seen()
+        receives.recv()
+        assert not ends.are_seen()
+    finally:
+        context.destroy(linger=0)
+
+
+def test_nothing_is_known_of_what_is_no_socket(run_ends: Any) -> None:
+    assert not run_ends.has_message(None)
+    assert not run_ends.has_message(SimpleNamespace(drain=list))
 
 
 def test_more_requests_are_not_watched(run_ends: Any) -> None:

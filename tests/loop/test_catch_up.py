@@ -264,14 +264,31 @@ def test_decodes_that_did_not_run_are_no_debt(num_before: int) -> None:
     for _ in range(num_before):
         schedule.book(served, schedule.lag(served), False, 2)
     schedule.book(served, schedule.lag(served), False, 4)
-    schedule.take_back(3)
+    schedule.take_back(3, is_caught_up=False)
     left = 2 * num_before + 1
     assert schedule.debts(served.requests) == [left, left]
     assert schedule.room(served.requests) == CATCH_UP_ROUNDS - left
 
 
+def test_a_catch_up_of_fewer_decodes_leaves_as_much() -> None:
+    """Whole, or KV alone once the stay has lasted."""
+    schedule, served = CatchUpSchedule(can_write_kv_alone=True), DecodeBatch(2, ("a", "b"))
+    left = {}
+    for _ in range(INTERVALS_FOR_ONE):
+        kind, debts = schedule.book(served, schedule.lag(served), False, 8)
+        assert min(debts) >= 8
+        schedule.take_back(5, is_caught_up=True)
+        left[kind] = schedule.debts(served.requests)
+    assert left == {CatchUp.WHOLE: [0, 0]}
+    for _ in range(5 * INTERVALS_FOR_ONE):
+        kind, _ = schedule.book(served, schedule.lag(served), False, 8)
+        schedule.take_back(5, is_caught_up=True)
+        left[kind] = schedule.debts(served.requests)
+    assert left == {CatchUp.WHOLE: [0, 0], CatchUp.KV: [1, 1]}
+
+
 def test_a_batch_too_large_to_keep_owes_nothing_back() -> None:
     schedule, served = CatchUpSchedule(max_rows=1), DecodeBatch(2, ("a", "b"))
     schedule.book(served, schedule.lag(served), False, 8)
-    schedule.take_back(5)
+    schedule.take_back(5, is_caught_up=False)
     assert schedule.debts(served.requests) == [0, 0]

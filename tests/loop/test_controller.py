@@ -205,6 +205,17 @@ def test_a_round_cut_short_counts_as_what_it_ran() -> None:
     assert controller.counters.num_cut_runs == 1
 
 
+def test_a_round_that_catches_up_may_be_cut_short() -> None:
+    controller, policy, _ = lagging(0)
+    decode(controller)
+    policy.length = 8
+    launched = decode(controller, most_decodes=8)
+    assert launched.plan.is_catch_up
+    controller.cut_short(2)
+    assert not controller.draft_schedule.is_behind(launched.batch.requests)
+    assert launched.plan.num_decodes == 2
+
+
 def test_while_a_plan_stands_a_run_is_asked_for_again_only_where_it_does_not_fit() -> None:
     controller, policy, _ = lagging(0)
     policy.rounds_at_once, policy.length = 16, 4

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
-from sglang_adaptive_spec.loop.meter import RoundMeter, size_class, size_range
+from sglang_adaptive_spec.loop.meter import RoundMeter
 from sglang_adaptive_spec.loop.minutes import LONGEST_PREFILL_S, MINUTE_S, MOST_MINUTES, Minutes
 from sglang_adaptive_spec.loop.round import Round
+from sglang_adaptive_spec.size_classes import size_class, size_range
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime, Tier, chain_tier
 
 THREE = chain_tier(3)

@@ -38,7 +38,7 @@ def test_a_tier_that_gives_more_tokens_waits_for_fewer_prefills_a_token() -> Non
 
 def test_of_the_fixed_part_comes_what_its_probability_says() -> None:
     known = told(6.0, 0.2)
-    fixed_ms = known.describe()["fixed_ms"]["64"]
+    fixed_ms = known.describe()["fixed_ms"]["33-64"]
     assert fixed_ms == pytest.approx(6.0, rel=0.2)
     expected = fixed_ms * (1 - np.exp(-0.01 * TOKENS))
     assert known.between_ms(SIZE, TOKENS, ONCE) == pytest.approx(expected, rel=1e-3)

@@ -22,6 +22,8 @@ from sglang_adaptive_spec.host.serving.agreement import Agreement
 from sglang_adaptive_spec.host.serving.assemble import assemble
 from sglang_adaptive_spec.host.serving.decode_batches import DecodeBatches
 from sglang_adaptive_spec.host.serving.exact import ExactRequests, draws_alike
+from sglang_adaptive_spec.host.serving.plain_decodes import PlainDecodes
+from sglang_adaptive_spec.host.serving.run_ends import has_message
 from sglang_adaptive_spec.host.startup.build_hooks import install_build_hooks, install_gpu_hooks
 from sglang_adaptive_spec.host.startup.capture import (
     CaptureLists,
@@ -48,6 +50,7 @@ class AdaptiveWorker(BaseSpecWorker):
     adaptive_controller: TierBuilder | None  # the host's place for one
     agreement: Agreement | None = None  # of ranks with requests of their own
     packed_target: PackedTarget | None = None  # None: no round is packed
+    _decodes: PlainDecodes | None = None  # of zero-step rounds, where these are ours
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
@@ -135,6 +138,8 @@ class AdaptiveWorker(BaseSpecWorker):
     def connect(self, scheduler: Scheduler) -> None:
         """Takes the scheduler whose worker this is, before it serves."""
         self.decode_batches.waiting = lambda: scheduler.waiting_queue
+        if self._decodes is not None:
+            self._decodes.watch(lambda: has_message(scheduler.recv_from_tokenizer))
         self._late_lengths.connect(scheduler.future_map)
 
     def _build_packed(self) -> PackedTarget | None:

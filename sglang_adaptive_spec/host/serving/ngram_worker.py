@@ -68,7 +68,6 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.full_width = self.engine.options.startup_tier.num_draft_tokens
-        self._decodes: PlainDecodes | None = None
         self._tells_found = self.drafter.finds_alike
         self._is_alone = False  # a round that nobody waits for
         self._num_unlearned = 0  # zero-step decodes since the table was told what is written

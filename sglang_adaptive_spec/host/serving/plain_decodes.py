@@ -48,6 +48,11 @@ class PlainDecodes:
             self._ends = RunEnds(str(engine.device), most_decodes, engine.has_overlap)
         self._accept_lens: dict[int, torch.Tensor] = {}  # by decodes of a round: [most requests]
 
+    def watch(self, has_arrival: Callable[[], bool]) -> None:
+        """Ends runs where ``has_arrival`` says that a request comes."""
+        if self._ends is not None:
+            self._ends.has_arrival = has_arrival
+
     def run(
         self,
         batch: Batch,

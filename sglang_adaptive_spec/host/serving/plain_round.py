@@ -137,16 +137,16 @@ class PlainRound:
             return GenerationBatchResult(
                 new_seq_lens=batch.seq_lens, next_draft_input=EagleDraftInput()
             )
-        draft_input, num_decodes = self._draft_input, self.num_decodes
+        draft_input = self._draft_input
         assert draft_input is not None, "the host asks for a verify input first"
         decoded = self._rounds.decodes.run(
             batch,
             draft_input.bonus_tokens,
-            num_decodes,
+            self.num_decodes,
             self.on_publish,
             grammar_barrier,
             self._catch_ups.keep,
-            on_cut=self.on_cut if self._catch_up is CatchUp.NONE else None,
+            on_cut=None if self.on_cut is None else self._cut_short,
         )
         decoded.keep_alive.append(draft_input)
         self._compare_first_drafts(draft_input, decoded.columns[0])
@@ -160,6 +160,14 @@ class PlainRound:
         """Catches the draft up through the host's ``extend``, if that is due."""
         if self._catch_up is not CatchUp.NONE:
             self._catch_ups.extend(self._catch_up, extend, batch, result, self._debts)
+
+    def _cut_short(self, num_decodes: int) -> None:
+        """Takes note that fewer decodes ran: so many tokens less are there to catch up on."""
+        assert self.on_cut is not None, "nobody else may cut it short"
+        num_missing = self.num_decodes - num_decodes
+        self._debts = [debt - num_missing for debt in self._debts]
+        self.num_decodes = num_decodes
+        self.on_cut(num_decodes)
 
     def _compare_first_drafts(self, draft_input: DraftInput, tokens: torch.Tensor) -> None:
         """Compares what the draft would propose with what the target chose, where it is level."""

@@ -1,4 +1,4 @@
-"""Notices, while a run of decodes is launched, that a request has ended in it.
+"""Notices, while a run of decodes is launched, that a request has ended in it, or that one comes.
 
 The scheduler reads the tokens of a round when the next one is launched. Until then a request that
 has ended decodes for nothing: the rest of its run, and all of the run launched behind it. So tokens
@@ -10,13 +10,18 @@ The CPU launches decodes faster than the GPU runs them. It would be through with
 run's first token has arrived, so it stays at most `MOST_IN_FLIGHT` decodes ahead. Without
 speculation the host waits the same way, for every round.
 
-Ranks with the same requests would see tokens at different times, so they do not look.
+A request that comes would wait for the rest of the run, too: without speculation it waits for a
+round or two. So a run is over where something lies in the socket that the scheduler reads.
+
+Ranks with the same requests would see both at different times, so they do not look.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+import zmq
 
 from sglang_adaptive_spec.host.batch import Batch, Request
 from sglang_adaptive_spec.host.events import DoneEvent
@@ -55,6 +60,7 @@ class RunEnds:
         self._num_left = NO_LIMIT  # tokens until a request reaches its limit
         self._num_decodes = 0  # of the round
         self._rounds_since: int | None = None  # an end was seen
+        self.has_arrival: Callable[[], bool] = lambda: False  # nobody knows yet
 
     def begin(self, batch: Batch) -> None:
         """Takes the batch of a round that is about to decode."""
@@ -86,7 +92,7 @@ class RunEnds:
         self._pending.append(place)
 
     def are_seen(self) -> bool:
-        """Returns whether a request has ended, as far as its tokens have arrived.
+        """Returns whether a request has ended, as far as its tokens have arrived, or one comes.
 
         Waits until one more decode may be launched.
         """
@@ -102,7 +108,16 @@ class RunEnds:
             tokens = self._tokens[pending.popleft()].tolist()
             if any(token in ending for token, ending in zip(tokens, self._ending, strict=False)):
                 self._rounds_since = 0
-        return self._rounds_since is not None or self._num_decodes >= self._num_left
+        is_over = self._rounds_since is not None or self._num_decodes >= self._num_left
+        return is_over or self.has_arrival()
+
+
+def has_message(socket: Any) -> bool:
+    """Returns whether a scheduler finds a message in ``socket`` when it looks next.
+
+    Where it is no socket of ZeroMQ, as for what SGLang serves in Rust, nothing is known.
+    """
+    return isinstance(socket, zmq.Socket) and bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
 def ending_tokens(req: Request) -> frozenset[int]:

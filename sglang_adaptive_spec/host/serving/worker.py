@@ -73,6 +73,7 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
         self._tier_builder.prepare_catch_ups()
         self.most_decodes = self.engine.options.startup_tier.num_draft_tokens
         self._plain_rounds = PlainRounds(self.engine, self.drafter, self.most_decodes)
+        self._decodes = self._plain_rounds.decodes
 
     def _prepare_confidences(self) -> None:
         """Has the draft tell how sure it is, before the first capture, where rounds ask that."""

@@ -15,8 +15,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from sglang_adaptive_spec.loop.meter import size_class
 from sglang_adaptive_spec.operate.tune.blocks import Candidate
+from sglang_adaptive_spec.size_classes import size_class
 
 Rounds = Mapping[tuple[int, int], int]  # by steps and batch size
 
