@@ -133,6 +133,8 @@ class CostSettings:
     floor_beyond: Positive = 0.14
     floor_places: Count = 3
     floor_reach: Factor = 2.0
+    # A choice, a factor: a size next to another is within it, such as 6 to 8 of 8.
+    lending_reach: Factor = 1.34
     # The largest log of a correction: a factor of 2.5. Zero steps of a model as small as
     # SmolLM2-135M, seeded at 1.0 ms, take 2.3 ms.
     max_correction_log: Positive = 0.92

@@ -68,6 +68,8 @@ class Seeds:
         ]
         self.base: Floats = np.maximum([curve.base for curve in self.curves], MIN_MS)  # [T, K]
         self.slope: Floats = np.array([curve.slope for curve in self.curves]).T.copy()  # [K, T]
+        logs = np.log(buckets)
+        self.distance: Floats = abs(logs - logs[:, None])  # [K, K] of sizes, a log
         self.rise = np.array([curve.rise for curve in self.curves])
         # A catch-up that was not seeded is counted in zero-step rounds.
         self._extra = self.curves[self.plain_idx or 0]

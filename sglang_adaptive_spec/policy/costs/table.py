@@ -197,7 +197,7 @@ class CostTable:
         settings, belief = self._settings, self._corrections.belief
         bucket = self._corrections.seeds.bucket(batch_size)
         less = settings.least_z * belief.spread[:, bucket]
-        rounds = np.array([by_bucket[bucket] for by_bucket in self._state.num_corrected])
+        rounds = self._corrections.known_rounds[:, bucket]
         is_in_doubt = (rounds > 0) & (rounds < settings.settle_rounds)
         less = np.where(is_in_doubt, np.maximum(less, belief.mean[:, bucket]), less)
         if self.drift > 1.0:
