@@ -51,7 +51,7 @@ from benchmarks.studies.matrix.check import SMALL_BATCH_SIZES, check_matrix, che
 from benchmarks.studies.ramp import summary as ramp_summary
 from benchmarks.studies.real_text import summary as real_text
 from benchmarks.studies.sampling import tables as sampling_tables
-from benchmarks.studies.sampling.check import check_sampling
+from benchmarks.studies.sampling.check import check_packed, check_sampling
 from benchmarks.studies.simulator import summary as simulator
 from benchmarks.studies.transition import summary as transition_summary
 
@@ -159,8 +159,14 @@ CHECKS = {
         ),
         Check(backends.check_backends, backends.figure_table),
     ),
-    "matrix-h200-fa3.json.xz": Check(check_matrix, matrix_tables.figure_table),
-    "matrix-h200-flashinfer.json.xz": Check(check_matrix, matrix_tables.figure_table),
+    **dict.fromkeys(
+        (
+            "matrix-h200-fa3.json.xz",
+            "matrix-packed-h200-fa3.json.xz",
+            "matrix-h200-flashinfer.json.xz",
+        ),
+        Check(check_matrix, matrix_tables.figure_table),
+    ),
     **dict.fromkeys(
         ("matrix-starts-h200-fa3.json.xz", "matrix-starts-again-h200-fa3.json.xz"),
         Check(matrix_starts.check_starts, matrix_starts.figure_table),
@@ -222,6 +228,7 @@ CHECKS = {
         Check(overhead.check_overhead, overhead.figure_table),
     ),
     "sampling-h200.json.xz": Check(check_sampling, sampling_tables.figure_table),
+    "sampling-packed-h200.json.xz": Check(check_packed, sampling_tables.figure_table),
     "sampling-of-host-h200.json.xz": Check(check_sampling, sampling_tables.cell_table),
     "simulator.json.xz": Check(simulator.check_simulator, simulator.figure_table),
     **dict.fromkeys(

@@ -1,10 +1,12 @@
 """Is sampling-h200.json.xz what it claims: complete, its tests alive and those of its counts?"""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.stats.differences import Gap, at_least, differences, gaps, keys, measured_on
 from benchmarks.studies.sampling.summary import (
+    BY_CONFIDENCE,
+    BY_LENGTHS,
     CELLS,
     CONTROL,
     LOSSLESS_CELLS,
@@ -23,12 +25,15 @@ from benchmarks.studies.sampling.tables import ALPHA, caught_late
 
 Raw = Mapping[str, Any]
 
-NEEDED = {NONE, CONTROL, STATIC, OURS, WRONG}
-FORCED = {OURS, WRONG, SLIGHTLY_WRONG, OURS_REJECTION}  # arms that switch in every round
+OTHERS = {NONE, CONTROL, STATIC, WRONG}  # beside ours
+PACKED = (BY_LENGTHS, BY_CONFIDENCE)
+# Arms that switch in every round.
+FORCED = {OURS, WRONG, SLIGHTLY_WRONG, OURS_REJECTION, *PACKED}
 ALL_DEPTHS = {"0", "1", "3", "5", "7"}
 MIN_SAMPLES = 20_000  # per arm, cell and position
 # Five of the six rounds of the forced cycle run at another depth than the one before.
 MIN_SWITCH_SHARE = 0.7
+MIN_PACKED = 2_000  # rounds: more than half of four cells, zero steps apart
 CELL_KEYS = {
     "name",
     "sampling",
@@ -42,7 +47,18 @@ CELL_KEYS = {
 }
 
 
-def check_sampling(result: Raw) -> list[str]:
+def check_packed(result: Raw) -> list[str]:
+    """Returns what is wrong with a result of packed rounds, which has no greedy texts."""
+    problems = check_sampling(result, PACKED)
+    for server in result.get("servers", []):
+        if server["arm"] in PACKED:
+            num_packed = sum(server["plugin"]["packed_rounds"].values())
+            if num_packed < MIN_PACKED:
+                problems.append(f"{server['arm']}: {num_packed} of {MIN_PACKED} packed rounds")
+    return problems
+
+
+def check_sampling(result: Raw, ours: Sequence[str] = (OURS,)) -> list[str]:
     """Returns what is wrong with the shape or the figures of the result, or with its instrument."""
     problems = keys("file", result, {"provenance", "cells", "greedy", "servers"})
     if problems:
@@ -51,9 +67,10 @@ def check_sampling(result: Raw) -> list[str]:
     there = {cell["name"]: cell for cell in result["cells"]}
     problems += gaps("cells", there, set(CELLS))
     for name, cell in there.items():
-        problems += _check_cell(name, cell)
+        problems += _check_cell(name, cell, ours)
     raw = [each for mine in result["greedy"]["raw"].values() for each in mine]
-    lacking = at_least("greedy", result["greedy"]["identical"], {CONTROL, STATIC, OURS})
+    wanted = {CONTROL, STATIC, OURS} if OURS in ours else set()
+    lacking = at_least("greedy", result["greedy"]["identical"], wanted)
     claims_nothing = there.keys().isdisjoint(LOSSLESS_CELLS)  # a run of the host's cells alone
     problems += map(Gap, lacking) if claims_nothing else lacking
     problems += differences(result["greedy"], build_greedy(raw), "greedy")
@@ -67,10 +84,10 @@ def check_sampling(result: Raw) -> list[str]:
     return problems
 
 
-def _check_cell(where: str, cell: Raw) -> list[str]:
+def _check_cell(where: str, cell: Raw, ours: Sequence[str]) -> list[str]:
     problems = keys(where, cell, CELL_KEYS)
     if not problems:
-        wanted = NEEDED if where in LOSSLESS_CELLS else NEEDED - {WRONG}
+        wanted = {*OTHERS, *ours} - (set() if where in LOSSLESS_CELLS else {WRONG})
         problems = at_least(f"{where}.counts", cell["counts"], wanted)
     if problems:
         return problems
