@@ -60,3 +60,36 @@ def test_a_model_with_recurrent_state_keeps_the_hosts_round(plain_round: Any) ->
 def test_first_drafts_are_told_only_where_the_draft_was_current(plain_round: Any) -> None:
     firsts = plain_round.FirstDrafts(torch.tensor([True, True, False]), [True, False, True])
     assert firsts.read() == [True, None, False]
+
+
+@pytest.mark.parametrize("kind", ["KV", "WHOLE"])
+def test_a_draft_is_caught_up_on_what_a_run_that_was_cut_short_gave(
+    plain_round: Any, kind: str
+) -> None:
+    """Of eight decodes three ran: what the draft lacks is five tokens less, in every row."""
+    from sglang_adaptive_spec.host.host_round import open_round
+    from sglang_adaptive_spec.host.serving.plain_decodes import Decoded
+
+    told: list[Any] = []
+
+    def run(*_: Any, on_cut: Any, **__: Any) -> Decoded:
+        on_cut(3)
+        return Decoded(None, [torch.zeros(2)] * 3, torch.zeros(2), [])
+
+    def extend(*args: Any) -> None:
+        told.append(args[-1])
+
+    catch_ups = SimpleNamespace(begin=told.append, keep=None, extend=extend)
+    catch_ups.were_level = lambda debts, num_decodes: [debt == num_decodes for debt in debts]
+    firsts = SimpleNamespace(catch_ups=catch_ups, relayed=(), first_drafts=lambda _: None)
+    decodes = SimpleNamespace(run=run, result=lambda *_: "result")
+    rounds = SimpleNamespace(drafter=firsts, decodes=decodes, verify_input=None)
+    open_round(())
+    catch_up = getattr(plain_round.CatchUp, kind)
+    plain = plain_round.PlainRound(rounds, ("a", "b"), [8, 14], catch_up)
+    plain.num_decodes, plain.on_cut = 8, told.append
+    draft_input = SimpleNamespace(bonus_tokens=None, topk_index=None)
+    plain.trivial_verify_input(SimpleNamespace(spec_info=draft_input))
+    assert plain.verify(object(), None) == "result"
+    plain.draft_extend(None, object(), "result")
+    assert told == [("a", "b"), 3, [3, 9]]
