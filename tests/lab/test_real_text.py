@@ -157,7 +157,7 @@ def test_a_trail_has_every_round_with_what_it_took() -> None:
         Round(number * number * 1_000_000, size, size, drafted, False, True)
         for number, (size, drafted) in enumerate(kinds)
     ]
-    assert trail(rounds) == [[-1, 0, 1000], [3, 2, 3000], [0, 1, 5000]]
+    assert trail(rounds) == [[-1, 0, 1000, 0], [3, 2, 3000, 1], [0, 1, 5000, 1]]
 
 
 def passes(rates: dict[str, float], where: Cell, as_none: dict[str, str]) -> list[dict[str, Any]]:

@@ -67,6 +67,8 @@ MEASURED_OF_EACH, MEASURED_OF_ONE = 2, 8  # the latter times the root of the cli
 # policy may take some requests to see that: phases are there to show it. Up to 6e34aa9 a lone
 # client had one.
 FEWEST_BEFORE = 8
+# Of /server_info, at the end of a pass: why did it choose so?
+KNOWN = ("decisions", "runs", "interruptions", "costs", "cut_runs")
 MAX_TOTAL_TOKENS = 114688  # 256 requests of 448 tokens; prompts have 100 on average
 MOST_CLIENTS = 256
 # Behind the arguments of every fleet, so that they win.
@@ -117,7 +119,9 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument(
         "--earlier", type=Path, nargs="+", default=[], help="run files: who was far behind there"
     )
-    run_.add_argument("--trail", action="store_true", help="keep every round of ours in run files")
+    run_.add_argument(
+        "--trail", action="store_true", help="keep every round, and what ours knew, in run files"
+    )
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
     add_before(run_)
     run_.set_defaults(repeats=9, context_length=0)
@@ -261,8 +265,10 @@ def attempt(
         print(f"{engine.arm.name} {cell}: {error!r}", flush=True)
         return None
     measured = as_pass(answers, cell.concurrency, rounds)
-    if args.trail and engine.arm.name in (summary.OURS, summary.OURS_OF_TABLE):
+    if args.trail:
         measured["trail"] = trail([Round(*fields) for fields in rounds])
+        if spec := engine.server.internal_state().get("adaptive_spec"):
+            measured["known"] = {name: spec[name] for name in KNOWN}
     return [each.text for each in answers], measured
 
 

@@ -46,12 +46,13 @@ def paces(rounds: Sequence[Round]) -> dict[str, dict[str, list[float]]]:
 
 
 def trail(rounds: Sequence[Round]) -> list[list[int]]:
-    """Returns steps (-1: a prefill), batch size and us of every round, but for the first."""
+    """Returns steps (-1: a prefill), batch size, us and decodes of every round but the first."""
     return [
         [
             (each.num_draft_tokens or 0) - 1 if each.batch_size else -1,
             each.batch_size,
             (each.time_ns - before.time_ns) // 1000,
+            decodes_of(each) if each.batch_size else 0,
         ]
         for before, each in pairwise(rounds)
     ]
