@@ -35,7 +35,6 @@ from benchmarks.stats.result_file import COMPRESSED, read_result
 from benchmarks.studies import (
     attention_dp,
     backends,
-    confidence,
     long_context,
     never_below_none,
     overhead,
@@ -239,12 +238,9 @@ CHECKS = {
         ("dp-attention-h100.json.xz", "dp-attention-shallow-h200.json.xz"),
         Check(attention_dp.check_attention_dp, attention_dp.figure_table),
     ),
-    "confidence.json.xz": Check(confidence.check_confidence, confidence.figure_table),
 }
 # Not a result: read, and thereby checked, by the check of simulator.json.xz.
 INPUTS = {simulator.COSTS}
-# A head alone was measured: none of our code ran, so it may change.
-WITHOUT_OURS = ("confidence.json.xz",)
 
 
 def check_file(name: str, result: Raw) -> list[str]:
@@ -258,11 +254,7 @@ def check_file(name: str, result: Raw) -> list[str]:
 def check_kept(name: str, result: Raw) -> list[str]:
     """Returns what is wrong with how a file is kept, and where it says that it comes from."""
     problems = [] if name.endswith(COMPRESSED) else [f"not compressed: xz -9e {name}"]
-    origin = result.get("provenance", {})
-    if name not in WITHOUT_OURS:
-        return problems + check_provenance(origin)
-    missing = PROVENANCE_KEYS - origin.keys()
-    return problems + ([f"provenance lacks {sorted(missing)}"] if missing else [])
+    return problems + check_provenance(result.get("provenance", {}))
 
 
 def main() -> int:
@@ -277,8 +269,7 @@ def main() -> int:
         faults = show(name, check_file(name, result))
         num_faults += faults
         if not faults:
-            changed = changed_since(result["provenance"]) if name not in WITHOUT_OURS else []
-            if changed:
+            if changed := changed_since(result["provenance"]):
                 sha = result["provenance"]["git_sha"]
                 print(f"  measured at {sha[:10]}; changed since: {', '.join(changed)}")
             print(CHECKS[name].targets(result))

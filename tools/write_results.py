@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "results.md"
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Real text": ("real-text",),
     "Against every fixed depth": ("matrix-h200", "matrix-small", "matrix-starts", "long-context"),
-    "Trees, and the draft's confidence": ("matrix-trees", "confidence"),
+    "Trees": ("matrix-trees",),
     "A depth for each request": ("matrix-kinds", "matrix-packed"),
     "Other drafts": ("matrix-standalone", "ngram-text"),
     "Never slower than no speculation": ("never-below-none",),

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.stats.differences import Gap
 from benchmarks.stats.homogeneity import REST
-from benchmarks.studies.sampling.check import check_sampling
+from benchmarks.studies.sampling.check import MIN_PACKED, PACKED, check_packed, check_sampling
 from benchmarks.studies.sampling.summary import (
     ARMS,
     CELLS,
@@ -37,6 +37,7 @@ PROMPTS = ["prose 0", "code 0", "json 0", "low 0"]
 NUM_POSITIONS = 8
 PER_PROMPT = 5120
 SERVED = ARMS[:5]
+FORCED = (OURS, WRONG, *PACKED)
 FORCED_ROUNDS = {"0": 200, "1": 100, "3": 100, "5": 100, "7": 100}
 
 
@@ -74,8 +75,8 @@ def run_record(
             "seed": 1000 * seed + ARMS.index(arm),
             "prompts": PROMPTS,
             "counts": counts_of(arm, cell, seed, arm in wrong),
-            "rounds": FORCED_ROUNDS if arm in (OURS, WRONG) else {"3": 600},
-            "num_switches": 480 if arm in (OURS, WRONG) else 0,
+            "rounds": FORCED_ROUNDS if arm in FORCED else {"3": 600},
+            "num_switches": 480 if arm in FORCED else 0,
         }
         for cell in CELLS
         for arm in arms
@@ -108,6 +109,15 @@ def complete() -> dict[str, Any]:
 
 def test_a_complete_result_passes(complete: Any) -> None:
     assert check_sampling(complete) == []
+
+
+@pytest.mark.parametrize(("num_packed", "is_enough"), [(MIN_PACKED, True), (0, False)])
+def test_packed_rounds_are_to_have_run(num_packed: int, is_enough: bool) -> None:
+    record = run_record(arms=(NONE, CONTROL, STATIC, WRONG, *PACKED)) | {"greedy": []}
+    plugin = {"packed_rounds": {"3": num_packed}}
+    record["servers"] = [{"arm": arm, "plugin": plugin} for arm in PACKED]
+    faults = [each for each in check_packed(merged([record])) if not isinstance(each, Gap)]
+    assert len(faults) == (0 if is_enough else len(PACKED))
 
 
 def test_the_wrong_sampler_is_found_and_no_other(complete: Any) -> None:
