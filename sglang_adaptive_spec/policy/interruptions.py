@@ -53,7 +53,7 @@ class Interruptions:
 
         Args:
             batch_size: Requests.
-            tokens: [tiers] of all of them, expected of one decode; or one sizes for all tiers.
+            tokens: [tiers] of all of them, expected of one decode; or one number for all tiers.
             decodes: [tiers] of a round.
         """
         fixed_ms = self._fixed_of(size_class(batch_size))

@@ -67,9 +67,9 @@ def tokens(*drawn: int) -> torch.Tensor:
 def test_one_ended_answer_of_several_is_enough(run_ends: Any, last: int) -> None:
     ends = watching(run_ends, batch(request(), request()))
     ends.take(tokens(OTHER, OTHER))
-    assert not ends.are_seen()
+    assert not ends.is_over()
     ends.take(tokens(OTHER, last))
-    assert ends.are_seen()
+    assert ends.is_over()
 
 
 def test_a_token_counts_only_when_it_has_arrived(run_ends: Any) -> None:
@@ -77,11 +77,11 @@ def test_a_token_counts_only_when_it_has_arrived(run_ends: Any) -> None:
     events = ends._events = [LateEvent() for _ in ends._events]
     for drawn in (OTHER, EOS):
         ends.take(tokens(drawn))
-    assert not ends.are_seen()
+    assert not ends.is_over()
     events[1].is_done = True  # never before those that were launched before it
-    assert not ends.are_seen()
+    assert not ends.is_over()
     events[0].is_done = True
-    assert ends.are_seen()
+    assert ends.is_over()
     assert not any(each.num_waits for each in events)
 
 
@@ -90,7 +90,7 @@ def test_the_cpu_stays_a_few_decodes_ahead(run_ends: Any) -> None:
     events = ends._events = [LateEvent() for _ in ends._events]
     for number in range(MOST_DECODES):
         ends.take(tokens(EOS if number == 3 else OTHER))
-        is_seen = ends.are_seen()
+        is_seen = ends.is_over()
         assert len(ends._pending) < run_ends.MOST_IN_FLIGHT
         if is_seen:
             break
@@ -104,21 +104,21 @@ def test_an_end_in_the_round_before_counts_until_the_scheduler_has_acted_on_it(
     served = batch(request())
     ends = watching(run_ends, served)
     ends.take(tokens(EOS))
-    assert ends.are_seen()
+    assert ends.is_over()
     found = []
     for _ in range(run_ends.ROUNDS_UNTIL_KNOWN + 1):
         ends.begin(served)
-        found.append(ends.are_seen())
+        found.append(ends.is_over())
     assert found == [True] * run_ends.ROUNDS_UNTIL_KNOWN + [False]
     ends.take(tokens(EOS))
     ends.begin(batch(request()))  # the scheduler lets another one in
-    assert not ends.are_seen()
+    assert not ends.is_over()
 
 
 def test_what_never_ends_an_answer_is_not_looked_for(run_ends: Any) -> None:
     ends = watching(run_ends, batch(request(ignore_eos=True)))
     ends.take(tokens(EOS))
-    assert not ends.are_seen()
+    assert not ends.is_over()
 
 
 def test_a_tokenizer_knows_more_ends(run_ends: Any) -> None:
@@ -136,9 +136,9 @@ def test_a_limit_ends_a_run_what_is_in_flight_included(
     """Of ten tokens seven are known; under the overlap schedule prefill's is in flight."""
     ends = watching(run_ends, batch(request(), request(10, num_known=7)), has_overlap)
     for _ in range(num_decodes):
-        assert not ends.are_seen()
+        assert not ends.is_over()
         ends.take(tokens(OTHER, OTHER))
-    assert ends.are_seen()
+    assert ends.is_over()
 
 
 def test_a_run_in_flight_counts_towards_the_limit(run_ends: Any) -> None:
@@ -150,9 +150,9 @@ def test_a_run_in_flight_counts_towards_the_limit(run_ends: Any) -> None:
     req.output_ids = [OTHER]  # prefill's; the four are in flight
     ends.begin(served)
     for _ in range(5):
-        assert not ends.are_seen()
+        assert not ends.is_over()
         ends.take(tokens(OTHER))
-    assert ends.are_seen()
+    assert ends.is_over()
 
 
 def test_a_request_that_comes_ends_a_run(run_ends: Any) -> None:
@@ -164,13 +164,13 @@ def test_a_request_that_comes_ends_a_run(run_ends: Any) -> None:
         ends = watching(run_ends, batch(request()))
         ends.has_arrival = lambda: run_ends.has_message(receives)
         ends.take(tokens(OTHER))
-        assert not ends.are_seen()
+        assert not ends.is_over()
         sends.send(b"request")
         assert receives.poll(5000)
         for _ in range(2):  # until the scheduler takes it
-            assert ends.are_seen()
+            assert ends.is_over()
         receives.recv()
-        assert not ends.are_seen()
+        assert not ends.is_over()
     finally:
         context.destroy(linger=0)
 
@@ -184,7 +184,7 @@ def test_more_requests_are_not_watched(run_ends: Any) -> None:
     size = run_ends.MOST_WATCHED + 1
     ends = watching(run_ends, batch(*[request(1) for _ in range(size)]))
     ends.take(tokens(*[EOS] * size))
-    assert not ends.are_seen()
+    assert not ends.is_over()
 
 
 def test_tokens_of_many_decodes_go_round(run_ends: Any) -> None:
@@ -194,6 +194,6 @@ def test_tokens_of_many_decodes_go_round(run_ends: Any) -> None:
         ends.begin(served)
         for _ in range(MOST_DECODES):
             ends.take(tokens(OTHER))
-    assert not ends.are_seen()
+    assert not ends.is_over()
     ends.take(tokens(EOS))
-    assert ends.are_seen()
+    assert ends.is_over()

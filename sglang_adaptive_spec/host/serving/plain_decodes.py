@@ -83,7 +83,7 @@ class PlainDecodes:
         if ends is not None:
             ends.begin(batch)
         for left in reversed(range(num_decodes)):
-            if ends is not None and on_cut is not None and columns and ends.are_seen():
+            if ends is not None and on_cut is not None and columns and ends.is_over():
                 lens_after = batch.seq_lens
                 if on_publish is not None:
                     on_publish(lens_after)

@@ -1,4 +1,4 @@
-"""Notices, while a run of decodes is launched, that a request has ended in it, or that one comes.
+"""Says, while a run of decodes is launched, when it is over: a request has ended, or one comes.
 
 The scheduler reads the tokens of a round when the next one is launched. Until then a request that
 has ended decodes for nothing: the rest of its run, and all of the run launched behind it. So tokens
@@ -91,8 +91,8 @@ class RunEnds:
             event.record()
         self._pending.append(place)
 
-    def are_seen(self) -> bool:
-        """Returns whether a request has ended, as far as its tokens have arrived, or one comes.
+    def is_over(self) -> bool:
+        """Returns whether a request has ended, as far as its tokens have arrived, or another comes.
 
         Waits until one more decode may be launched.
         """
@@ -108,8 +108,8 @@ class RunEnds:
             tokens = self._tokens[pending.popleft()].tolist()
             if any(token in ending for token, ending in zip(tokens, self._ending, strict=False)):
                 self._rounds_since = 0
-        is_over = self._rounds_since is not None or self._num_decodes >= self._num_left
-        return is_over or self.has_arrival()
+        has_ended = self._rounds_since is not None or self._num_decodes >= self._num_left
+        return has_ended or self.has_arrival()
 
 
 def has_message(socket: Any) -> bool:

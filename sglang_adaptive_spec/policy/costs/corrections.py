@@ -2,7 +2,7 @@
 
 A correction is the log of served over seeded time of a tier at a bucket: a low median of its first
 rounds, then it follows. Until it is settled it says nothing about other buckets, but for the host's
-floor (`floor_log`). A tier's first timed rounds after another one ran are a visit: they tell drift
+floor (`floor_log`) and for what buckets next to each other lend (`_lend`). A tier's first timed rounds after another one ran are a visit: they tell drift
 from what is the tier's own. One that disagrees with what the tier took when seen last is learned
 anew. What all corrections say together is a `Belief`, which the tables for predictions are made
 from: it is about what lies beyond the larger of seed and floor.
@@ -155,7 +155,12 @@ class Corrections:
         )
 
     def _lend(self, rounds: npt.NDArray[np.int64], error: Floats) -> None:
-        """Believes of sizes served little what is believed of one next to it, until they show."""
+        """Believes of sizes served little what is believed of one next to it, until they show.
+
+        Args:
+            rounds: Behind every correction, [T, K].
+            error: Standard errors of the corrections, [T, K].
+        """
         at, of = self._lenders(rounds.sum(axis=0))
         self.known_rounds = rounds
         if not len(at):
