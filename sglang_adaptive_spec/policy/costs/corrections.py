@@ -2,10 +2,11 @@
 
 A correction is the log of served over seeded time of a tier at a bucket: a low median of its first
 rounds, then it follows. Until it is settled it says nothing about other buckets, but for the host's
-floor (`floor_log`) and for what buckets next to each other lend (`_lend`). A tier's first timed rounds after another one ran are a visit: they tell drift
-from what is the tier's own. One that disagrees with what the tier took when seen last is learned
-anew. What all corrections say together is a `Belief`, which the tables for predictions are made
-from: it is about what lies beyond the larger of seed and floor.
+floor (`floor_log`) and for what buckets next to each other lend (`_lend`). A tier's first timed
+rounds after another one ran are a visit: they tell drift from what is the tier's own. One that
+disagrees with what the tier took when seen last is learned anew. What all corrections say together
+is a `Belief`, which the tables for predictions are made from: it is about what lies beyond the
+larger of seed and floor.
 """
 
 import math
