@@ -20,6 +20,7 @@ def save(figure: Any, path: Path) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
-    with pyplot.rc_context({"svg.hashsalt": path.name, "svg.fonttype": "none"}):
+    fonts = {"svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans", "Verdana"]}
+    with pyplot.rc_context({"svg.hashsalt": path.name, **fonts}):
         figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
