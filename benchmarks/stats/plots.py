@@ -20,7 +20,7 @@ def save(figure: Any, path: Path) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
-    fonts = {"svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans", "Verdana"]}
-    with pyplot.rc_context({"svg.hashsalt": path.name, **fonts}):
+    fonts: Any = {"svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans", "Verdana"]}
+    with pyplot.rc_context(fonts | {"svg.hashsalt": path.name}):
         figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
