@@ -15,6 +15,7 @@ DOTTED = re.compile(rf"{NAME}(\.\w+)+")
 # From the ground up; a room of several modules stands for all of them.
 FLOORS = (
     "",  # the version
+    "size_classes",
     "tiers",
     "ladder",
     "config",

@@ -42,6 +42,7 @@ PLACED_BY_HAND = {
     "a tokenizer's of Hugging Face, and what the host adds": "eos_token_id "
     "additional_stop_token_ids",
     "a deque's": "popleft",
+    "a socket's of ZeroMQ": "getsockopt",
     "settings of get_exec(), by their _NS_PATH": "features graph",
     "the host's, but not in 0.5.20 (test_attention.py)": "draft_window_size",
     "the host's, but not in 0.5.20, and harmless there": "can_run_dp_draft_cuda_graph",

@@ -32,7 +32,7 @@ def test_leaving_the_draft_behind_for_good_is_switched_off_with_a_warning(
     from sglang_adaptive_spec.host.serving import plain_round
 
     monkeypatch.setattr(plain_round, "plain_round_unsupported_reason", lambda _runner: None)
-    monkeypatch.setattr(module, "PlainRounds", lambda *_: "zero-step rounds")
+    monkeypatch.setattr(module, "PlainRounds", lambda *_: SimpleNamespace(decodes=None))
     monkeypatch.setenv(SKIP, "1")
     prepared: list[bool] = []
     config = SimpleNamespace(candidate_steps=steps)

@@ -56,7 +56,7 @@ class LargeCatchUps(ExampleCosts):
 
 
 NEVER_DRAFTS = SyntheticWorkload(
-    "never-drafts-200", 6, ((0, 200),), (Phase(0, (0.3,)),), mean_tokens=200
+    "never-drafts-200", 9, ((0, 200),), (Phase(0, (0.3,)),), mean_tokens=200
 )
 LONG_JSON = SyntheticWorkload(
     "long-json-1", 10, ((0, 1),), (Phase(0, (0.97,)),), mean_tokens=3000, max_steps=32
