@@ -261,14 +261,15 @@ def attempt(
             engine.server.url, requests_of(cell, prompts, repeat), cell.concurrency, sampling
         )
         rounds = engine.server.rounds()
+        spec = engine.server.internal_state().get("adaptive_spec") if args.trail else None
     except (RuntimeError, ValueError, OSError) as error:  # the other arms go on
         print(f"{engine.arm.name} {cell}: {error!r}", flush=True)
         return None
     measured = as_pass(answers, cell.concurrency, rounds)
     if args.trail:
         measured["trail"] = trail([Round(*fields) for fields in rounds])
-        if spec := engine.server.internal_state().get("adaptive_spec"):
-            measured["known"] = {name: spec[name] for name in KNOWN}
+    if spec:
+        measured["known"] = {name: spec.get(name) for name in KNOWN}  # ema has fewer
     return [each.text for each in answers], measured
 
 
