@@ -20,7 +20,7 @@ from typing import Any
 
 from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.loop.timing import RoundTimer
-from sglang_adaptive_spec.tiers import Tier
+from sglang_adaptive_spec.tiers import Plan, Tier
 
 LOG_ENV = "BENCH_RANK_LOG"
 DECIDE = "sglang_adaptive_spec.loop.controller.AdaptiveController.before_decode"
@@ -119,11 +119,11 @@ class Logger:
         return result
 
     def around_seed(
-        self, times_ms: Callable[..., list[float]], seeder: Any, tier: Tier, *args: Any
+        self, times_ms: Callable[..., list[float]], seeder: Any, plan: Plan, *args: Any
     ) -> list[float]:
         """Puts round times of the start-up askew."""
-        found = times_ms(seeder, tier, *args)
-        return [ms * self._skew.of(tier) for ms in found] if tp_rank() > 0 else found
+        found = times_ms(seeder, plan, *args)
+        return [ms * self._skew.of(plan.tier) for ms in found] if tp_rank() > 0 else found
 
 
 def tp_rank() -> int:

@@ -102,7 +102,7 @@ def test_all_that_another_rank_than_the_first_measures_is_askew(
     assert isinstance(clocks[0], SkewedTimer) == (rank > 0)
     assert clocks[1] is clocks[0]
     assert skewed_clocks == [1] * rank
-    seeds = [logger.around_seed(lambda *_: [10.0], None, deep, None, False)[0] for _ in range(50)]
+    seeds = [logger.around_seed(lambda *_: [10.0], None, Plan(deep), None)[0] for _ in range(50)]
     middle = 10.0 * RATE_PER_STEP**deep.num_steps
     if rank == 0:
         assert set(seeds) == {10.0}
