@@ -175,6 +175,33 @@ def test_a_request_that_comes_ends_a_run(run_ends: Any) -> None:
         context.destroy(linger=0)
 
 
+@pytest.mark.parametrize("num_launched", [1, 3])
+def test_a_prefill_is_launched_beside_a_few_decodes(run_ends: Any, num_launched: int) -> None:
+    """Nothing is waited for; what is in flight keeps the GPU busy until the prefill is launched."""
+    ends = watching(run_ends, batch(request()))
+    events = ends._events = [LateEvent() for _ in ends._events]
+    ends._most_at_arrival = run_ends.MOST_AT_ARRIVAL  # as on a GPU
+    for _ in range(num_launched):
+        ends.take(tokens(OTHER))
+    ends.has_arrival = lambda: True
+    found = []
+    for _ in range(num_launched, run_ends.MOST_AT_ARRIVAL):
+        found.append(ends.is_over())
+        ends.take(tokens(OTHER))
+    assert not any(found)
+    assert ends.is_over()
+    events[0].is_done = True  # one less in flight
+    assert not ends.is_over()
+    assert not any(each.num_waits for each in events)
+
+
+@pytest.mark.parametrize("has_overlap", [True, False])
+def test_where_nothing_runs_beside_a_request_that_comes_ends_a_run_at_once(
+    run_ends: Any, has_overlap: bool
+) -> None:
+    assert run_ends.RunEnds("cpu", MOST_DECODES, has_overlap)._most_at_arrival == 0
+
+
 def test_nothing_is_known_of_what_is_no_socket(run_ends: Any) -> None:
     assert not run_ends.has_message(None)
     assert not run_ends.has_message(SimpleNamespace(drain=list))
