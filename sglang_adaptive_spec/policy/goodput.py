@@ -33,6 +33,9 @@ from sglang_adaptive_spec.policy.table_asks import TableAsks
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Plan, RoundTime, Tier
 
 RUN_LENGTHS = np.array(LENGTHS, np.float64)
+# A choice: as many decodes of a stay an asked round of zero steps takes at least. The CPU waits for
+# the tokens before it, so the GPU waits for the CPU.
+LEAST_ASKED = 1.25
 
 
 class GoodputPolicy:
@@ -77,7 +80,7 @@ class GoodputPolicy:
         self._learns_own_times = learns_own_times  # else `learn_time` is told what all ranks learn
         self.home = initial  # the tier in force, probes aside
         self.decision: Decision | None = None
-        self.num_switches: dict[str, int] = {"gain": 0, "slot": 0, "fresh": 0}
+        self.num_switches: dict[str, int] = {"gain": 0, "slot": 0, "fresh": 0, "found": 0}
         self._last_of_range: dict[int, Tier] = {}
         self._round = 0
         self._batch: DecodeBatch | None = None  # the newest
@@ -155,7 +158,22 @@ class GoodputPolicy:
             self.prober.observe(tier)
         if tier == PLAIN_TIER:
             self.asks.count_decodes(observation.plan.num_decodes)
+        if observation.found is not None:
+            self._book_ask(observation)
         self.runs.observe(observation.plan, observation.batch_size)
+
+    def _book_ask(self, observation: Observation) -> None:
+        """Books what a round gave that was planned by what a table had."""
+        decision, tier, size = self.decision, observation.tier, observation.batch_size
+        if decision is None or not {PLAIN_TIER, tier} <= set(decision.tiers):
+            return
+        tiers, ms = decision.tiers, decision.round_ms
+        in_decodes = float(ms[tiers.index(tier)] / ms[tiers.index(PLAIN_TIER)])
+        if tier == PLAIN_TIER:
+            in_decodes = max(self.runs.alone(size), LEAST_ASKED)
+        gain = 1 + sum(observation.num_correct_drafts) / size - in_decodes
+        if self.asks.book(gain) and self.home != PLAIN_TIER:
+            self._move(PLAIN_TIER, "found")
 
     def _observe_drafts(self, observation: Observation) -> None:
         requests, tier = observation.requests, observation.tier
@@ -401,5 +419,6 @@ class GoodputPolicy:
 
     def _move(self, tier: Tier, reason: str) -> None:
         self.prober.note_move(is_shallower=tier.num_steps < self.home.num_steps)
+        self.asks.follow(is_drafting=tier != PLAIN_TIER)
         self.home = tier
         self.num_switches[reason] += 1

@@ -128,6 +128,13 @@ class RunLengths:
         newest = self._newest.get(size_class(batch_size))
         return sum(newest) / len(newest) if newest else 1.0
 
+    def alone(self, batch_size: int) -> float:
+        """Returns what a round of one decode takes, in decodes of the newest runs; 1 if unknown."""
+        sizes = size_class(batch_size)
+        of_runs = self._known_of(sizes, max(self._newest.get(sizes, LENGTHS[:1])))
+        single = self._known_of(sizes, LENGTHS[0])
+        return 1.0 if single is None or of_runs is None else single.share / of_runs.share
+
     def kept(self, batch_size: int, length: float) -> float:
         """Returns the share of decodes that are not lost to ends of requests."""
         lost = self._settings.lost_per_decode * (length - 1)

@@ -10,6 +10,7 @@ from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
 from sglang_adaptive_spec.policy.settings import DEFAULTS
+from sglang_adaptive_spec.policy.table_asks import TableAsks
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Plan, chain_tier
 from tests.policy.cost_server import TIERS, seeded
 
@@ -175,3 +176,37 @@ def test_where_a_stay_finds_what_pays_the_next_rounds_ask_again() -> None:
     asked = asked_in(ours, 2 * number, MOST)
     assert asked[0] <= number
     assert asked == list(range(asked[0], 2 * number))
+
+
+def test_asking_goes_on_until_its_credit_is_spent() -> None:
+    asks, settings = TableAsks(DEFAULTS.cadence), DEFAULTS.cadence
+    asks.follow(is_drafting=True)
+    asks.book(100.0)  # no more than a full credit
+    lost = [asks.book(-0.5) for _ in range(round(2 * settings.ask_credit))]
+    assert lost.index(True) == len(lost) - 1
+    assert not asks.is_due
+    assert not asks.book(-9.0)  # a round that was in flight
+    asks.count_decodes(settings.ask_decodes)
+    assert asks.is_due
+    asks.answered(has_paid=False)
+    assert not asks.is_due
+    asks.count_decodes(settings.ask_decodes)
+    assert not asks.is_due  # twice as far away
+    asks.count_decodes(settings.ask_decodes)
+    asks.answered(has_paid=True)
+    asks.book(2.0)
+    asks.answered(has_paid=False)
+    assert asks.is_due  # it has earned some rounds
+    asks.follow(is_drafting=False)
+    asks.answered(has_paid=False)
+    assert not asks.is_due
+
+
+def test_look_ups_that_find_what_does_not_pay_end_in_a_stay() -> None:
+    """However sure of it the decision is that drafting pays."""
+    ours = policy()
+    asked_in(ours, 50, MOST)
+    assert ours.home != PLAIN_TIER
+    asked_in(ours, 20, 0)
+    assert ours.home == PLAIN_TIER
+    assert ours.totals()["moves"]["found"] == 1

@@ -13,7 +13,7 @@ from sglang_adaptive_spec.simulate.regret import StaticPolicy, replay_oracle
 from sglang_adaptive_spec.simulate.replay import Replay
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
 from sglang_adaptive_spec.simulate.workload import Live, Request
-from sglang_adaptive_spec.tiers import Observation, chain_tier
+from sglang_adaptive_spec.tiers import Observation, Tier, chain_tier
 from sglang_adaptive_spec.trace.format import Trace, TraceHeader, TraceRound, read_trace
 from sglang_adaptive_spec.trace.record import TraceRecorder
 
@@ -30,12 +30,11 @@ def trace_of(*rounds: TraceRound) -> Trace:
 def one_round(
     num_steps: int, correct: list[int], found: list[int] | None, **more: list[int]
 ) -> TraceRound:
-    rows = list(range(len(correct)))
+    more.setdefault("requests", list(range(len(correct))))
     return TraceRound(
         time_s=0.0,
         context_tokens=100,
         num_steps=num_steps,
-        requests=rows,
         num_correct_drafts=correct,
         found=found,
         **more,  # type: ignore[arg-type]
@@ -104,6 +103,49 @@ def test_a_text_that_repeats_itself_now_and_then_leaves_no_stay_at_zero_steps(st
     workload = RecordedWorkload(by_turns(4000, stretch), 10)
     rate = Replay(goodput(COSTS, load_config(None)), workload, COSTS).run().tokens_per_s
     assert rate > 0.9 * replay_oracle(workload, COSTS, TIERS).tokens_per_s
+
+
+class OfSmallTarget(ExampleCosts):
+    """Rounds of a 1.5B target whose CPU bounds them, as an H200's host ran them."""
+
+    MS = {0: 2.05, 1: 3.2, 2: 3.3, 3: 3.4, 5: 3.5, 7: 3.6, 10: 3.7}  # noqa: RUF012
+
+    def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
+        return self.MS[tier.num_steps]
+
+    def plain_extra_ms(self, batch_size: int, context_tokens: int) -> float:
+        return 0.0
+
+
+def hardly_paying(seed: int) -> Trace:
+    """Answers of which some repeat what was written, and all of which the table has two drafts."""
+    rng, rounds = np.random.default_rng(seed), []
+    for request in range(40):
+        begins = int(rng.integers(5, 60)) if request % 3 else 1000
+        for number in range(int(rng.integers(60, 200))):
+            repeats = number > begins and rng.random() < 0.5
+            found, hazard, held = (SEVEN, 0.6, 0) if repeats else (2, 0.45, 0)
+            while held < found and rng.random() < hazard:
+                held += 1
+            rounds.append(one_round(SEVEN, [held], [found], requests=[request]))
+    return trace_of(*rounds)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_table_whose_drafts_do_not_pay_is_not_asked_before_each_round(seed: int) -> None:
+    """Drafting stayed in force by its doubt for 319 to 2355 such rounds; nothing was learned."""
+    kept, costs = Kept(), OfSmallTarget()
+    Replay(
+        goodput(costs, load_config(None)),
+        RecordedWorkload(hardly_paying(seed), 10),
+        costs,
+        recorder=kept,
+    ).run()
+    longest = length = 0
+    for one in kept.rounds:
+        length = length + 1 if one.found is not None and not one.tier.num_steps else 0
+        longest = max(longest, length)
+    assert longest < 40
 
 
 def test_a_trace_without_what_a_table_had_replays_as_a_head_s() -> None:
