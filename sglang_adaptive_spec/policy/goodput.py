@@ -165,6 +165,9 @@ class GoodputPolicy:
     def _book_ask(self, observation: Observation) -> None:
         """Books what a round gave that was planned by what a table had."""
         decision, tier, size = self.decision, observation.tier, observation.batch_size
+        probe = self.prober.probe
+        if probe is not None and probe.tier == tier:  # nobody asked whether it pays
+            return
         if decision is None or not {PLAIN_TIER, tier} <= set(decision.tiers):
             return
         tiers, ms = decision.tiers, decision.round_ms

@@ -9,6 +9,7 @@ import pytest
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.acceptance.model import AcceptanceModel
 from sglang_adaptive_spec.policy.goodput import GoodputPolicy
+from sglang_adaptive_spec.policy.probing import Probe
 from sglang_adaptive_spec.policy.settings import DEFAULTS
 from sglang_adaptive_spec.policy.table_asks import TableAsks
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Plan, chain_tier
@@ -210,3 +211,17 @@ def test_look_ups_that_find_what_does_not_pay_end_in_a_stay() -> None:
     asked_in(ours, 20, 0)
     assert ours.home == PLAIN_TIER
     assert ours.totals()["moves"]["found"] == 1
+
+
+def test_a_look_at_zero_steps_spends_nothing() -> None:
+    ours = policy()
+    asked_in(ours, 50, MOST)
+    ours.prober.probe = Probe(PLAIN_TIER, 0, 99, 10.0, 10.0, patience=99)
+    misses = Observation(Plan(PLAIN_TIER), 2, REQUESTS, [0, 0], found=[0, 0])
+    for _ in range(50):
+        ours.observe(misses)
+    assert ours.home == SEVEN
+    ours.prober.probe = None
+    for _ in range(50):
+        ours.observe(misses)
+    assert ours.home == PLAIN_TIER
