@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sglang_adaptive_spec.tiers import Plan, Tier
+from sglang_adaptive_spec.tiers import PLAIN_TIER, Plan, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,19 @@ class Decision:
             return None
         idx = self.tiers.index(plan.tier)
         return float(self.tokens[idx]), float(self.round_ms[idx])
+
+    def in_decodes(self, tier: Tier, ms: NDArray[np.float64]) -> float | None:
+        """Returns how many zero-step rounds take as long as one of ``tier``.
+
+        None if either was not weighed.
+
+        Args:
+            tier: Of the round.
+            ms: [tiers] `round_ms`, or `period_ms`.
+        """
+        if not {PLAIN_TIER, tier} <= set(self.tiers):
+            return None
+        return float(ms[self.tiers.index(tier)] / ms[self.tiers.index(PLAIN_TIER)])
 
     def rates(self) -> list[float]:
         """Returns the expected tokens per ms of every tier."""

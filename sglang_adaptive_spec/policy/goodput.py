@@ -168,10 +168,9 @@ class GoodputPolicy:
         probe = self.prober.probe
         if probe is not None and probe.tier == tier:  # nobody asked whether it pays
             return
-        if decision is None or not {PLAIN_TIER, tier} <= set(decision.tiers):
+        in_decodes = None if decision is None else decision.in_decodes(tier, decision.round_ms)
+        if in_decodes is None:
             return
-        tiers, ms = decision.tiers, decision.round_ms
-        in_decodes = float(ms[tiers.index(tier)] / ms[tiers.index(PLAIN_TIER)])
         if tier == PLAIN_TIER:
             in_decodes = max(self.runs.alone(size), LEAST_ASKED)
         gain = 1 + sum(observation.num_correct_drafts) / size - in_decodes
@@ -312,11 +311,10 @@ class GoodputPolicy:
         tier, size, decision = observation.tier, observation.batch_size, self.decision
         if decision is None or decision.batch_size != size:
             return  # it knows other round times
-        if PLAIN_TIER not in decision.tiers or tier not in decision.tiers:
-            return
-        shares = decision.period_ms / decision.period_ms[decision.tiers.index(PLAIN_TIER)]
-        as_decodes = size * float(shares[decision.tiers.index(tier)])
-        self.fresh_looks.book(size + sum(observation.num_correct_drafts), as_decodes)
+        in_decodes = decision.in_decodes(tier, decision.period_ms)
+        if in_decodes is not None:
+            num_tokens = size + sum(observation.num_correct_drafts)
+            self.fresh_looks.book(num_tokens, size * in_decodes)
 
     def _decide(self, batch: DecodeBatch) -> None:
         """Settles on a tier for the batch, then on a look at another."""

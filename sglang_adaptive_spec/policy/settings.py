@@ -207,8 +207,8 @@ class CadenceSettings:
     # to the second while they find nothing. A look-up takes about as long as one or two of them.
     ask_decodes: Count = 32
     max_ask_decodes: Count = 128
-    # A choice: what asking before each round may lose, in tokens of a request: some eight rounds
-    # in which nothing is found.
+    # A choice: what asking before each round may lose, in tokens of a request: eight to
+    # sixteen rounds in which nothing is found.
     ask_credit: Least0 = 4.0
     # Before the first decision about such a batch: as many rounds as so many request-rounds take.
     fresh_rounds: Count = 4

@@ -180,7 +180,6 @@ def test_a_prefill_is_launched_beside_a_few_decodes(run_ends: Any, num_launched:
     """Nothing is waited for; what is in flight keeps the GPU busy until the prefill is launched."""
     ends = watching(run_ends, batch(request()))
     events = ends._events = [LateEvent() for _ in ends._events]
-    ends._most_at_arrival = run_ends.MOST_AT_ARRIVAL  # as on a GPU
     for _ in range(num_launched):
         ends.take(tokens(OTHER))
     ends.has_arrival = lambda: True
@@ -195,11 +194,16 @@ def test_a_prefill_is_launched_beside_a_few_decodes(run_ends: Any, num_launched:
     assert not any(each.num_waits for each in events)
 
 
-@pytest.mark.parametrize("has_overlap", [True, False])
+@pytest.mark.parametrize(("is_cpu", "has_overlap"), [(True, True), (True, False), (False, False)])
 def test_where_nothing_runs_beside_a_request_that_comes_ends_a_run_at_once(
-    run_ends: Any, has_overlap: bool
+    run_ends: Any, is_cpu: bool, has_overlap: bool
 ) -> None:
-    assert run_ends.RunEnds("cpu", MOST_DECODES, has_overlap)._most_at_arrival == 0
+    ends = watching(run_ends, batch(request()), has_overlap)
+    if not is_cpu:
+        ends._events = [LateEvent() for _ in ends._events]
+    ends.take(tokens(OTHER))
+    ends.has_arrival = lambda: True
+    assert ends.is_over()
 
 
 def test_nothing_is_known_of_what_is_no_socket(run_ends: Any) -> None:

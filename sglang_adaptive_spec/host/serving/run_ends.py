@@ -58,8 +58,6 @@ class RunEnds:
             None if is_cpu else torch.get_device_module(device).Event() for _ in places
         ]
         self._has_overlap = has_overlap
-        # Without overlap a prefill is launched when the round before is read, on a CPU it is run.
-        self._most_at_arrival = 0 if is_cpu or not has_overlap else MOST_AT_ARRIVAL
         self._pending: deque[int] = deque(maxlen=len(places))  # places of copies, oldest first
         self._next = 0
         self._rows: object = None  # of the batch: the host's tensor, another one with every change
@@ -116,7 +114,17 @@ class RunEnds:
             if any(token in ending for token, ending in zip(tokens, self._ending, strict=False)):
                 self._rounds_since = 0
         has_ended = self._rounds_since is not None or self._num_decodes >= self._num_left
-        return has_ended or (is_coming and len(pending) >= self._most_at_arrival)
+        return has_ended or (is_coming and self._is_busy_until_prefill)
+
+    @property
+    def _is_busy_until_prefill(self) -> bool:
+        """Whether what runs beside the CPU lasts until it has launched a prefill.
+
+        Nothing does on a CPU, nor without overlap: there the prefill is launched when the round
+        before has been read.
+        """
+        runs_beside = self._has_overlap and self._events[0] is not None
+        return not runs_beside or len(self._pending) >= MOST_AT_ARRIVAL
 
 
 def has_message(socket: Any) -> bool:
