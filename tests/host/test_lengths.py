@@ -133,6 +133,36 @@ def test_where_the_host_checks_that_a_length_is_taken_once_the_batch_has_it(
     assert asked.seq_lens_sum == sum(LENS)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"disable_overlap_schedule": True},
+        {"enable_mixed_chunk": True},
+        {"enable_dp_attention": True},
+        {"needs_cpu_seq_lens": True},
+    ],
+    ids=lambda changes: next(iter(changes), "FA3"),
+)
+def test_a_table_s_decodes_wait_for_lengths_only_where_they_need_them(
+    module: Any, changes: dict[str, Any]
+) -> None:
+    view, _, _ = server(module, changes)
+    backend = SimpleNamespace(needs_cpu_seq_lens=changes.get("needs_cpu_seq_lens", False))
+    assert module.decodes_without(view, backend) == (not changes)
+    assert not module.decodes_without(view, object())  # who does not say needs them
+
+
+def test_who_asks_only_to_verify_is_given_lengths_and_no_other_round_waits(module: Any) -> None:
+    late, asked = lengths(module, is_on=False), batch()
+    late._relay.needs_cpu_seq_lens = True
+    late.ask_only_to_verify()
+    assert not late._relay.needs_cpu_seq_lens
+    late.fetch(asked)
+    assert asked.seq_lens_cpu.tolist() == list(LENS)
+    assert not late._relay.needs_cpu_seq_lens
+
+
 @pytest.mark.parametrize("is_on", [False, True])
 def test_the_scheduler_waits_only_for_backends_that_need_lengths(module: Any, is_on: bool) -> None:
     from sglang_adaptive_spec.host.serving.worker import AdaptiveEagleWorker

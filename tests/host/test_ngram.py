@@ -55,6 +55,7 @@ def worker(module: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module.NGRAMWorker, "_prepare_draft_tokens", look_up)
     worker: Any = object.__new__(module.AdaptiveNgramWorker)
     worker.full_width, worker._is_alone, worker.seen = FULL, False, seen
+    worker.fetched = []  # batches that were given their lengths
     worker.draft_token_num, worker.max_trie_depth = WIDTH, DEPTH
     worker._trees = worker._found = worker._kept = None
     worker._prev_decode_rids, worker._tells_found = set(), True
@@ -203,8 +204,10 @@ def serve(module: Any, worker: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         worker._update_ngram_corpus = lambda _batch: told.append("learned")
         worker._hand_on = lambda _next_input: None
         worker._prev_decode_rids = {"gone"}
+        worker._late_lengths = SimpleNamespace(fetch=lambda batch: worker.fetched.append(batch))
         mode = SimpleNamespace(is_decode=lambda: True)
-        worker.forward_batch_generation(SimpleNamespace(reqs=rows(), forward_mode=mode))
+        batch = SimpleNamespace(reqs=rows(), forward_mode=mode, seq_lens_cpu=None)
+        worker.forward_batch_generation(batch)
         return worker.controller, told
 
     return run
@@ -228,6 +231,7 @@ def test_the_table_is_asked_once_a_round_and_before_it_is_planned_where_that_is_
         assert controller.launched.kept == [2, 1]  # the widest has a node more of the first row
     asked = {f"{row}" for row in range(NUM_ROWS)} if worker.seen else set()
     assert worker._prev_decode_rids == {"gone", *asked}  # the host erases what it keeps of them
+    assert len(worker.fetched) == (tier != PLAIN_TIER)  # a verify's mask takes them, no decode
 
 
 @pytest.mark.parametrize(

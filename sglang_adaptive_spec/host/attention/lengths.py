@@ -57,6 +57,24 @@ def may_be_late(view: ServerArgs, target_backend: Any, draft_worker: DraftWorker
     )
 
 
+def decodes_without(view: ServerArgs, target_backend: Any) -> bool:
+    """Returns whether this server's decodes can do without lengths on the CPU.
+
+    The host has NGRAM wait for them in every round, since its verify's mask takes them (sglang
+    0.5.23 managers/overlap_utils.py:decide_needs_cpu_seq_lens). Extends beside decodes need theirs.
+
+    Args:
+        view: The resolved arguments.
+        target_backend: Of the target, as it serves.
+    """
+    return (
+        not view.disable_overlap_schedule
+        and not view.enable_mixed_chunk
+        and num_replicas(view) == 1
+        and not getattr(target_backend, "needs_cpu_seq_lens", True)
+    )
+
+
 class LateLengths:
     """Gives the draft of a round bounds, and its verify the lengths."""
 
@@ -69,6 +87,10 @@ class LateLengths:
     def connect(self, relay: Any) -> None:
         """Takes the relay that rounds publish their lengths to, before the first one."""
         self._relay = relay
+
+    def ask_only_to_verify(self) -> None:
+        """Has no round begin with a wait for lengths; who verifies fetches them."""
+        self._relay.needs_cpu_seq_lens = False
 
     def bound(self, batch: Batch) -> bool:
         """Gives ``batch``, about to draft, what its requests may have at most; or needs not to."""

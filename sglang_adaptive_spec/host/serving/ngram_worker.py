@@ -17,9 +17,11 @@ from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang.srt.speculative.spec_utils import record_stream_for_v2_verify
 
+from sglang_adaptive_spec.host.attention.lengths import decodes_without
 from sglang_adaptive_spec.host.batch import Batch, rows_of_extend
 from sglang_adaptive_spec.host.drafters.ngram import NgramDrafter
 from sglang_adaptive_spec.host.host_round import open_round
+from sglang_adaptive_spec.host.server_args import Scheduler
 from sglang_adaptive_spec.host.serving.adaptive_worker import AdaptiveWorker
 from sglang_adaptive_spec.host.serving.plain_decodes import PlainDecodes
 from sglang_adaptive_spec.host.serving.plain_round import has_plain_rounds
@@ -89,6 +91,13 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
             self.most_decodes = self.full_width
             self._decodes = PlainDecodes(self.engine, self.drafter.hidden_mode, self.most_decodes)
 
+    def connect(self, scheduler: Scheduler) -> None:
+        """Has zero-step rounds begin before the CPU knows their lengths, where they can."""
+        super().connect(scheduler)
+        backend = self._target_worker.model_runner.attn_backend
+        if self._decodes is not None and decodes_without(self.server_args, backend):
+            self._late_lengths.ask_only_to_verify()
+
     def _run_alone(self, plan: Plan, batch: Batch) -> None:
         open_round(())
         if self._decodes is not None and plan.tier == PLAIN_TIER:
@@ -133,6 +142,8 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
             return result
         if decodes is not None:
             decodes.slots.forget()
+        if batch.seq_lens_cpu is None:
+            self._late_lengths.fetch(batch)
         result = super().forward_batch_generation(batch, on_publish, *args, **kwargs)
         launched.found, launched.kept = self._found, self._kept
         self._hand_on(result.next_draft_input)
