@@ -148,7 +148,6 @@ class Batch(Protocol):
 
     reqs: list[Request]
     decoding_reqs: list[Request]  # of a mixed batch
-    chunked_req: Request | None  # the one whose prompt goes on in the next extend
     forward_mode: ForwardMode
     is_extend_in_batch: bool
     req_to_token_pool: RequestPool

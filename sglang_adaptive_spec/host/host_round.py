@@ -2,8 +2,8 @@
 
 A process runs one forward at a time, and the host calls back in places that know no worker. They
 ask `current_round`. The worker alone opens one and sets its fields, but for ``relayed``, which
-`PlainRound` sets, and ``ends_with_target``, which a late prefill takes back. NGRAM's worker
-(serving/ngram_worker.py) sets none; what EAGLE's (serving/worker.py) does, in order:
+`PlainRound` sets. NGRAM's worker (serving/ngram_worker.py) sets none; what EAGLE's
+(serving/worker.py) does, in order:
 
 1. ``forward_batch_generation``: `open_round`, for any batch. From here on attention may be planned
    for ``reqs``. A start-up measurement (``_run_alone``) opens one without requests.
@@ -41,7 +41,7 @@ class HostSteps(Protocol):
     def verify(self, batch: Batch, grammar_barrier: Callable[[], None] | None) -> object:
         """Runs the target; returns the host's result."""
 
-    def draft_extend(self, extend: Callable[..., Any], batch: Batch, result: Any) -> None:
+    def draft_extend(self, extend: Callable[..., Any], batch: Batch, result: object) -> None:
         """Extends the draft through the host's ``extend``, or not."""
 
 

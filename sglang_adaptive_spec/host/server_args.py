@@ -18,7 +18,6 @@ class ServerArgs(Protocol):
     disable_overlap_schedule: bool
     disaggregation_mode: str
     enable_mixed_chunk: bool
-    enable_hierarchical_cache: bool
     enable_dp_attention: bool
     triton_attention_num_kv_splits: int
     speculative_algorithm: str | None

@@ -14,17 +14,9 @@ from tests.e2e.fleet import Fleet
 from tests.e2e.launches import ALGORITHM, CONFIGS, PAIR, PAIR_DRAFT, TIERS, adaptive
 from tests.e2e.server import OURS, Launch, Server
 from tests.e2e.traffic import PROMPTS, SCHEMA, check_identical, check_logprobs, greedy
-from tests.e2e.visits import (
-    Arm,
-    check_alike,
-    check_as_if_never_left,
-    check_visit,
-    compare,
-    run_arm,
-)
+from tests.e2e.visits import Arm, check_as_if_never_left, check_visit, compare, run_arm
 
 NUM_TOKENS = 200
-NUM_TOKENS_BEFORE = 8  # of a request that decides in which tier the next are prefilled
 MIN_ROUNDS = 200  # after resuming, at the same positions in both arms
 PLUGINS = (OURS, "visit_zero")
 
@@ -131,25 +123,6 @@ def test_after_a_visit_rounds_accept_what_they_would_have_accepted(
     assert {expected > 0 for _, expected in comparison.accepted} == {True, False}
     assert comparison.first_drafts
     check_as_if_never_left(comparison)
-
-
-@pytest.mark.parametrize("launch", [*TINY_CASES, REAL], ids=str)
-def test_a_draft_that_saw_the_prompts_late_proposes_what_it_would_have_proposed(
-    fleet: Fleet, launch: Launch
-) -> None:
-    """Behind a request that ends at zero steps the draft's prefills are put off."""
-    server = fleet.use(launch)
-    run_arm(server, "stay0", PROMPTS, NUM_TOKENS)  # the arms find the same prefixes
-    for name in ("late", "stay"):  # one decodes first, the other drafts at once
-        run_arm(server, "stay3", PROMPTS[:1], NUM_TOKENS_BEFORE)
-        at_once = run_arm(server, f"{name}1", PROMPTS, NUM_TOKENS)
-        run_arm(server, "leave", PROMPTS[:1], NUM_TOKENS_BEFORE)
-        before = server.internal_state()["e2e_put_off"]
-        late = run_arm(server, f"{name}2", PROMPTS, NUM_TOKENS)
-        assert server.internal_state()["e2e_put_off"] - before == len(PROMPTS)
-        check_alike(late, at_once)
-        first = {one.first_draft for rounds in late.rounds for one in rounds[:1]}
-        assert first == ({True, False} if name == "late" else {None})
 
 
 @pytest.mark.parametrize("launch", IN_RUNS, ids=str)

@@ -6,7 +6,7 @@ hidden state of the draft, or KV of a whole model. The latter is the sharper eye
 proposals hardly depend on what they attend to.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.e2e.server import Server
@@ -123,16 +123,3 @@ def check_as_if_never_left(comparison: Comparison) -> None:
     assert [seen for seen, _ in comparison.first_drafts] == [
         expected for _, expected in comparison.first_drafts
     ]
-
-
-def check_alike(one: Arm, other: Arm) -> None:
-    """Asserts that two arms of the same script did the same, and had the same from the draft."""
-    assert one.output_ids == other.output_ids
-    for mine, yours in zip(one.rounds, other.rounds, strict=True):
-        assert [replace(each, relay=[]) for each in mine] == [
-            replace(each, relay=[]) for each in yours
-        ]
-        # The first may begin before the draft's prefill.
-        pairs = zip(mine[1:], yours[1:], strict=True)
-        noise = max(relative_difference(here.relay, there.relay) for here, there in pairs)
-        assert noise < MAX_RELATIVE_NOISE, f"another state of the draft, {noise:.1e} off"

@@ -30,7 +30,6 @@ from sglang_adaptive_spec.host.drafters.confidences import (
 )
 from sglang_adaptive_spec.host.drafters.drafter import CatchUps
 from sglang_adaptive_spec.host.drafters.kv_alone import pairs_of_graphs
-from sglang_adaptive_spec.host.drafters.late_prefill import LatePrefills, Prefill
 from sglang_adaptive_spec.host.drafters.layout import draft_layout, own_ranks
 from sglang_adaptive_spec.host.drafters.packed_verify import PackedVerifyGraphRunner
 from sglang_adaptive_spec.host.drafters.parts import RELAYED
@@ -56,7 +55,6 @@ class AdaptiveDraftWorker(EagleDraftWorker):
     builds_tiers = False  # behind the host's own start, which enters the layout by itself
     relay_topk: int  # proposals that every round hands to the next, whatever tiers the two have
     confidences: Confidences | None = None  # None: nobody asks
-    late_prefills: LatePrefills | None = None  # None: the draft sees every prompt at once
 
     def init_attention_backends(self, *args: object, **kwargs: object) -> None:
         """Measures what the start-up tier's draft backends take."""
@@ -83,8 +81,6 @@ class AdaptiveDraftWorker(EagleDraftWorker):
     def draft(self, batch: Batch, *args: object, **kwargs: object) -> Any:
         """Drafts from as many of the relayed proposals as the tier is wide."""
         draft_input = batch.spec_info
-        if self.late_prefills is not None:
-            self.late_prefills.fill(batch.reqs, draft_input)
         if draft_input.topk_index.shape[1] > self.topk:
             draft_input.topk_p = draft_input.topk_p[:, : self.topk]
             draft_input.topk_index = draft_input.topk_index[:, : self.topk]
@@ -103,35 +99,9 @@ class AdaptiveDraftWorker(EagleDraftWorker):
         with confidences.reading_draft(self.draft_runner, first[:, 0]):
             return super().draft_forward(forward_batch, *args, **kwargs)
 
-    def _draft_extend_for_prefill(
-        self,
-        batch: Batch,
-        target_hidden_states: torch.Tensor | None,
-        next_token_ids: torch.Tensor,
-        mm_input_embeds: torch.Tensor | None = None,
-        *args: object,
-        **kwargs: object,
-    ) -> Any:
-        late = self.late_prefills
-        if late is not None:
-            if late.takes(batch, mm_input_embeds):
-                return late.put_off(batch, target_hidden_states, next_token_ids)
-            late.run()
-        inputs = (batch, target_hidden_states, next_token_ids, mm_input_embeds)
-        return super()._draft_extend_for_prefill(*inputs, *args, **kwargs)
-
-    def run_late(self, prefill: Prefill) -> Any:
-        """Runs a prefill that was put off."""
-        # Its reads have no mark: without one the scheduler waits for all of the round.
-        current_round().ends_with_target = False
-        self.draft_runner.shared_read_done_event = None
-        return super()._draft_extend_for_prefill(*prefill)
-
     def _draft_extend_for_decode(
         self, batch: Batch, batch_result: Any, *args: object, **kwargs: object
     ) -> None:
-        if self.late_prefills is not None:  # drafting rounds have none left
-            self.late_prefills.fill(batch.reqs, batch_result.next_draft_input)
         topk: int = self.topk
         self.topk = self.relay_topk
         if self.plan_stream:  # up to 0.5.21 it would plan while the verify still reads the index

@@ -121,7 +121,6 @@ class PlainRound:
         self.launched: Round | None = None  # the loop's, if a controller chose
         self.has_target = True
         self._draft_input: DraftInput | None = None
-        self._first_tokens: torch.Tensor | None = None  # [bs] of the first decode
 
     # -- called by the host's round, in this order --
 
@@ -150,17 +149,15 @@ class PlainRound:
             on_cut=None if self.on_cut is None else self._cut_short,
         )
         decoded.keep_alive.append(draft_input)
-        self._first_tokens = decoded.columns[0]
+        self._compare_first_drafts(draft_input, decoded.columns[0])
         next_input = EagleDraftInput(bonus_tokens=decoded.columns[-1])
         for name in self._rounds.drafter.relayed:
             setattr(next_input, name, getattr(draft_input, name))
         current_round().relayed = draft_input.topk_index
         return self._rounds.decodes.result(decoded, next_input)
 
-    def draft_extend(self, extend: Callable[..., Any], batch: Batch, result: Any) -> None:
+    def draft_extend(self, extend: Callable[..., Any], batch: Batch, result: object) -> None:
         """Catches the draft up through the host's ``extend``, if that is due."""
-        if self._first_tokens is not None:
-            self._compare_first_drafts(result.next_draft_input, self._first_tokens)
         if self._catch_up is not CatchUp.NONE:
             self._catch_ups.extend(self._catch_up, extend, batch, result, self._debts)
 

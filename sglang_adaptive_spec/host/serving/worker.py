@@ -19,11 +19,6 @@ from sglang_adaptive_spec.host.attention.lengths import may_be_late
 from sglang_adaptive_spec.host.batch import Batch, rows_of_extend
 from sglang_adaptive_spec.host.drafters.catch_up import decoding_rows
 from sglang_adaptive_spec.host.drafters.drafter import EagleRoundDrafter
-from sglang_adaptive_spec.host.drafters.late_prefill import (
-    MOST_REQUESTS,
-    LatePrefills,
-    may_put_off,
-)
 from sglang_adaptive_spec.host.host_round import HostRound, current_round, open_round
 from sglang_adaptive_spec.host.reporting.host_figures import KEPT
 from sglang_adaptive_spec.host.serving.adaptive_worker import AdaptiveWorker
@@ -60,13 +55,6 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
         self._prepare_confidences()
         self.adaptive_controller = self._tier_builder
         super().init_cuda_graphs(*args, **kwargs)
-        if self._plain_rounds is not None and may_put_off(self.engine, self._draft_worker):
-            self._draft_worker.late_prefills = LatePrefills(
-                self._draft_worker.run_late,
-                self.drafter.made_up_input(MOST_REQUESTS),
-                self._at_startup_tier,
-                lambda: self.controller.decode_tier == PLAIN_TIER,
-            )
 
     def _may_be_late(self) -> bool:
         view, runner = resolved_view(self.server_args), self._target_worker.model_runner
@@ -109,16 +97,6 @@ class AdaptiveEagleWorker(AdaptiveWorker, EAGLEWorkerV2):
             reason = self._tier_builder.why_not_packed
             self._tier_builder.why_no_confidence = f"no packed rounds: {reason}"
         return packed
-
-    @contextlib.contextmanager
-    def _at_startup_tier(self) -> Iterator[None]:
-        pool = self.engine.pool
-        before = pool.current
-        pool.activate(self.controller.startup_tier)
-        try:
-            yield
-        finally:
-            pool.activate(before)
 
     def _run_alone(self, plan: Plan, batch: Batch) -> None:
         """Runs one round that no controller chose and nobody waits for: start-up measurements."""

@@ -1,9 +1,7 @@
 """Puts a script in the place of the server's policy: three steps, and a visit to zero steps.
 
 Only batches with a request whose id begins with ``visit`` pay the visit; the others never leave
-three steps, so one server serves both arms of the comparison. Those of ``late`` begin with a short
-visit, those of ``leave`` never come back from theirs: the draft's prefill of the next is put off
-(``e2e_put_off`` counts such prefills). A request's id also says of how many
+three steps, so one server serves both arms of the comparison. A request's id also says of how many
 it is one (``visit-0-of-6``): requests sent together may join over several rounds, and the visit
 shall find them all. What every round of a request accepted is shown in /server_info as
 ``e2e_rounds``, and as ``e2e_relays`` the draft's hidden state that each round began with: what the
@@ -11,10 +9,8 @@ last draft-extend computed from the draft's KV. A whole model hands none on; of 
 the last layer is shown.
 """
 
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from string import digits
 from typing import Any
 
 import torch
@@ -25,14 +21,11 @@ from sglang_adaptive_spec.loop import catch_up
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, Plan
 
 ROUND = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.forward_batch_generation"
-PUT_OFF = "sglang_adaptive_spec.host.drafters.late_prefill.LatePrefills.put_off"
 STEPS = 3
 FIRST_ROUND, LAST_ROUND = 8, 47  # of the visit: two catch-ups due by then, and one to leave
-LATE_ROUNDS = 17  # of the visit with which a request begins: longer than a catch-up is wide
 NUM_VALUES = 4  # of a hidden state: enough to tell two apart
 
 relays: dict[str, list[list[float]]] = defaultdict(list)
-put_off: list[int] = []  # requests of every prefill that the draft saw late
 
 
 class VisitZero(StandIn):
@@ -56,17 +49,9 @@ class VisitZero(StandIn):
         self._requests = requests
         if self._num_rounds or len(requests) == _num_together(requests):
             self._num_rounds += 1
-        first, last = self._visit_of({rid.split("-")[0].rstrip(digits) for rid in requests})
-        is_away = first <= self._num_rounds <= last
+        is_visit = any(rid.startswith("visit") for rid in requests)
+        is_away = is_visit and FIRST_ROUND <= self._num_rounds <= self.last_round
         return Plan(self._by_steps[0 if is_away else STEPS])
-
-    def _visit_of(self, kinds: set[str]) -> tuple[int, int]:
-        """Returns the first and the last round away of a batch of ``kinds``."""
-        if "visit" in kinds:
-            return FIRST_ROUND, self.last_round
-        if "late" in kinds:
-            return 0, LATE_ROUNDS
-        return (0, sys.maxsize) if "leave" in kinds else (0, -1)
 
     def observe(self, observation: Any) -> None:
         firsts = observation.first_draft_correct or [None] * observation.batch_size
@@ -91,12 +76,6 @@ def keep_relay(run: Callable[..., Any], worker: Any, batch: Any, *args: Any, **k
     return run(worker, batch, *args, **kwargs)
 
 
-def count_late(put: Callable[..., Any], late: Any, batch: Any, *args: Any) -> Any:
-    """Counts the requests whose prefill is put off."""
-    put_off.append(len(batch.reqs))
-    return put(late, batch, *args)
-
-
 def state_of(draft: Any, batch: Any) -> Any:
     """Returns what the last draft-extend left, by request: [bs, values].
 
@@ -116,15 +95,10 @@ def state_of(draft: Any, batch: Any) -> Any:
 
 def shown(visit: VisitZero) -> dict[str, Any]:
     """What the rounds accepted, and what they began with."""
-    return {
-        "e2e_rounds": dict(visit.rounds),
-        "e2e_relays": dict(relays),
-        "e2e_put_off": sum(put_off),
-    }
+    return {"e2e_rounds": dict(visit.rounds), "e2e_relays": dict(relays)}
 
 
 def register(policy: type[VisitZero] = VisitZero) -> None:
     catch_up.INTERVALS_FOR_ONE = 1  # so that one of two catch-ups of a visit writes KV alone
     take_over(policy, shown)
     HookRegistry.register(ROUND, keep_relay, HookType.AROUND)
-    HookRegistry.register(PUT_OFF, count_late, HookType.AROUND)
