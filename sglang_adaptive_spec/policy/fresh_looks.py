@@ -3,11 +3,14 @@
 Such a look costs a few rounds and finds out what zero steps do not show soon. Where it pays for
 some requests, it is made for all. Where it has paid for none of late, every request of a lone
 client would begin with rounds several times as long as its decodes. So looks are booked: what the
-drafting rounds of a batch that began with one gave beyond zero steps in the same time, in tokens.
-While that is surely less than nothing on average, one batch in a few is looked at.
+drafting rounds of a batch that began with one gave beyond zero steps in the same time, in tokens of
+a request, until none of its requests is left. (A loop of clients that never all end at once would
+be booked for hours, and its sum outweigh all looks that follow.) While that is surely less than
+nothing on average, one batch in a few is looked at.
 """
 
 import math
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from sglang_adaptive_spec.policy.settings import CadenceSettings
@@ -24,12 +27,14 @@ class FreshLooks:
         self._since_look = 0  # batches
         self._totals = {"num_looks": 0, "num_left_out": 0}
         self._gain: float | None = None  # of the batch under way, if it began with a look
+        self._requests: frozenset[Hashable] = frozenset()  # that it began with
 
-    def begin(self, may_look: bool) -> bool:
-        """Takes a batch of none but new requests; returns whether to look at drafting.
+    def begin(self, may_look: bool, requests: Sequence[Hashable]) -> bool:
+        """Takes a batch of none but new ``requests``; returns whether to look at drafting.
 
         Args:
             may_look: Whether zero steps are in force, and the batch is small enough.
+            requests: All of it.
         """
         self.end()
         if not may_look:
@@ -40,6 +45,7 @@ class FreshLooks:
             return False
         self._totals["num_looks"] += 1
         self._since_look, self._gain = 0, 0.0
+        self._requests = frozenset(requests)
         return True
 
     @property
@@ -47,18 +53,30 @@ class FreshLooks:
         """Whether the batch began with a look: its drafting rounds are booked."""
         return self._gain is not None
 
-    def book(self, num_tokens: int, as_decodes: float) -> None:
-        """Takes a drafting round: its tokens, and those of zero steps in the same time."""
+    def note_batch(self, requests: Sequence[Hashable]) -> None:
+        """Closes the books if the batch is no small one any more, or is another one by now."""
+        if self._gain is None:
+            return
+        if len(requests) > self._settings.fresh_look_batch or self._requests.isdisjoint(requests):
+            self.end()
+
+    def book(self, num_tokens: float, as_decodes: float) -> None:
+        """Takes a drafting round.
+
+        Args:
+            num_tokens: A request's.
+            as_decodes: What zero steps give a request in the same time.
+        """
         if self._gain is not None:
             self._gain += num_tokens - as_decodes
 
     def describe(self) -> dict[str, Any]:
-        """Returns looks made and left out, and the tokens that one brought of late."""
+        """Returns looks made and left out, and the tokens that one brought a request of late."""
         mean = self._gains / self._num_looks if self._num_looks else 0.0
         return {**self._totals, "mean_gain": round(mean, 3)}
 
     def end(self) -> None:
-        """Closes the books on the batch under way: it is no small one of new requests any more."""
+        """Closes the books on the batch under way."""
         if self._gain is None:
             return
         kept = 1 - 1 / self._settings.fresh_look_memory

@@ -293,8 +293,7 @@ class GoodputPolicy:
         else:
             num_joined = len(set(requests).difference(self._known_requests))
             self.interruptions.count_joined(num_joined)
-        if size > self._settings.cadence.fresh_look_batch:
-            self.fresh_looks.end()
+        self.fresh_looks.note_batch(requests)
         self._requests, self._known_requests = requests, frozenset(requests)
 
     def _start_afresh(self, batch: DecodeBatch) -> None:
@@ -304,7 +303,8 @@ class GoodputPolicy:
         self.cadence.start_afresh(len(batch.requests))
         start = clip(self.initial, self._allowed(batch))
         is_small = batch.size <= self._settings.cadence.fresh_look_batch
-        if self.fresh_looks.begin(is_small and self.home.num_steps < start.num_steps):
+        may_look = is_small and self.home.num_steps < start.num_steps
+        if self.fresh_looks.begin(may_look, batch.requests):
             self._move(start, "fresh")
 
     def _book_look(self, observation: Observation) -> None:
@@ -313,8 +313,8 @@ class GoodputPolicy:
             return  # it knows other round times
         in_decodes = decision.in_decodes(tier, decision.period_ms)
         if in_decodes is not None:
-            num_tokens = size + sum(observation.num_correct_drafts)
-            self.fresh_looks.book(num_tokens, size * in_decodes)
+            num_tokens = 1 + sum(observation.num_correct_drafts) / size
+            self.fresh_looks.book(num_tokens, in_decodes)
 
     def _decide(self, batch: DecodeBatch) -> None:
         """Settles on a tier for the batch, then on a look at another."""

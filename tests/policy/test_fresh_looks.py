@@ -1,6 +1,8 @@
 """Looks at drafting for batches of new requests: made while they may pay."""
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ def batches(looks: FreshLooks, gains: list[float]) -> list[bool]:
     """Lets batches come that a look would bring so many tokens; returns which were looked at."""
     looked = []
     for gain in gains:
-        looked.append(looks.begin(may_look=True))
+        looked.append(looks.begin(True, (f"request {len(looked)}",)))
         looks.book(8, 8 - gain)
     return looked
 
@@ -44,17 +46,24 @@ def test_one_look_that_pays_well_is_enough_to_make_them_again() -> None:
 def test_batches_that_drafted_already_are_neither_looked_at_nor_booked() -> None:
     looks = FreshLooks(SETTINGS)
     for _ in range(20):
-        assert not looks.begin(may_look=False)
+        assert not looks.begin(False, ("a request",))
         assert not looks.is_under_way
         looks.book(1, 100.0)
     assert all(batches(looks, [-5.0] * SETTINGS.min_fresh_looks))
 
 
-def test_a_batch_that_has_grown_is_booked_no_further() -> None:
+@pytest.mark.parametrize(
+    "requests",
+    [range(SETTINGS.fresh_look_batch + 1), ("c", "d")],
+    ids=["it has grown", "all of its requests are gone"],
+)
+def test_a_batch_that_is_another_one_by_now_is_booked_no_further(requests: Sequence[Any]) -> None:
     looks = FreshLooks(SETTINGS)
-    assert looks.begin(may_look=True)
+    assert looks.begin(True, ("a", 1))
     looks.book(8, 10.0)
-    looks.end()
+    looks.note_batch(("a", "c"))
+    assert looks.is_under_way
+    looks.note_batch(requests)
     assert not looks.is_under_way
     looks.book(8, 5000.0)
     assert looks.describe()["mean_gain"] == -2.0
