@@ -35,7 +35,7 @@ def may_be_late(view: ServerArgs, target_backend: Any, draft_worker: DraftWorker
     """Returns whether this server's drafts can do without lengths.
 
     Kernels without tensor cores count a part's tokens without a sign. Positions of multimodal
-    models follow from lengths, and extends beside decodes need theirs.
+    models follow from lengths.
 
     Args:
         view: The resolved arguments.
@@ -43,9 +43,7 @@ def may_be_late(view: ServerArgs, target_backend: Any, draft_worker: DraftWorker
         draft_worker: The host's.
     """
     return (
-        not view.disable_overlap_schedule
-        and not view.enable_mixed_chunk
-        and num_replicas(view) == 1
+        _come_late(view)
         and draft_worker.plan_stream is None
         and all(
             type(backend) is FlashInferAttnBackend  # not what derives from it
@@ -61,17 +59,24 @@ def decodes_without(view: ServerArgs, target_backend: Any) -> bool:
     """Returns whether this server's decodes can do without lengths on the CPU.
 
     The host has NGRAM wait for them in every round, since its verify's mask takes them (sglang
-    0.5.23 managers/overlap_utils.py:decide_needs_cpu_seq_lens). Extends beside decodes need theirs.
+    0.5.23 managers/overlap_utils.py:decide_needs_cpu_seq_lens).
 
     Args:
         view: The resolved arguments.
         target_backend: Of the target, as it serves.
     """
+    return _come_late(view) and not getattr(target_backend, "needs_cpu_seq_lens", True)
+
+
+def _come_late(view: ServerArgs) -> bool:
+    """Returns whether a round could begin earlier if its lengths came later, and nobody else asks.
+
+    Extends beside decodes need theirs, and ranks with requests of their own.
+    """
     return (
         not view.disable_overlap_schedule
         and not view.enable_mixed_chunk
         and num_replicas(view) == 1
-        and not getattr(target_backend, "needs_cpu_seq_lens", True)
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.speculative.ngram_info import NgramVerifyInput
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang.srt.speculative.spec_utils import record_stream_for_v2_verify
@@ -95,7 +96,8 @@ class AdaptiveNgramWorker(AdaptiveWorker, NGRAMWorker):
         """Has zero-step rounds begin before the CPU knows their lengths, where they can."""
         super().connect(scheduler)
         backend = self._target_worker.model_runner.attn_backend
-        if self._decodes is not None and decodes_without(self.server_args, backend):
+        view = resolved_view(self.server_args)
+        if self._decodes is not None and decodes_without(view, backend):
             self._late_lengths.ask_only_to_verify()
 
     def _run_alone(self, plan: Plan, batch: Batch) -> None:
