@@ -33,11 +33,11 @@ class FreshLooks:
         """Takes a batch of none but new ``requests``; returns whether to look at drafting.
 
         Args:
-            may_look: Whether zero steps are in force, and the batch is small enough.
+            may_look: Whether it would begin by drafting less.
             requests: All of it.
         """
         self.end()
-        if not may_look:
+        if not may_look or self._are_many(requests):
             return False
         self._since_look += 1
         if not (self._may_pay() or self._since_look >= self._settings.fresh_look_distance):
@@ -57,7 +57,7 @@ class FreshLooks:
         """Closes the books if the batch is no small one any more, or is another one by now."""
         if self._gain is None:
             return
-        if len(requests) > self._settings.fresh_look_batch or self._requests.isdisjoint(requests):
+        if self._are_many(requests) or self._requests.isdisjoint(requests):
             self.end()
 
     def book(self, num_tokens: float, as_decodes: float) -> None:
@@ -84,6 +84,9 @@ class FreshLooks:
         self._gains = kept * self._gains + self._gain
         self._squares = kept * self._squares + self._gain**2
         self._gain = None
+
+    def _are_many(self, requests: Sequence[Hashable]) -> bool:
+        return len(requests) > self._settings.fresh_look_batch
 
     def _may_pay(self) -> bool:
         """Returns whether looks are not known to cost more than they bring."""

@@ -302,9 +302,7 @@ class GoodputPolicy:
         self._survivals.clear()
         self.cadence.start_afresh(len(batch.requests))
         start = clip(self.initial, self._allowed(batch))
-        is_small = batch.size <= self._settings.cadence.fresh_look_batch
-        may_look = is_small and self.home.num_steps < start.num_steps
-        if self.fresh_looks.begin(may_look, batch.requests):
+        if self.fresh_looks.begin(self.home.num_steps < start.num_steps, batch.requests):
             self._move(start, "fresh")
 
     def _book_look(self, observation: Observation) -> None:
