@@ -333,7 +333,7 @@ CASES = {
         Case("", is_mla=False, has_trees=False, tp_size=2, has_dp=True, family="qwen3-moe"),
         *(
             Case(backend, False, has_trees=False, setting=setting)
-            for backend in ("", "intel_amx")
+            for backend in ("", "flashinfer", "intel_amx")
             for setting in ("packed", "confident")
         ),
         *(Case("", is_mla=True, has_trees=False, sparse=name) for name in SPARSE),  # Hopper

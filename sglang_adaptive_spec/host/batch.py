@@ -59,7 +59,7 @@ class ForwardBatch(Protocol):
 
     batch_size: int
     forward_mode: ForwardMode
-    positions: torch.Tensor
+    positions: torch.Tensor  # [tokens]
     seq_lens_cpu: torch.Tensor | None  # [bs]
     seq_lens_sum: int | None
     spec_info: Any

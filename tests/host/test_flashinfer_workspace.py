@@ -151,7 +151,9 @@ def builder(
         ({1: [PLAIN_TIER, chain_tier(3)]}, 256, "fa3", False),
         # A wide verify counts at the largest batch that may run it, and no further.
         ({1: [chain_tier(15)]}, 128, "flashinfer", True),
-        ({1: [chain_tier(15)], 65: [chain_tier(3)]}, 128, "flashinfer", False),
+        ({1: [chain_tier(15)], 9: [chain_tier(3)]}, 128, "flashinfer", False),
+        # But packed rounds of the largest batch may be as deep as any of more than eight requests.
+        ({1: [chain_tier(15)], 65: [chain_tier(3)]}, 128, "flashinfer", True),
     ],
 )
 def test_the_largest_graph_of_every_tier_counts(

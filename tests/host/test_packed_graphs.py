@@ -12,6 +12,7 @@ from sglang_adaptive_spec.tiers import Tier, chain_tier
 
 LADDER = load_config(None).ladder
 ASKS = parse_config("test", b'{"policy": "goodput", "packing": true}')
+FLASHINFER = {"backend": "flashinfer"}
 REFUSES = parse_config("test", b'{"policy": "goodput", "packing": false}')
 
 
@@ -84,6 +85,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
         **{"lora": None, "device": "cuda", "backend": "fa3", "has_graphs": True},
         **{"prefill": None, "watermark": None, "is_unpadded": False, "is_gathered": False},
         **{"is_block": False, "is_drawn": False, "num_sharing": 2},
+        **{"is_latent": False, "sliding_window": None, "not_our_plans": None},
         **changes,
     }
     monkeypatch.setattr(graphs, "mambaish_config", lambda _config: found["state"])
@@ -97,6 +99,8 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
     monkeypatch.setattr(graphs, "get_exec", lambda: SimpleNamespace(graph=graph))
     monkeypatch.setattr(graphs, "require_gathered_buffer", lambda: found["is_gathered"])
     monkeypatch.setattr(graphs, "resolved_view", lambda _args: view)
+    monkeypatch.setattr(graphs, "use_mla_backend", lambda _args: found["is_latent"])
+    monkeypatch.setattr(graphs, "known_reason", lambda: found["not_our_plans"])
     model_config = SimpleNamespace(model_is_mrope=found["mrope"])
     return SimpleNamespace(
         options=SimpleNamespace(
@@ -110,6 +114,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
         target_runner=SimpleNamespace(
             model_config=model_config,
             lora_manager=found["lora"],
+            sliding_window_size=found["sliding_window"],
             watermark_state=found["watermark"],
         ),
         device=found["device"],
@@ -134,9 +139,18 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
         ({"state": object()}, "the model keeps recurrent state"),
         ({"mrope": True}, "the model has positions in several dimensions"),
         ({"lora": object()}, "adapters"),
-        ({"backend": "flashinfer"}, "attention backend flashinfer"),
+        ({"backend": "triton"}, "attention backend triton"),
         ({"has_graphs": False}, "rounds run without graphs"),
-        ({"prefill": "flashinfer"}, "attention backend flashinfer"),  # which may verify then
+        ({"prefill": "triton"}, "attention backend triton"),  # which may verify then
+        ({"backend": "flashinfer"}, None),
+        ({"prefill": "flashinfer"}, "attention backends fa3 and flashinfer"),
+        ({**FLASHINFER, "is_latent": True}, "attention backend flashinfer, with latent attention"),
+        (
+            {**FLASHINFER, "sliding_window": 128},
+            "attention backend flashinfer, with sliding windows",
+        ),
+        ({**FLASHINFER, "not_our_plans": "other parts"}, "FlashInfer's plans are left to SGLang"),
+        ({"sliding_window": 128, "is_latent": True, "not_our_plans": "other parts"}, None),  # FA3
         ({"watermark": object()}, "watermarks"),
         ({"is_block": True}, "--speculative-use-block-verification"),
         ({"is_unpadded": True}, "--disable-cuda-graph-padding"),
@@ -157,7 +171,8 @@ CONFIDENT = parse_config("test", b'{"policy": "goodput", "confidence": true}')
     [
         ({}, None),
         ({"config": load_config(None)}, "the config does not ask for it"),
-        ({"backend": "flashinfer"}, "no packed rounds: attention backend flashinfer"),
+        ({"backend": "triton"}, "no packed rounds: attention backend triton"),
+        (FLASHINFER, None),
         (
             {"num_sharing": 1},
             "ranks that share no requests, and lengths are those of the first",

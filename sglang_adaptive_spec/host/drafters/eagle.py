@@ -21,6 +21,7 @@ from sglang.srt.speculative.eagle_utils import (
 from sglang.srt.speculative.eagle_worker_v2 import EagleDraftWorker
 
 from sglang_adaptive_spec.host.attention.fa3 import capture_missing_extends
+from sglang_adaptive_spec.host.attention.flashinfer.windows import for_packed_verifies
 from sglang_adaptive_spec.host.batch import Batch, DraftInput
 from sglang_adaptive_spec.host.drafters.catch_up import EagleCatchUps
 from sglang_adaptive_spec.host.drafters.confidences import (
@@ -276,6 +277,7 @@ class EagleDrafter:
         self._topk, runner = 1, self._target_runner
         with self._worker._override_worker_state(window - 1, window):
             backend = runner._get_attention_backend(init_new_workspace=False)
+            backend = for_packed_verifies(backend, window)
             with self._captures.narrowed(tuple(sizes)):
                 graphs = PackedVerifyGraphRunner(
                     runner,

@@ -9,18 +9,22 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from sglang.srt.arg_groups.model_override_base import use_mla_backend
 from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.runtime_context import get_exec
 from sglang.srt.utils import require_gathered_buffer
 
+from sglang_adaptive_spec.host.attention.flashinfer.plans import known_reason
 from sglang_adaptive_spec.host.drafters.target import TARGET_PLACES, has_decode_graphs
 from sglang_adaptive_spec.host.engine import HostEngine, ModelRunner
 from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.tiers import Tier, chain_tier
 
 TARGET_FLAGS = ("attention_backend", "decode_attention_backend", "prefill_attention_backend")
-BACKENDS = ("fa3",)  # whose graphs take rows of unlike lengths; on a CPU that of the tests does
+# FA3's graphs take rows of unlike lengths; on FlashInfer attention is over whole windows
+# (attention/flashinfer/windows.py). On a CPU the backend of the tests takes such rows.
+BACKENDS = ("fa3", "flashinfer")
 # Numbers of tokens per octave. A choice: from one to the next is a quarter at most.
 PER_OCTAVE = 4
 # Requests up to which nothing is packed: the CPU bounds their rounds. Their whole windows are the
@@ -110,6 +114,8 @@ def _graphs_unsupported_reason(engine: HostEngine) -> str | None:
     backends = {name for flag in TARGET_FLAGS if (name := getattr(view, flag))}
     if other := backends.difference(BACKENDS):
         return f"attention backend {min(other)}"
+    if "flashinfer" in backends and (reason := _flashinfer_unsupported_reason(engine, backends)):
+        return reason
     if not has_decode_graphs():
         return NO_GRAPHS
     if get_exec().graph.disable_cuda_graph_padding:
@@ -117,6 +123,17 @@ def _graphs_unsupported_reason(engine: HostEngine) -> str | None:
     if require_gathered_buffer():
         return "ranks gather tokens in equal parts"
     return None
+
+
+def _flashinfer_unsupported_reason(engine: HostEngine, backends: set[str]) -> str | None:
+    """Returns why verifies on FlashInfer have no plans of whole windows, or None."""
+    if len(backends) > 1:
+        return f"attention backends {' and '.join(sorted(backends))}"
+    if use_mla_backend(engine.server_args):
+        return "attention backend flashinfer, with latent attention"
+    if engine.target_runner.sliding_window_size is not None:
+        return "attention backend flashinfer, with sliding windows"
+    return None if known_reason() is None else "FlashInfer's plans are left to SGLang"
 
 
 def is_of_use(widths: Sequence[int], window: int, most_rows: int) -> bool:

@@ -83,6 +83,8 @@ class TierBuilder:
             needs += [plan_bytes(decoded, tier.num_draft_tokens, *target)]
             width = engine.options.stages.extend_width(tier)
             needs += [plan_bytes(size, width, *draft) for draft in drafts]
+        rows = self.max_listed_size()
+        needs += [plan_bytes(rows, packed_window(self.ladder, rows), *target)]
         provide_workspace(max(needs), engine.device)
 
     def extent(self) -> Extent:
