@@ -35,10 +35,19 @@ class UniformBackend:
     def init_forward_metadata_in_graph(self, _batch: Any) -> None:
         self.num_in_graph += 1
 
-    def forward(self, queries: torch.Tensor, slots: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
-        """Writes ``kv`` [tokens, HEAD_DIM, 2] into ``slots`` [tokens], and attends."""
-        self.pool.view(-1, HEAD_DIM, 2)[slots] = kv
-        windows = queries.view(-1, WINDOW, HEAD_DIM)
+    def forward_extend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        _layer: object,
+        slots: Any,
+        is_saved: bool,
+    ) -> torch.Tensor:
+        """Writes ``k`` and ``v`` [tokens, HEAD_DIM] into ``slots`` [tokens], and attends."""
+        assert is_saved
+        self.pool.view(-1, HEAD_DIM, 2)[slots] = torch.stack((k, v), dim=-1)
+        windows = q.view(-1, WINDOW, HEAD_DIM)
         outputs = torch.zeros_like(windows)
         for row, prefix in enumerate(self.planned[-1][0].seq_lens_cpu.tolist()):
             outputs[row] = attend(windows[row], self.pool[row], prefix)
@@ -97,7 +106,7 @@ def test_every_packed_token_gets_the_output_of_its_own_row(windows: Any) -> None
     kv = torch.randn(NUM_TOKENS, HEAD_DIM, 2)
     places = [(row, place) for row, lens in enumerate(VERIFY_LENS) for place in range(lens)]
     slots = torch.tensor([row * CONTEXT + PREFIXES[row] + place for row, place in places])
-    outputs = backend.forward(queries, slots, kv)
+    outputs = backend.forward(queries, *kv.unbind(-1), "layer", slots)
     assert outputs.shape == queries.shape
     parts = zip(queries.split(VERIFY_LENS), PREFIXES, uniform.pool, strict=False)
     own = torch.cat([attend(part, pool, prefix) for part, prefix, pool in parts])
@@ -109,7 +118,8 @@ def test_what_is_not_verified_is_not_written(windows: Any) -> None:
     before = backend._backend.pool.clone()
     backend.init_forward_metadata_out_graph(batch_of(VERIFY_LENS, PREFIXES, MAX_SLOTS))
     slots = torch.arange(NUM_TOKENS)
-    backend.forward(torch.randn(NUM_TOKENS, HEAD_DIM), slots, torch.zeros(NUM_TOKENS, HEAD_DIM, 2))
+    zeros = torch.zeros(NUM_TOKENS, HEAD_DIM)
+    backend.forward(torch.randn(NUM_TOKENS, HEAD_DIM), zeros, zeros, "layer", slots)
     written = (before != backend._backend.pool).flatten(2).any(-1).flatten().nonzero().flatten()
     assert written.tolist() == slots.tolist()
 

@@ -12,7 +12,6 @@ of some other token; nobody reads its output, and in a chain no place before it 
 """
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -72,10 +71,21 @@ class WindowAttention:
         sources = bounds[:-1].unsqueeze(1) + ahead
         self._sources = sources.clamp_(max=num_tokens - 1).flatten()
 
-    def forward(self, queries: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Attends: [tokens, heads * head_dim], and what else the backend takes."""
-        attend: Callable[..., torch.Tensor] = self._backend.forward
-        outputs = attend(queries.index_select(0, self._sources), *args, **kwargs)
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        layer: object,
+        forward_batch: ForwardBatch,
+        save_kv_cache: bool = True,
+        **kwargs: object,
+    ) -> torch.Tensor:
+        """Attends; all of [tokens, heads * head_dim]. The KV of these tokens is written before."""
+        windows = q.index_select(0, self._sources)
+        outputs: torch.Tensor = self._backend.forward_extend(
+            windows, k, v, layer, forward_batch, save_kv_cache, **kwargs
+        )
         return outputs.index_select(0, self._places)
 
 
