@@ -153,6 +153,7 @@ CHECKS = {
             "backends-dp-h200.json.xz",
             "backends-pair-h200.json.xz",
             "backends-packed-h200.json.xz",
+            "backends-packed-flashinfer-h200.json.xz",
             "backends-confident-h200.json.xz",
             "backends-drafters-h200.json.xz",
         ),
@@ -180,6 +181,14 @@ CHECKS = {
         matrix_standalone.check_standalone, matrix_standalone.figure_table
     ),
     "matrix-kinds-h200-fa3.json.xz": Check(matrix_kinds.check_kinds, matrix_kinds.figure_table),
+    "matrix-kinds-h200-flashinfer.json.xz": Check(
+        functools.partial(
+            matrix_kinds.check_kinds,
+            kinds=matrix_kinds.FLASHINFER_KINDS,
+            arms=matrix_kinds.FLASHINFER_ARMS,
+        ),
+        matrix_kinds.figure_table,
+    ),
     "matrix-small-h100-fa3.json.xz": Check(
         functools.partial(check_matrix, batch_sizes=SMALL_BATCH_SIZES, gpu="H100"),
         matrix_tables.figure_table,
