@@ -98,6 +98,8 @@ def page() -> str:
         f"{counts[NOT_KNOWN]} are not known.",
         "A limit is met where the value meets it and half the 95 % interval is at most 3 %.",
         "Where the interval is wider, it is not known, unless all of it is beyond the limit.",
+        '"Lowest cell" is the one with the worst verdict: what is missed or not known goes before',
+        "what is met, also where its ratio is larger.",
         "Each file names the commit that ran; the code may have changed since.",
         f"Left out are files without a limit, and those with `{BEFORE}` in their names: what was",
         "measured before the code was mended.",

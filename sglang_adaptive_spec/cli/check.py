@@ -1,6 +1,7 @@
 """`check`: the versions and the contract; after `--` also what a launch would serve."""
 
 import argparse
+import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,6 +12,7 @@ from sglang_adaptive_spec.contract.check import collector_off, installed_report
 from sglang_adaptive_spec.contract.flashinfer import host_plans_reason
 from sglang_adaptive_spec.contract.versions import SUPPORTED, versions_report
 
+MODEL_FLAGS = ("--model-path", "--model", "--speculative-draft-model-path")
 BEHIND = "a server's arguments follow `--`: check -- --model-path TARGET ..."
 
 
@@ -63,8 +65,9 @@ def _run_preview(launch: Sequence[str], as_json: bool) -> int:
         print(error, file=sys.stderr)
         if isinstance(error, OSError):
             _say(
-                "a model's config could not be read; fix: name a local folder with config.json, "
-                "or set HF_HUB_OFFLINE=1 where the cache has it"
+                f"a model's config could not be read: {' or '.join(_models(launch))}; allowed: a "
+                "local folder with config.json, or a repository that this machine can download; "
+                "fix: correct the path."
             )
         return 1
     if as_json:
@@ -72,6 +75,14 @@ def _run_preview(launch: Sequence[str], as_json: bool) -> int:
     else:
         print(render_preview(answer))
     return 0
+
+
+def _models(launch: Sequence[str]) -> list[str]:
+    """Returns the flags of a launch that name a model, each with its value."""
+    words = [part for word in launch for part in word.split("=", 1)]
+    return [
+        f"{flag} {value}" for flag, value in itertools.pairwise(words) if flag in MODEL_FLAGS
+    ] or ["no model is named"]
 
 
 def _say(what: str) -> None:

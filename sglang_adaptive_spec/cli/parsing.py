@@ -68,7 +68,7 @@ def write(path: Path, text: str) -> None:
 def positive(text: str) -> int:
     """Returns a whole number above 0."""
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text} is no whole number above 0")
+        raise argparse.ArgumentTypeError(f"{text} must be a whole number above 0")
     return int(text)
 
 
@@ -79,7 +79,7 @@ def _number(what: str, is_allowed: Callable[[float], bool]) -> Callable[[str], f
         with contextlib.suppress(ValueError):
             if is_allowed(value := float(text)):
                 return value
-        raise argparse.ArgumentTypeError(f"{text} is no {what}")
+        raise argparse.ArgumentTypeError(f"{text} must be a {what}")
 
     return read
 

@@ -87,6 +87,17 @@ def test_a_launch_that_is_refused_is_refused_in_the_same_words(
     assert "candidate_stepz" in capsys.readouterr().err
 
 
+def test_a_model_that_cannot_be_read_is_named(
+    models: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*launch(models), "--speculative-draft-model-path=/nope/draft"]
+    assert main(["check", "--", *arguments]) == 1
+    said = capsys.readouterr().err
+    assert "a model's config could not be read" in said
+    assert f"--model-path {models['target']}" in said
+    assert "--speculative-draft-model-path /nope/draft; allowed:" in said
+
+
 def test_a_launch_that_sglang_refuses_when_it_starts_is_refused_in_its_words(
     models: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,7 +84,7 @@ def test_a_period_belongs_to_the_batch_that_ends_it() -> None:
         (5_000_000, *decode),
         (7_000_000, *decode),
         (17_000_000, *prefill),
-        (23_500_000, 8, 20, 4, True, False),
+        (23_500_000, 8, 20, 4, True, False, False),
     ]
     assert time_spent(rounds) == {
         "0 drafts, graph": [2, 7.0],

@@ -26,7 +26,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("matrix-dry-run")
     cells = ("--batches", "4", "--acceptances", "0.7,mixed", "--record")
     record = dry_run(out, "matrix", "run", *SMALL, "--arms", "static-3,goodput", *cells)
-    return {**merged([record]), "trace": read_trace(out / "matrix-1.trace")}
+    return {**merged([record]), "trace": read_trace(out / "matrix-1.goodput.trace")}
 
 
 def test_every_cell_has_windows_of_every_arm(result: dict[str, Any]) -> None:

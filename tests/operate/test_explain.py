@@ -61,7 +61,24 @@ def test_the_shipped_costs_need_no_server(capsys: pytest.CaptureFixture[str]) ->
 def test_a_batch_that_may_not_draft_has_no_equation(capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, "--batch", "300")["equation"] is None
     assert main(["explain", "--batch", "300"]) == 0
-    assert "tokens of a request" not in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "At batch 300 only zero steps may run" in text
+    assert "tokens of a request" not in text
+
+
+@pytest.mark.parametrize(
+    ("batch", "acceptance", "said"),
+    [
+        ("128", "0", "acceptance 0, zero steps pay. The best tier that drafts, 1 step:"),
+        ("128", "0.5", "acceptance 0.5, 1 step:"),
+        ("16", "0.7", "acceptance 0.7, 5 steps:"),
+    ],
+)
+def test_the_equation_says_whether_drafting_pays(
+    capsys: pytest.CaptureFixture[str], batch: str, acceptance: str, said: str
+) -> None:
+    assert main(["explain", "--batch", batch, "--acceptance", acceptance]) == 0
+    assert said in capsys.readouterr().out
 
 
 def test_a_server_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.lab.load import Round
 from benchmarks.lab.models import CONTEXT_LENGTH
 from benchmarks.stats.differences import differences, keys, measured_on
 from benchmarks.stats.figures import HEADER, Figure, Ratio, ratio_of_pairs
@@ -51,11 +52,12 @@ def time_spent(rounds: Sequence[Sequence[Any]]) -> dict[str, list[float]]:
     these a pass has what its scheduler took on the CPU (measure_plugin.py:Phases).
     """
     found: dict[str, list[float]] = {}
-    for before, (now_ns, size, _, width, _, has_graph) in itertools.pairwise(rounds):
-        kind = f"{(width or 1) - 1} drafts, {'graph' if has_graph else 'eager'}"
-        spent = found.setdefault(kind if size else "prefill", [0, 0.0])
+    for before, now in itertools.pairwise(Round(*fields) for fields in rounds):
+        num_drafts, means = (now.num_draft_tokens or 1) - 1, ("eager", "graph")[now.replayed_graph]
+        kind = f"{num_drafts} drafts, {means}" if now.batch_size else "prefill"
+        spent = found.setdefault(kind, [0, 0.0])
         spent[0] += 1
-        spent[1] = round(spent[1] + (now_ns - before[0]) / 1e6, 3)
+        spent[1] = round(spent[1] + (now.time_ns - before.time_ns) / 1e6, 3)
     return found
 
 

@@ -34,6 +34,7 @@ def as_data(source: Source, batch_size: int, acceptance: float) -> dict[str, Any
     equation = explorer.equation(batch_size, acceptance)
     return {
         "costs": source.origin,
+        "batch_size": batch_size,
         "context_tokens_per_request": explorer.context,
         "fixed_steps": explorer.fixed_steps,
         "now": None if source.now is None else asdict(source.now),
@@ -78,7 +79,9 @@ def render(data: dict[str, Any], source: Source) -> str:
             lambda cell: _ratio(cell["over_fixed"]),
         ),
     ]
-    if data["equation"] is not None:
+    if data["equation"] is None:
+        lines += ["", f"At batch {data['batch_size']} only zero steps may run: nothing to compare."]
+    else:
         lines += ["", *equation_lines(data["equation"])]
     if source.now is not None:
         lines += ["", _now_line(source.explorer, source.now)]
@@ -88,8 +91,12 @@ def render(data: dict[str, Any], source: Source) -> str:
 def equation_lines(found: dict[str, Any]) -> list[str]:
     """Returns the throughput equation with its numbers."""
     size, a, steps = found["batch_size"], found["acceptance"], int(found["tier"])
+    over = found["tokens_per_s"] / found["none_tokens_per_s"]
+    depth = f"{steps} step{'s' if steps > 1 else ''}"
+    if over < 1:
+        depth = f"zero steps pay. The best tier that drafts, {depth}"
     lines = [
-        f"At batch {size} and acceptance {a:g}, {steps} steps:",
+        f"At batch {size} and acceptance {a:g}, {depth}:",
         f"  n = (1 - {a:g}^{steps + 1}) / (1 - {a:g}) = {found['tokens']:.3f} tokens of a request",
     ]
     if found["draft_ms"] is not None:
@@ -98,7 +105,6 @@ def equation_lines(found: dict[str, Any]) -> list[str]:
             f"  t = K * draft + verify = {steps} * {found['draft_ms']:.2f} + "
             f"{found['verify_ms']:.2f} = {line_ms:.2f} ms (a line through the measured chains)"
         )
-    over = found["tokens_per_s"] / found["none_tokens_per_s"]
     return [
         *lines,
         f"  measured: {found['round_ms']:.2f} ms a round; without: {found['none_ms']:.2f} ms",
