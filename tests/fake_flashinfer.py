@@ -20,6 +20,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
     def __init__(self, float_workspace_buffer, custom_mask_buf=None, mask_indptr_buf=None):
         self._int_workspace_buffer = self._pin_memory_int_workspace_buffer = None
         self._cached_module = None
+        self._paged_kv_indptr_buf = self._paged_kv_indices_buf = None
         self._custom_mask_buf = custom_mask_buf
         self._mask_indptr_buf = mask_indptr_buf
 

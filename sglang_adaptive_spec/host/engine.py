@@ -45,7 +45,6 @@ class ModelRunner(Protocol):
     token_to_kv_pool_allocator: SlotAllocator
     graph_shared_output: Any
     lora_manager: Any  # None without adapters
-    sliding_window_size: int | None
     hisparse_coordinator: object
     ngram_embedding_manager: Any
     sampling_observer: object

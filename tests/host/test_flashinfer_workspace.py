@@ -131,6 +131,7 @@ def builder(
         options=SimpleNamespace(startup_tier=chain_tier(3), stages=OF_A_DRAFT),
         ranks=SimpleNamespace(num_shards=1),
         runners=(runner, runner),
+        target_runner=runner,
     )
     ladder = Ladder(slots)
 
@@ -151,9 +152,7 @@ def builder(
         ({1: [PLAIN_TIER, chain_tier(3)]}, 256, "fa3", False),
         # A wide verify counts at the largest batch that may run it, and no further.
         ({1: [chain_tier(15)]}, 128, "flashinfer", True),
-        ({1: [chain_tier(15)], 9: [chain_tier(3)]}, 128, "flashinfer", False),
-        # But packed rounds of the largest batch may be as deep as any of more than eight requests.
-        ({1: [chain_tier(15)], 65: [chain_tier(3)]}, 128, "flashinfer", True),
+        ({1: [chain_tier(15)], 65: [chain_tier(3)]}, 128, "flashinfer", False),
     ],
 )
 def test_the_largest_graph_of_every_tier_counts(
@@ -181,3 +180,23 @@ def test_latent_attention_plans_otherwise(
     monkeypatch.setattr(tier_builder, "use_mla_backend", lambda _server_args: True)
     builder({1: [PLAIN_TIER]}, 256).provide_workspace()
     assert not buffers
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "why"), [(HOSTS_BYTES, "FlashInfer's workspace"), (2**31, "memory")]
+)
+def test_packed_rounds_are_left_out_where_the_workspace_does_not_hold_their_plan(
+    monkeypatch: pytest.MonkeyPatch, num_bytes: int, why: str
+) -> None:
+    """Tiers of at most 64 requests are that deep; packed rounds would be so for 128."""
+    from sglang_adaptive_spec.host.startup import tier_builder
+
+    built = builder({1: [chain_tier(15)], 65: [chain_tier(3)]}, 128)
+    backend = SimpleNamespace(
+        workspace_buffer=torch.empty(num_bytes, dtype=torch.uint8, device="meta")
+    )
+    built._engine.target_runner.attn_backend = backend
+    monkeypatch.setattr(tier_builder, "packing_unsupported_reason", lambda _engine: None)
+    monkeypatch.setattr(built, "_has_room", lambda *_args: False)  # what is asked next
+    assert built.build_packed(drafter=None) is None
+    assert built.why_not_packed == why

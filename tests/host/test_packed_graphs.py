@@ -13,6 +13,29 @@ from sglang_adaptive_spec.tiers import Tier, chain_tier
 LADDER = load_config(None).ladder
 ASKS = parse_config("test", b'{"policy": "goodput", "packing": true}')
 FLASHINFER = {"backend": "flashinfer"}
+
+
+class FlashInferAttention:
+    """FlashInfer's, as far as it says what it takes."""
+
+    supports_ragged_verify_graph = False
+    dispatch_reason: str | None = None
+
+
+class LatentAttention(FlashInferAttention):
+    """FlashInfer's for latent attention."""
+
+    supports_ragged_verify_graph = True
+
+
+class Fa3Attention(LatentAttention):
+    """FA3's."""
+
+
+class HybridAttention(FlashInferAttention):
+    """What a model puts around the one that was asked for."""
+
+
 REFUSES = parse_config("test", b'{"policy": "goodput", "packing": false}')
 
 
@@ -85,7 +108,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
         **{"lora": None, "device": "cuda", "backend": "fa3", "has_graphs": True},
         **{"prefill": None, "watermark": None, "is_unpadded": False, "is_gathered": False},
         **{"is_block": False, "is_drawn": False, "num_sharing": 2},
-        **{"is_latent": False, "sliding_window": None, "not_our_plans": None},
+        **{"attention": None, "has_windows": False, "are_plans_ours": True},
         **changes,
     }
     monkeypatch.setattr(graphs, "mambaish_config", lambda _config: found["state"])
@@ -99,8 +122,11 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
     monkeypatch.setattr(graphs, "get_exec", lambda: SimpleNamespace(graph=graph))
     monkeypatch.setattr(graphs, "require_gathered_buffer", lambda: found["is_gathered"])
     monkeypatch.setattr(graphs, "resolved_view", lambda _args: view)
-    monkeypatch.setattr(graphs, "use_mla_backend", lambda _args: found["is_latent"])
-    monkeypatch.setattr(graphs, "known_reason", lambda: found["not_our_plans"])
+    monkeypatch.setattr(graphs, "has_uniform_plans", lambda _backend: found["are_plans_ours"])
+    monkeypatch.setattr(graphs, "FlashInferAttnBackend", FlashInferAttention)
+    usual = FlashInferAttention if found["backend"] == "flashinfer" else Fa3Attention
+    attention = (found["attention"] or usual)()
+    attention.dispatch_reason = "windows" if found["has_windows"] else None
     model_config = SimpleNamespace(model_is_mrope=found["mrope"])
     return SimpleNamespace(
         options=SimpleNamespace(
@@ -114,7 +140,7 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
         target_runner=SimpleNamespace(
             model_config=model_config,
             lora_manager=found["lora"],
-            sliding_window_size=found["sliding_window"],
+            attn_backend=attention,
             watermark_state=found["watermark"],
         ),
         device=found["device"],
@@ -142,15 +168,14 @@ def engine(monkeypatch: pytest.MonkeyPatch, graphs: Any, **changes: Any) -> Any:
         ({"backend": "triton"}, "attention backend triton"),
         ({"has_graphs": False}, "rounds run without graphs"),
         ({"prefill": "triton"}, "attention backend triton"),  # which may verify then
-        ({"backend": "flashinfer"}, None),
+        (FLASHINFER, None),
         ({"prefill": "flashinfer"}, "attention backends fa3 and flashinfer"),
-        ({**FLASHINFER, "is_latent": True}, "attention backend flashinfer, with latent attention"),
-        (
-            {**FLASHINFER, "sliding_window": 128},
-            "attention backend flashinfer, with sliding windows",
-        ),
-        ({**FLASHINFER, "not_our_plans": "other parts"}, "FlashInfer's plans are left to SGLang"),
-        ({"sliding_window": 128, "is_latent": True, "not_our_plans": "other parts"}, None),  # FA3
+        ({**FLASHINFER, "attention": LatentAttention}, "attention backend LatentAttention"),
+        ({**FLASHINFER, "attention": HybridAttention}, "attention backend HybridAttention"),
+        ({"attention": HybridAttention}, "attention backend HybridAttention"),
+        ({**FLASHINFER, "has_windows": True}, "attention backend flashinfer, with sliding windows"),
+        ({**FLASHINFER, "are_plans_ours": False}, "FlashInfer's plans are left to SGLang"),
+        ({"has_windows": True, "are_plans_ours": False}, None),  # FA3
         ({"watermark": object()}, "watermarks"),
         ({"is_block": True}, "--speculative-use-block-verification"),
         ({"is_unpadded": True}, "--disable-cuda-graph-padding"),

@@ -9,13 +9,13 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sglang.srt.arg_groups.model_override_base import use_mla_backend
 from sglang.srt.arg_groups.overrides import resolved_view
 from sglang.srt.configs.hybrid_arch import mambaish_config
+from sglang.srt.layers.attention.flashinfer_backend import FlashInferAttnBackend
 from sglang.srt.runtime_context import get_exec
 from sglang.srt.utils import require_gathered_buffer
 
-from sglang_adaptive_spec.host.attention.flashinfer.plans import known_reason
+from sglang_adaptive_spec.host.attention.flashinfer.plans import has_uniform_plans
 from sglang_adaptive_spec.host.drafters.target import TARGET_PLACES, has_decode_graphs
 from sglang_adaptive_spec.host.engine import HostEngine, ModelRunner
 from sglang_adaptive_spec.ladder import Ladder
@@ -114,7 +114,7 @@ def _graphs_unsupported_reason(engine: HostEngine) -> str | None:
     backends = {name for flag in TARGET_FLAGS if (name := getattr(view, flag))}
     if other := backends.difference(BACKENDS):
         return f"attention backend {min(other)}"
-    if "flashinfer" in backends and (reason := _flashinfer_unsupported_reason(engine, backends)):
+    if reason := _rows_unsupported_reason(engine, backends):
         return reason
     if not has_decode_graphs():
         return NO_GRAPHS
@@ -125,15 +125,18 @@ def _graphs_unsupported_reason(engine: HostEngine) -> str | None:
     return None
 
 
-def _flashinfer_unsupported_reason(engine: HostEngine, backends: set[str]) -> str | None:
-    """Returns why verifies on FlashInfer have no plans of whole windows, or None."""
+def _rows_unsupported_reason(engine: HostEngine, backends: set[str]) -> str | None:
+    """Returns why a verify's rows cannot differ on the target's attention backend, or None."""
     if len(backends) > 1:
         return f"attention backends {' and '.join(sorted(backends))}"
-    if use_mla_backend(engine.server_args):
-        return "attention backend flashinfer, with latent attention"
-    if engine.target_runner.sliding_window_size is not None:
-        return "attention backend flashinfer, with sliding windows"
-    return None if known_reason() is None else "FlashInfer's plans are left to SGLang"
+    backend = engine.target_runner.attn_backend
+    if type(backend) is FlashInferAttnBackend:
+        if backend.dispatch_reason is not None:
+            return "attention backend flashinfer, with sliding windows"
+        return None if has_uniform_plans(backend) else "FlashInfer's plans are left to SGLang"
+    # Latent attention on FlashInfer takes such rows, and is not measured.
+    is_known = "flashinfer" not in backends and backend.supports_ragged_verify_graph
+    return None if is_known else f"attention backend {type(backend).__name__}"
 
 
 def is_of_use(widths: Sequence[int], window: int, most_rows: int) -> bool:

@@ -83,8 +83,6 @@ class TierBuilder:
             needs += [plan_bytes(decoded, tier.num_draft_tokens, *target)]
             width = engine.options.stages.extend_width(tier)
             needs += [plan_bytes(size, width, *draft) for draft in drafts]
-        rows = self.max_listed_size()
-        needs += [plan_bytes(rows, packed_window(self.ladder, rows), *target)]
         provide_workspace(max(needs), engine.device)
 
     def extent(self) -> Extent:
@@ -151,12 +149,24 @@ class TierBuilder:
             return None
         if is_cpu:
             return PackedTarget(window, rows, widths, None)
+        if not self._holds_plan(rows, window):
+            self.why_not_packed = "FlashInfer's workspace"
+            return None
         if not self._has_room(widths, len(sizes)):
             self.why_not_packed = "memory"
             return None
         with self._startup.packed.running(), OutOfMemoryGuard(chain_tier(window - 1)):
             state, captured = drafter.build_packed(window, sizes)
         return PackedTarget(window, rows, tuple(sorted(captured)), state)
+
+    def _holds_plan(self, rows: int, window: int) -> bool:
+        """Returns whether FlashInfer's workspace holds a plan of whole windows of ``rows``."""
+        engine = self._engine
+        workspace = getattr(engine.target_runner.attn_backend, "workspace_buffer", None)
+        if workspace is None:
+            return True
+        heads = plan_heads(engine.target_runner.model_config, engine.ranks.num_shards)
+        return plan_bytes(rows, window, *heads) <= int(workspace.nbytes)
 
     def _has_room(self, widths: Sequence[int], num_graphs: int) -> bool:
         """Returns whether graphs of ``widths`` tokens, and logits for sampling, find room."""
