@@ -8,7 +8,7 @@
 # one after the other on its GPUs (0,1 for two), all arguments at the same time. SECONDS is the
 # most that a stream may take; without it, all that is left of LIMIT_S (590), the whole script's
 # limit. Deadlines follow from both; what does not fit is left out and said. PAIR is what
-# benchmarks/lab/pack_pair.py unpacked: PAIR/target, PAIR/prompts.json, PAIR/requests.jsonl, and
+# benchmarks/lab/pack_pair.py unpacked: PAIR/target, PAIR/prompts.json, and
 # PAIR/head where the draft is not SmolLM2's. BEFORE is COMMIT=FOLDER of an earlier commit
 # (benchmarks/lab/arms.py). EARLIER are the run files of earlier visits of real text.
 # VISIT (1) numbers the visit to every cell of the matrix and the first pass of the transitions, and
@@ -72,9 +72,9 @@ text_ramp="ramp run PAIR --seconds 40 --context-length 0"
 drafters="backends run --new-tokens 64 --many 100 --cases"
 trees="--at-once --batches 1,4,8 --max-total-tokens 32768"
 
-# Stream, first port, command; PAIR stands for the pair's arguments, REQUESTS for those with its
-# requests instead of its prompts, TARGET for its target's, BEFORE for the earlier commit's. Ports
-# of a fleet follow its first; from 32768 on the system gives them to anybody.
+# Stream, first port, command; PAIR stands for the pair's arguments, TARGET for its target's, BEFORE
+# for the earlier commit's. Ports of a fleet follow its first; from 32768 on the system gives them to
+# anybody.
 declare -A ports=() commands=()
 while read -r name port command; do
   ports[$name]=$port
@@ -135,7 +135,6 @@ table-b                9900  $table --first-repeat $text_first --tag m$visit --t
 text-ramp-1            17100 $text_ramp --arms none,builtin,goodput --first-repeat 1 --tag t1
 text-ramp-2            17400 $text_ramp --arms builtin,goodput,none --first-repeat 2 --tag t2
 text-ramp-3            18500 $text_ramp --arms goodput,none,builtin --first-repeat 3 --tag t3
-outside                19100 from_outside run REQUESTS --first-repeat $((visit * 3 - 2)) --repeats 3 --tag o$visit
 ramp                   25100 ramp run $ramp --arms goodput,none,builtin --tag 1
 ramp-2                 27800 ramp run $ramp --arms none,builtin,goodput --first-repeat 2 --tag 2
 ramp-3                 30800 ramp run $ramp --arms builtin,goodput,none --first-repeat 3 --tag 3
@@ -190,10 +189,8 @@ check_stream() {
   [[ $1 != tensor-parallel && $1 != *-tp && $1 != *-pair || $2 -ge 2 ]] || fail "$1 has $2 GPU, allowed are two or more: 0,1=$1."
   [[ " ${commands[$1]} " != *" BEFORE "* || ${BEFORE-} == *=* ]] ||
     fail "$1: BEFORE is '${BEFORE-}', allowed is COMMIT=FOLDER."
-  local asked=prompts.json
-  [[ " ${commands[$1]} " != *" REQUESTS "* ]] || asked=requests.jsonl
-  [[ ! " ${commands[$1]} " =~ \ (PAIR|TARGET|REQUESTS)\  || -d ${PAIR-}/target && -f $PAIR/$asked ]] ||
-    fail "$1: PAIR is '${PAIR-}', allowed is a folder that holds target and $asked."
+  [[ ! " ${commands[$1]} " =~ \ (PAIR|TARGET)\  || -d ${PAIR-}/target && -f $PAIR/prompts.json ]] ||
+    fail "$1: PAIR is '${PAIR-}', allowed is a folder that holds target and prompts.json."
 }
 
 streams_by_name() { printf '%s\n' "${!ports[@]}" | sort | paste -sd ' '; }
@@ -214,14 +211,9 @@ run_stream() {
       BEFORE) words+=(--before "$BEFORE") ;;
       EARLIER) [ -z "${EARLIER-}" ] || words+=(--earlier $EARLIER) ;;
       TARGET) words+=(--target "$PAIR/target") ;;
-      PAIR | REQUESTS)
-        words+=(--target "$PAIR/target")
+      PAIR)
+        words+=(--target "$PAIR/target" --prompts "$PAIR/prompts.json")
         [ ! -d "$PAIR/head" ] || words+=(--draft "$PAIR/head")
-        if [ "$word" = PAIR ]; then
-          words+=(--prompts "$PAIR/prompts.json")
-        else
-          words+=(--requests "$PAIR/requests.jsonl")
-        fi
         ;;
       *) words+=("$word") ;;
     esac

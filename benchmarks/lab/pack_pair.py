@@ -7,7 +7,7 @@
 
 PAIR is smollm2 or qwen-coder. The target travels as its GGUF, and is dequantised there. The head is
 in the checkout; one that is packed is unpacked there. Prompts travel as token ids
-(benchmarks/lab/held_out.py), so that no tokenizer is needed, and as requests of the OpenAI API.
+(benchmarks/lab/held_out.py), so that no tokenizer is needed.
 """
 
 import argparse
@@ -51,9 +51,8 @@ def pack(pair: str, cache: Path) -> None:
 
 
 def write_prompts(pair: str, cache: Path) -> None:
-    """Writes the prompts of every phase to prompts.json, and users' turns to requests.jsonl."""
+    """Writes the prompts of every phase to prompts.json."""
     from examples.demo.prompts import Tokenizer
-    from examples.qwen_coder.held_out import chat_requests, write_requests
 
     folder = PIECES / pair
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,8 +63,6 @@ def write_prompts(pair: str, cache: Path) -> None:
         for phase, prompts in {**phases, **held_out.repeating_phases(cache)}.items()
     }
     (folder / "prompts.json").write_text(json.dumps(ids))
-    turns = [text for prompts in phases.values() for text, is_turn in prompts if is_turn]
-    write_requests(folder / "requests.jsonl", chat_requests(turns))
     print({phase: len(prompts) for phase, prompts in ids.items()})
 
 

@@ -68,7 +68,7 @@ STREAMS = (
     *("standalone-a", "standalone-b"),
     *("long-a", "long-b", "grow-a", "grow-b", "grow-c", "grow-d"),
     *("zero-8b", "zero-small", "texts-plans"),
-    *("text-all", "text-a", "text-b", "text-c", "text-d", "text-sampled", "outside"),
+    *("text-all", "text-a", "text-b", "text-c", "text-d", "text-sampled"),
     *("table-a", "table-b"),
     *("text-ramp-1", "text-ramp-2", "text-ramp-3", "text-kinds-a", "text-kinds-b"),
 )
@@ -100,8 +100,7 @@ def run_script(tmp_path: Path, *arguments: str, **environment: str) -> Ran:
     recorder, calls, pair = tmp_path / "bin" / "python3", tmp_path / "calls", tmp_path / "a pair"
     for folder in (recorder.parent, pair / "target"):
         folder.mkdir(parents=True, exist_ok=True)
-    for name in ("prompts.json", "requests.jsonl"):
-        (pair / name).touch()
+    (pair / "prompts.json").touch()
     recorder.write_text(RECORDER)
     recorder.chmod(0o755)
     calls.write_text("")
@@ -237,9 +236,8 @@ def test_the_pair_goes_to_those_that_need_it(calls: dict[str, Call]) -> None:
         "backends-confident",
         *real,
     }
-    assert with_pair == {*small, "zero-small", "outside"}
+    assert with_pair == {*small, "zero-small"}
     assert {calls[name].args.prompts.parts[-2:] for name in small} == {("a pair", "prompts.json")}
-    assert calls["outside"].args.requests.parts[-2:] == ("a pair", "requests.jsonl")
 
 
 def test_an_earlier_commit_goes_to_those_that_serve_it(

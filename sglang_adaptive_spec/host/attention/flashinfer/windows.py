@@ -8,8 +8,8 @@ other verify (plans.py). Two copies surround each attention layer:
     queries [tokens] --to windows--> [slots * window] --attention--> outputs --back--> [tokens]
 
 Only packed tokens write KV. A place of a window that is not verified gets another token's query,
-and its output is not read. No place before it weighs its KV, since a chain is causal; but a weight
-of 0 times what a slot may hold is no number. So the index names a written slot for such places.
+and its output is not read. Its KV has a weight of 0, since a chain is causal. But 0 times a NaN
+that another request left in a slot is NaN, so the index names a written slot for such places.
 """
 
 import copy
