@@ -426,7 +426,7 @@ def test_the_docs_table_of_keys_has_every_key_under_its_policies_with_its_defaul
             rows[key[1]] = (cells[2].strip(), cells[4].strip())
     slot, config = SlotConfig((1,)), load_config(None)
     assert rows == {
-        "policy": ("", f'`"{TopLevelKeys().policy}"`, or `"ema"` where a key of it stands'),
+        "policy": ("", f'`"{TopLevelKeys().policy}"`; `"ema"` if the file has a key of it'),
         "base": ("both", "found from the draft"),
         "record": ("both", "none"),
         "comment": ("both", "none"),
