@@ -86,7 +86,10 @@ def _of_costs(whole: Span) -> Iterator[Finding]:
             ("Rounds gave", tokens, expected_tokens),
         ):
             if abs(measured / expected - 1) > OFF:
-                fix = "Restart to measure round times anew; see that nothing else uses the GPU."
+                fix = (
+                    "See that nothing else uses the GPU. To measure round times anew, delete the "
+                    "folder sglang-adaptive-spec in the user's cache and restart."
+                )
                 if name == "Rounds gave":
                     fix = "Requests differ within a batch, or change as they go on."
                 yield Finding(
