@@ -15,6 +15,7 @@ from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative.eagle_info import EagleDraftInput
 
+from sglang_adaptive_spec.host.attention.flashinfer.workspace import holds_plan
 from sglang_adaptive_spec.host.batch import Batch, DraftInput
 from sglang_adaptive_spec.host.drafters.backlog import (
     MAX_ROWS,
@@ -28,7 +29,7 @@ from sglang_adaptive_spec.host.drafters.backlog import (
 from sglang_adaptive_spec.host.drafters.kv_alone import writing_kv_alone
 from sglang_adaptive_spec.host.drafters.parts import extend_in_parts, row_parts, rows_of
 from sglang_adaptive_spec.host.engine import DraftWorker
-from sglang_adaptive_spec.host.sizes import plan_bytes, plan_heads
+from sglang_adaptive_spec.host.sizes import plan_heads
 from sglang_adaptive_spec.loop.catch_up import CatchUpSchedule
 from sglang_adaptive_spec.loop.draft_prefixes import DraftPrefixes
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, CatchUp
@@ -45,12 +46,11 @@ def catch_up_width(draft_worker: DraftWorker, max_batch_size: int, num_shards: i
     MLAPlan), and backends without a workspace have no such limit.
     """
     backend = draft_worker.draft_extend_attn_backend
-    workspace = getattr(backend, "workspace_buffer", None)
-    if workspace is None or type(backend) is FlashInferMLAAttnBackend:  # not what derives from it
+    if type(backend) is FlashInferMLAAttnBackend:  # not what derives from it
         return CATCH_UP_ROUNDS
     heads = plan_heads(draft_worker.draft_runner.model_config, num_shards)
     for width in range(CATCH_UP_ROUNDS, 1, -1):
-        if plan_bytes(max_batch_size, width, *heads) <= workspace.nbytes:
+        if holds_plan(backend, max_batch_size, width, heads):
             return width
     return 1  # as wide as the host's own draft-extend at zero steps
 

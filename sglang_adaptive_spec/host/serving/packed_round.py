@@ -25,6 +25,7 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 from sglang.srt.speculative.ragged_verify import RaggedVerifyLayout
 
+from sglang_adaptive_spec.host.attention.flashinfer.windows import places_in_windows
 from sglang_adaptive_spec.host.batch import Batch
 from sglang_adaptive_spec.host.drafters.confidences import Confidences
 from sglang_adaptive_spec.host.engine import HostEngine
@@ -62,12 +63,9 @@ class PackedLayout:
     @classmethod
     def on_device(cls, lens: torch.Tensor, num_tokens: int, width: int) -> "PackedLayout":
         """Returns the packing of lengths that the CPU does not know: [bs] int64; their sum."""
-        device, ends = lens.device, lens.cumsum(0)
-        tokens = torch.arange(num_tokens, device=device)
-        rows = torch.searchsorted(ends, tokens, right=True)
-        starts = torch.arange(0, len(lens) * width, width, device=device)
-        places = tokens + (starts - ends + lens)[rows]
-        lasts = starts + lens - 1
+        bounds = torch.nn.functional.pad(lens.cumsum(0), (1, 0))
+        places = places_in_windows(bounds, num_tokens, width)
+        lasts = torch.arange(0, len(lens) * width, width, device=lens.device) + lens - 1
         layout = _layout(lens, num_tokens, None)
         return cls(layout.verify_lens, places, lasts, lasts + (lens < width), layout)
 

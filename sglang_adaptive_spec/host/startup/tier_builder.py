@@ -13,7 +13,10 @@ from collections.abc import Sequence
 from sglang.srt.arg_groups.model_override_base import use_mla_backend
 from sglang.srt.arg_groups.overrides import resolved_view
 
-from sglang_adaptive_spec.host.attention.flashinfer.workspace import provide_workspace
+from sglang_adaptive_spec.host.attention.flashinfer.workspace import (
+    holds_plan,
+    provide_workspace,
+)
 from sglang_adaptive_spec.host.attention.kv_index_size import Extent
 from sglang_adaptive_spec.host.drafters.drafter import Drafter, EagleRoundDrafter
 from sglang_adaptive_spec.host.engine import HostEngine
@@ -149,7 +152,9 @@ class TierBuilder:
             return None
         if is_cpu:
             return PackedTarget(window, rows, widths, None)
-        if not self._holds_plan(rows, window):
+        target = self._engine.target_runner
+        heads = plan_heads(target.model_config, self._engine.ranks.num_shards)
+        if not holds_plan(target.attn_backend, rows, window, heads):
             self.why_not_packed = "FlashInfer's workspace"
             return None
         if not self._has_room(widths, len(sizes)):
@@ -158,15 +163,6 @@ class TierBuilder:
         with self._startup.packed.running(), OutOfMemoryGuard(chain_tier(window - 1)):
             state, captured = drafter.build_packed(window, sizes)
         return PackedTarget(window, rows, tuple(sorted(captured)), state)
-
-    def _holds_plan(self, rows: int, window: int) -> bool:
-        """Returns whether FlashInfer's workspace holds a plan of whole windows of ``rows``."""
-        engine = self._engine
-        workspace = getattr(engine.target_runner.attn_backend, "workspace_buffer", None)
-        if workspace is None:
-            return True
-        heads = plan_heads(engine.target_runner.model_config, engine.ranks.num_shards)
-        return plan_bytes(rows, window, *heads) <= int(workspace.nbytes)
 
     def _has_room(self, widths: Sequence[int], num_graphs: int) -> bool:
         """Returns whether graphs of ``widths`` tokens, and logits for sampling, find room."""

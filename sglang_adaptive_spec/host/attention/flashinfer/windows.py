@@ -78,9 +78,7 @@ class WindowAttention:
         self._backend.init_forward_metadata_in_graph(forward_batch)
         num_tokens, device = forward_batch.positions.numel(), self._bounds.device
         bounds = self._bounds[: forward_batch.batch_size + 1]
-        tokens = torch.arange(num_tokens, device=device)
-        rows = torch.searchsorted(bounds[1:], tokens, right=True)
-        self._places = tokens - bounds[rows] + rows * self._window
+        self._places = places_in_windows(bounds, num_tokens, self._window)
         ahead = torch.arange(self._window, device=device)
         sources = bounds[:-1].unsqueeze(1) + ahead
         self._sources = sources.clamp_(max=num_tokens - 1).flatten()
@@ -107,6 +105,19 @@ class WindowAttention:
             queries, k, v, layer, forward_batch, save_kv_cache, **kwargs
         )
         return outputs if places is None else outputs.index_select(0, places)
+
+
+def places_in_windows(bounds: torch.Tensor, num_tokens: int, width: int) -> torch.Tensor:
+    """Returns the place of each packed token in windows of ``width``: [num_tokens] int64.
+
+    Args:
+        bounds: [rows + 1]: where the tokens of each row begin; the last one is ``num_tokens``.
+        num_tokens: Of all rows.
+        width: Of a window.
+    """
+    tokens = torch.arange(num_tokens, device=bounds.device)
+    rows = torch.searchsorted(bounds[1:], tokens, right=True)
+    return tokens - bounds[rows] + rows * width
 
 
 def name_written_slots(wrapper: Any, verify_lens: torch.Tensor, ahead: torch.Tensor) -> None:

@@ -18,7 +18,7 @@ from sglang.srt.runtime_context import get_buffer
 
 from sglang_adaptive_spec.host.batch import ForwardMode
 from sglang_adaptive_spec.host.events import DoneEvent
-from sglang_adaptive_spec.host.sizes import MOST_WORKSPACE_BYTES
+from sglang_adaptive_spec.host.sizes import MOST_WORKSPACE_BYTES, plan_bytes
 
 FIRST_WRAPPERS = (
     "_adaptive_spec_first_wrappers"  # on the backend: per mode, those of the first size
@@ -52,6 +52,15 @@ def provide_workspace(num_bytes: int, device: str) -> None:
             "--mem-fraction-static or --max-running-requests, or set "
             "SGLANG_FLASHINFER_WORKSPACE_SIZE."
         ) from error
+
+
+def holds_plan(backend: object, batch_size: int, width: int, heads: tuple[int, int, int]) -> bool:
+    """Returns whether a ``backend`` has room to plan ``width`` tokens of so many requests.
+
+    One without a workspace needs none. ``heads`` are as `sizes.plan_heads` gives them.
+    """
+    workspace: torch.Tensor | None = getattr(backend, "workspace_buffer", None)
+    return workspace is None or plan_bytes(batch_size, width, *heads) <= workspace.nbytes
 
 
 def share_plan_buffers(backend: Any, forward_mode: ForwardMode) -> DoneEvent | None:
