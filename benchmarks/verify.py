@@ -167,9 +167,8 @@ CHECKS = {
         ),
         Check(check_matrix, matrix_tables.figure_table),
     ),
-    **dict.fromkeys(
-        ("matrix-starts-h200-fa3.json.xz", "matrix-starts-again-h200-fa3.json.xz"),
-        Check(matrix_starts.check_starts, matrix_starts.figure_table),
+    "matrix-starts-h200-fa3.json.xz": Check(
+        matrix_starts.check_starts, matrix_starts.figure_table
     ),
     "matrix-over-04e9c7a-h200.json.xz": Check(
         functools.partial(check_over_earlier, arm="at-04e9c7a"), matrix_tables.figure_table
