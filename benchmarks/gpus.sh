@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the benchmarks on the GPUs of one machine, several at once, within a time limit.
 #
-#   OUT=folder SHA=commit benchmarks/gpus.sh 0=transition-i 1=transition-j 2=ramp 3=trees-1
-#   OUT=folder SHA=commit PAIR=folder benchmarks/gpus.sh 0=trees-2:330+backends 1=sampling
+#   OUT=folder SHA=commit benchmarks/gpus.sh 0=transition-i 1=transition-j 2=ramp 3=overhead
+#   OUT=folder SHA=commit PAIR=folder benchmarks/gpus.sh 0=overhead:330+backends 1=sampling
 #
 # An argument is GPUS=STREAM[:SECONDS][+STREAM[:SECONDS]...]: its streams, of the table below, run
 # one after the other on its GPUs (0,1 for two), all arguments at the same time. SECONDS is the
@@ -70,7 +70,6 @@ text_kinds="$text_kinds,goodput-tiers,goodput-packed,goodput-confident"
 table="$text --arms $table_arms --concurrency 1,8,64"
 text_ramp="ramp run PAIR --seconds 40 --context-length 0"
 drafters="backends run --new-tokens 64 --many 100 --cases"
-trees="--at-once --batches 1,4,8 --max-total-tokens 32768"
 
 # Stream, first port, command; PAIR stands for the pair's arguments, TARGET for its target's, BEFORE
 # for the earlier commit's. Ports of a fleet follow its first; from 32768 on the system gives them to
@@ -102,17 +101,6 @@ starts-c               15000 $starts --arms none,static-3,static-5,static-7,good
 starts-d               15300 $starts --arms none,static-1,static-5,static-7,goodput --tag n4
 standalone-a           10200 $standalone --arms goodput,static-3,none --tag da$visit
 standalone-b           10800 $standalone --arms static-1,static-5,static-7 --tag db$visit
-long-a                 20600 long_context run --arms goodput,none,static-3 --tag a1
-long-b                 24200 long_context run --arms static-1,static-5,static-7 --tag b1
-grow-a                 24800 long_context grow --arms goodput,none --tag g1
-grow-b                 25400 long_context grow --arms static-7,static-5 --tag g2
-grow-c                 26900 long_context grow --arms static-3 --tag g3
-grow-d                 27200 long_context grow --arms static-1 --tag g4
-trees-1                21500 matrix run $trees --arms none,static-3,goodput,goodput-trees --tag t1
-trees-2                22100 matrix run $trees --tag t2 \
-  --arms static-5,static-1-4-5,static-3-4-16,static-5-4-12
-trees-settled          31100 matrix run $trees --arms goodput,goodput-trees --tag t3 \
-  --settle-s 3 --settle-request-s 5 --repeats 2 --acceptances 0.3,0.5,0.7,0.85,0.95
 transition-i           22700 $injected_a --first-repeat $visit --tag i$visit
 transition-j           23300 $injected_b --first-repeat $visit --tag j$visit
 transition-k           18800 $injected_b --first-repeat $((visit + repeats)) --tag k$visit
@@ -152,8 +140,7 @@ backends-whole         29000 $drafters default-llama-standalone,flashinfer-llama
 backends-packed        9300  backends run PAIR --new-tokens 64 --tag 6 --cases default-packed
 backends-confident     7800  backends run PAIR --new-tokens 64 --many 24 --tag 8 --cases default-confident
 backends-tp            29900 backends run --new-tokens 64 --tag 3 --cases triton-mla-tp2
-tensor-parallel        30500 tensor_parallel run --tag 1
-zero-8b                21200 never_below_none run --repeats 6 --trace-s 0.5 --tag 8b
+zero-8b                21200 never_below_none run --repeats 6 --tag 8b
 zero-small             21800 never_below_none run TARGET BEFORE --model smollm2 --repeats 6 --tag smollm2 \
   --max-total-tokens 262144
 texts-plans            23600 backends run --new-tokens 64 --many 200 --tag 4 \
@@ -186,7 +173,7 @@ check_argument() {
 # check_stream STREAM NUM_GPUS
 check_stream() {
   [ -n "${ports[$1]-}" ] || fail "there is no stream '$1', allowed are: $(streams_by_name)."
-  [[ $1 != tensor-parallel && $1 != *-tp && $1 != *-pair || $2 -ge 2 ]] || fail "$1 has $2 GPU, allowed are two or more: 0,1=$1."
+  [[ $1 != *-tp && $1 != *-pair || $2 -ge 2 ]] || fail "$1 has $2 GPU, allowed are two or more: 0,1=$1."
   [[ " ${commands[$1]} " != *" BEFORE "* || ${BEFORE-} == *=* ]] ||
     fail "$1: BEFORE is '${BEFORE-}', allowed is COMMIT=FOLDER."
   [[ ! " ${commands[$1]} " =~ \ (PAIR|TARGET)\  || -d ${PAIR-}/target && -f $PAIR/prompts.json ]] ||

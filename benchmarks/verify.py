@@ -35,17 +35,14 @@ from benchmarks.stats.result_file import COMPRESSED, read_result
 from benchmarks.studies import (
     attention_dp,
     backends,
-    long_context,
     never_below_none,
     overhead,
-    tensor_parallel,
 )
 from benchmarks.studies.defaults import summary as defaults
 from benchmarks.studies.matrix import kinds as matrix_kinds
 from benchmarks.studies.matrix import standalone as matrix_standalone
 from benchmarks.studies.matrix import starts as matrix_starts
 from benchmarks.studies.matrix import tables as matrix_tables
-from benchmarks.studies.matrix import trees as matrix_trees
 from benchmarks.studies.matrix.check import SMALL_BATCH_SIZES, check_matrix, check_over_earlier
 from benchmarks.studies.ramp import summary as ramp_summary
 from benchmarks.studies.real_text import summary as real_text
@@ -167,9 +164,7 @@ CHECKS = {
         ),
         Check(check_matrix, matrix_tables.figure_table),
     ),
-    "matrix-starts-h200-fa3.json.xz": Check(
-        matrix_starts.check_starts, matrix_starts.figure_table
-    ),
+    "matrix-starts-h200-fa3.json.xz": Check(matrix_starts.check_starts, matrix_starts.figure_table),
     "matrix-over-04e9c7a-h200.json.xz": Check(
         functools.partial(check_over_earlier, arm="at-04e9c7a"), matrix_tables.figure_table
     ),
@@ -194,10 +189,6 @@ CHECKS = {
     ),
     "matrix-small-0523-h200-fa3.json.xz": Check(
         functools.partial(check_matrix, batch_sizes=SMALL_BATCH_SIZES), matrix_tables.figure_table
-    ),
-    "long-context-h200.json.xz": Check(long_context.check_long_context, long_context.figure_table),
-    "matrix-trees-settled-h200.json.xz": Check(
-        matrix_trees.check_matrix_trees, matrix_trees.figure_table
     ),
     **dict.fromkeys(
         ("transition-h200-fa3.json.xz", "transition-none-smollm2-h200.json.xz"),
@@ -238,10 +229,6 @@ CHECKS = {
     "sampling-packed-h200.json.xz": Check(check_packed, sampling_tables.figure_table),
     "sampling-of-host-h200.json.xz": Check(check_sampling, sampling_tables.cell_table),
     "simulator.json.xz": Check(simulator.check_simulator, simulator.figure_table),
-    **dict.fromkeys(
-        ("tensor-parallel-h200.json.xz", "tensor-parallel-cpu.json.xz"),
-        Check(tensor_parallel.check_tensor_parallel, tensor_parallel.figure_table),
-    ),
     **dict.fromkeys(
         ("dp-attention-h100.json.xz", "dp-attention-shallow-h200.json.xz"),
         Check(attention_dp.check_attention_dp, attention_dp.figure_table),

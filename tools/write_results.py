@@ -18,15 +18,14 @@ PAGE = ROOT / "docs" / "results.md"
 # A page's sections: its title, and how the names of its files begin.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Real text": ("real-text",),
-    "Against every fixed depth": ("matrix-h200", "matrix-small", "matrix-starts", "long-context"),
-    "Trees": ("matrix-trees",),
+    "Against every fixed depth": ("matrix-h200", "matrix-small", "matrix-starts"),
     "A depth for each request": ("matrix-kinds", "matrix-packed"),
     "Other drafts": ("matrix-standalone", "ngram-text"),
     "Never slower than no speculation": ("never-below-none",),
     "When the load or the text changes": ("transition", "ramp"),
     "Nothing set by hand": ("defaults",),
     "The same text": ("backends", "sampling"),
-    "Several ranks": ("tensor-parallel", "dp-attention"),
+    "Several ranks": ("dp-attention",),
     "What it costs": ("overhead",),
     "The simulator": ("simulator",),
     "Code against earlier code": ("matrix-over", "overhead-over"),

@@ -7,19 +7,9 @@ chance; without it a confidence of 0.5 tells nothing. Both travel in the request
 server needs no other channel. With chains of d drafts, each accepted with probability p if all
 before it were, a round yields on average 1 + p + ... + p^d tokens a request, whatever was drawn
 before.
-
-A tree accepts more: p is raised by the lift, in logits, that this very shape showed with a real
-pair (LIFTS). Rounds are recorded by their number of drafts, so only trees
-whose number is no chain's depth can be told from chains; those are the ones here.
 """
 
-import functools
-import json
-import lzma
-import math
 import re
-from pathlib import Path
-from typing import NamedTuple
 
 # The most tokens that a request may ask for, and the output positions that draws are kept for.
 MAX_NEW_TOKENS = 16384
@@ -32,38 +22,6 @@ MIXED_PROBABILITIES = (0.3, 0.9)
 DEFAULT_NAMES = ("0.3", "0.5", "0.7", "0.85", "0.95", MIXED)
 _IN_REQUEST_ID = re.compile(r"p(\d\.\d+)(?:k(\d+(?:\.\d+)?))?-")
 SCATTERED = "~"
-
-
-TREES = {"4": "1-4-5", "8": "1-8-9", "9": "2-4-10", "11": "5-4-12", "15": "3-4-16", "23": "5-4-24"}
-LIFTS = Path(__file__).parents[1] / "results" / "archive" / "tree-acceptance.json.xz"
-
-
-class Shape(NamedTuple):
-    """What a round's key says: its depth, and how much likelier its drafts hold than a chain's."""
-
-    num_steps: int
-    lift: float = 0.0  # logits
-
-
-@functools.cache
-def tree_lifts() -> dict[str, float]:
-    """Returns the lift of every tree that was measured with a real pair."""
-    lifts: dict[str, float] = json.loads(lzma.decompress(LIFTS.read_bytes()))["mean_lift"]
-    return lifts
-
-
-def shape_of(key: str) -> Shape:
-    """Returns the shape of a key of a window's rounds; no speculation is zero steps."""
-    label = TREES.get(key)
-    if label is None:
-        return Shape(0 if key == "none" else int(key))
-    return Shape(int(label.split("-")[0]), tree_lifts()[label])
-
-
-def lifted(probability: float, lift: float) -> float:
-    """Returns a probability raised by ``lift`` logits."""
-    raised = probability * math.exp(lift)
-    return raised / (1.0 - probability + raised)
 
 
 def probabilities(name: str, batch_size: int) -> list[float]:

@@ -25,9 +25,7 @@ from benchmarks.inject.acceptance import (
     OURS_ENV,
     SEED_ENV,
     concentration_of,
-    lifted,
     probability_of,
-    shape_of,
 )
 
 SIMULATE = "sglang.srt.speculative.spec_utils.generate_simulated_accept_index"
@@ -116,10 +114,8 @@ class Verdicts:
         device: torch.device,
         max_requests: int = MAX_REQUESTS,
         num_positions: int = NUM_POSITIONS,
-        lift: float = 0.0,
     ) -> None:
         self._seed, self._device, self._num_positions = seed, device, num_positions
-        self._lift = lift
         self._runs = torch.zeros(
             (max_requests, num_positions), dtype=torch.int32, device=device
         )  # accepted drafts in a row, by seat and output position before the first draft
@@ -164,7 +160,7 @@ class Verdicts:
             raise ValueError(
                 f"{longest} new tokens: draws are kept for {self._num_positions} positions."
             )
-        chance = [lifted(probability_of(req.rid), self._lift) for req in reqs]
+        chance = [probability_of(req.rid) for req in reqs]
         hashes = [request_hash(self._seed, req.rid) for req in reqs]
         # A round's root is the output token `seq_lens - prompt`; its first draft comes after it.
         first = torch.ones(len(reqs), dtype=torch.int64)
@@ -216,7 +212,7 @@ class Injector:
         self._seed = seed
         self._batch: Any = None
         self._seq_lens: Any = None  # before the round: # [bs] int64
-        self._verdicts: dict[float, Verdicts] = {}  # by lift; chains have none
+        self._verdicts: Verdicts | None = None  # once a request is there
         self._offsets: dict[int, torch.Tensor] = {}
 
     def around_verify(
@@ -250,9 +246,7 @@ class Injector:
         Returns:
             # [bs, spec_steps + 1] int32: the rows of the accepted path, then -1
         """
-        num_drafts = predict.numel() // accept_index.shape[0] - 1
-        lift = shape_of(str(num_drafts)).lift
-        correct = self._num_correct(lift).clamp_(max=spec_steps)
+        correct = self._num_correct().clamp_(max=spec_steps)
         num_correct_drafts.copy_(correct)
         predict.fill_(TOKEN_ID)
         offsets = self._offsets_of(spec_steps, accept_index.device)
@@ -270,7 +264,8 @@ class Injector:
             found: torch.Tensor = told(confidences, num_rows, num_steps)
             return found
         self._num_correct()  # seats whoever is new
-        return self._verdicts[0.0].chances(self._seq_lens, num_steps)
+        assert self._verdicts is not None
+        return self._verdicts.chances(self._seq_lens, num_steps)
 
     def next_draft_correct(
         self, _compare: Callable[..., Any], packing: Any, *_args: Any
@@ -278,19 +273,14 @@ class Injector:
         """Stands for the comparison of the first draft that was not verified. # [bs] bool"""
         return self._num_correct() >= packing.verify_lens
 
-    def _num_correct(self, lift: float = 0.0) -> torch.Tensor:
-        """Returns the accepted drafts of each row, whatever the depth. # [bs] int32
-
-        The draws are the same at every lift: what a chain accepts, a tree accepts, too.
-        """
+    def _num_correct(self) -> torch.Tensor:
+        """Returns the accepted drafts of each row, whatever the depth. # [bs] int32"""
         assert self._batch is not None, "the host asks outside of verify"
         if not self._batch.reqs:  # rows of a start-up measurement, which no request owns
             return torch.zeros_like(self._seq_lens, dtype=torch.int32)
-        verdicts = self._verdicts.get(lift)
-        if verdicts is None:
-            verdicts = Verdicts(self._seed, self._seq_lens.device, lift=lift)
-            self._verdicts[lift] = verdicts
-        return verdicts.num_correct(self._batch.reqs, self._seq_lens)
+        if self._verdicts is None:
+            self._verdicts = Verdicts(self._seed, self._seq_lens.device)
+        return self._verdicts.num_correct(self._batch.reqs, self._seq_lens)
 
     def _offsets_of(self, num_steps: int, device: torch.device) -> torch.Tensor:
         """Returns, by accepted drafts, the distance of each path entry from the root."""

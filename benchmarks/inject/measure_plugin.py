@@ -8,7 +8,6 @@ and `/server_info`: every new command in the file is carried out, and answered, 
 for long enough, a marker file says so, without a question that would disturb the rounds.
 """
 
-import contextlib
 import json
 import os
 import time
@@ -19,8 +18,6 @@ from typing import Any
 from benchmarks.inject.engine import Engine
 
 CONTROL_ENV = "BENCH_CONTROL"  # names the control file
-RANGES_ENV = "BENCH_RANGES"  # set: phases are named in traces (studies/defaults/stalls.py)
-RANGE = "bench: "  # begins the name of a phase there
 ANSWER_KEY = "bench_measure"  # in internal_states[0]
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
@@ -119,13 +116,6 @@ class RequestLog:
                 self.finished.append((req.rid, first_ns, time_ns, num_tokens))
 
 
-def named_range(name: str) -> Any:
-    """Returns a context that a trace shows."""
-    import torch
-
-    return torch.profiler.record_function(name)
-
-
 class Phases:
     """How long the scheduler takes to pick, to launch and to process a batch, by kind of batch.
 
@@ -133,10 +123,8 @@ class Phases:
     processing waits for the result.
     """
 
-    def __init__(self, named: Callable[[str], Any] | None = None) -> None:
-        """Takes what names a range in a trace, if traces are wanted."""
+    def __init__(self) -> None:
         self.took: dict[str, list[float]] = {}  # number and ms
-        self._named = named or (lambda _name: contextlib.nullcontext())
 
     def around(self, phase: str, is_given: bool) -> Any:
         """Returns a hook around a method of the scheduler.
@@ -147,10 +135,8 @@ class Phases:
         """
 
         def hook(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            known = f"{phase} {kind_of(args[1])}" if is_given else phase
             start_ns = time.perf_counter_ns()
-            with self._named(f"{RANGE}{known}"):
-                result = method(*args, **kwargs)
+            result = method(*args, **kwargs)
             batch = args[1] if is_given else result.batch_to_run
             if batch is not None:
                 took = self.took.setdefault(f"{phase} {kind_of(batch)}", [0, 0.0])
@@ -176,7 +162,7 @@ class Probe:
         self._command_id = 0
         self._engine: Engine | None = None
         self.build = Build()
-        self.phases = Phases(named_range if RANGES_ENV in os.environ else None)
+        self.phases = Phases()
         self.num_captures = {"before_ready": 0, "after_ready": 0}
         self._ready = False
         self._rounds: list[tuple[Any, ...]] = []

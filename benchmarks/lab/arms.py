@@ -54,12 +54,6 @@ class Arm:
         return [*arguments, *self.extra]
 
 
-# The plan of a verify of 16 tokens or more for 128 requests of the 8B shapes exceeds FlashInfer's
-# default of 384 MB (docs/config.md, Trees).
-WIDE_WORKSPACE = {"SGLANG_FLASHINFER_WORKSPACE_SIZE": str(512 * 2**20)}
-WIDE_TOKENS = 16
-
-
 def static(tier: Tier, algorithm: str = OF_DRAFT) -> Arm:
     """Returns the host's own speculation at a fixed shape."""
     shape = (
@@ -67,26 +61,7 @@ def static(tier: Tier, algorithm: str = OF_DRAFT) -> Arm:
         *("--speculative-eagle-topk", str(tier.topk)),
         *("--speculative-num-draft-tokens", str(tier.num_draft_tokens)),
     )
-    return Arm(
-        f"static-{tier.label}",
-        ("--speculative-algorithm", algorithm, *shape),
-        environment=WIDE_WORKSPACE if tier.num_draft_tokens >= WIDE_TOKENS else None,
-    )
-
-
-# The default ladder at batch 1 to 8 and beyond, as the preset goodput has it, and trees beside it:
-# those of benchmarks/inject/acceptance.py that a batch of 8 can pay for.
-TREES = ((1, 4, 5), (3, 4, 16), (5, 4, 12), (5, 4, 24))
-WITH_TREES = {
-    "policy": "goodput",
-    "memory_budget_gb": 8.0,  # eleven tiers; the default's 4 GB would leave some out
-    "1": {
-        "candidate_steps": [0, 1, 2, 3, 5, 7, 10],
-        "candidate_tiers": TREES,
-    },
-    "9": {"candidate_steps": [0, 1, 2, 3, 5, 7]},
-    "257": {"candidate_steps": [0]},
-}
+    return Arm(f"static-{tier.label}", ("--speculative-algorithm", algorithm, *shape))
 
 
 def static_table(num_nodes: int) -> Arm:
@@ -112,8 +87,6 @@ ARMS = {
         Arm("goodput-confident", OURS, {**PRESET, "packing": True, "confidence": True}),
         Arm("goodput-tiers", OURS, {**PRESET, "packing": False}),
         Arm("ema-alternate", OURS, ALL_TIERS, policy="alternate"),
-        Arm("goodput-trees", OURS, WITH_TREES),
-        *(static(Tier(*shape)) for shape in TREES),
         *map(static_table, (1, 3, 7, 15)),
         Arm("goodput-ngram", (*OURS, "--speculative-adaptive-config", "ngram"), has_draft=False),
     )

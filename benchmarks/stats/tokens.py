@@ -1,10 +1,13 @@
 """How many tokens injected acceptance yields, on average and around it."""
 
-from collections.abc import Callable, Mapping, Sequence
-
-from benchmarks.inject.acceptance import lifted, shape_of
+from collections.abc import Mapping, Sequence
 
 PACKED = "packed"  # rounds whose depth tells no tokens
+
+
+def num_steps_of(key: str) -> int:
+    """Returns the depth of a key of a window's rounds; no speculation is zero steps."""
+    return 0 if key == "none" else int(key)
 
 
 def tokens_per_round(probability: float, num_steps: int) -> float:
@@ -18,7 +21,7 @@ def expected_tokens(row_probabilities: Sequence[float], rounds: Mapping[str, int
     Packed rounds are left out.
     """
     return sum(
-        count * sum(_of_shape(tokens_per_round, each, key) for each in row_probabilities)
+        count * sum(tokens_per_round(each, num_steps_of(key)) for each in row_probabilities)
         for key, count in rounds.items()
         if key != PACKED
     )
@@ -27,15 +30,10 @@ def expected_tokens(row_probabilities: Sequence[float], rounds: Mapping[str, int
 def tokens_variance(row_probabilities: Sequence[float], rounds: Mapping[str, int]) -> float:
     """Returns the variance of the counted tokens around the expected ones."""
     return sum(
-        count * sum(_of_shape(_round_variance, each, key) for each in row_probabilities)
+        count * sum(_round_variance(each, num_steps_of(key)) for each in row_probabilities)
         for key, count in rounds.items()
         if key != PACKED
     )
-
-
-def _of_shape(figure: Callable[[float, int], float], probability: float, key: str) -> float:
-    num_steps, lift = shape_of(key)
-    return figure(lifted(probability, lift), num_steps)
 
 
 def _round_variance(probability: float, num_steps: int) -> float:

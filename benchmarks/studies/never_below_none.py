@@ -6,8 +6,7 @@ a stream lies the time from one round's result to the next, or none within a run
 window ours has stayed at zero steps for `--stay-s`: the longer it has, the less often its draft is
 caught up whole (loop/catch_up.py). `text` is taken from a result of studies/transition with the
 SmolLM2 pair, where the policy chooses all. With `--before` rounds of one decode are compared, too:
-ours (`single`) and an earlier commit's (`before`). `--trace-s` adds a trace of every batch size at
-the end: which kernels ours runs more.
+ours (`single`) and an earlier commit's (`before`).
 
 On the machine with the H200, from the project's root (T as in studies/transition; 150 s each):
 
@@ -31,7 +30,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.inject.acceptance import request_ids
 from benchmarks.inject.engine import SINGLE, STEPS
 from benchmarks.lab.arms import OURS, Arm, add_before, earlier
 from benchmarks.lab.fleet import (
@@ -39,7 +37,6 @@ from benchmarks.lab.fleet import (
     Visit,
     keep_logs,
     new_token_limit,
-    running_batch,
     serving_fleet,
     visit_rounds,
 )
@@ -53,7 +50,6 @@ from benchmarks.lab.run_files import (
     run_command,
     write_run,
 )
-from benchmarks.lab.session import INJECTED
 from benchmarks.lab.settings import PYTHON_TREE, add_fleet_flags, fleet_plan, numbers
 from benchmarks.lab.visits import PROMPT_SEED
 from benchmarks.stats.differences import GPU, differences, keys, measured_on
@@ -61,8 +57,6 @@ from benchmarks.stats.figures import HEADER, Figure, Ratio, ratio_at_same_place,
 from benchmarks.stats.provenance import check_same_code
 from benchmarks.stats.result_file import read_result
 from benchmarks.stats.tables import table
-from benchmarks.studies.defaults.stalls import trace_of
-from benchmarks.studies.kernels import difference_table, kernels
 
 NONE, ZERO, BEFORE = "none", "zero", "before"
 ACCEPTANCE = "0.3"  # of drafts that nobody proposes
@@ -83,7 +77,6 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--settle-s", type=float, default=1.0, help="before a window [1.0]")
     run_.add_argument("--window-s", type=float, default=1.0)
     run_.add_argument("--stay-s", type=float, default=60.0, help="at zero steps before [60]")
-    run_.add_argument("--trace-s", type=float, default=0.0, help="of every batch, at the end [0]")
     add_fleet_flags(run_, MAX_TOTAL_TOKENS)
     add_before(run_)
     run_.set_defaults(repeats=3)
@@ -145,8 +138,6 @@ def run(args: argparse.Namespace) -> int:
                     place = {"arm": name, "batch": size, "repeat": repeat}
                     record["windows"].append({**place, **window})
                 write_run(record, path)
-            if args.trace_s:
-                record["kernels"] = traced(by_name, record, prompts, args, Path(scratch))
             record["servers"] = [engine.measured for engine in engines]
             write_run(record, path)
         keep_logs(arms, Path(scratch), path.with_suffix(".log"))
@@ -163,36 +154,6 @@ def stay(engine: Engine, args: argparse.Namespace, prompts: Sequence[Sequence[in
         seconds = args.stay_s / num_stays
         wanted = Visit(ACCEPTANCE, 1, 0, seconds, args.window_s, policy=f"{STEPS}0")
         visit_rounds(engine, wanted, prompts[:1], limit)
-
-
-def traced(
-    engines: Mapping[str, Engine],
-    record: Raw,
-    prompts: Sequence[Sequence[int]],
-    args: argparse.Namespace,
-    folder: Path,
-) -> dict[str, Any]:
-    """Returns the kernels of `none` and `zero` by batch size, and prints what differs."""
-    found: dict[str, Any] = {}
-    for size, (name, server_name, policy) in itertools.product(
-        args.batches, visits_of((NONE, ZERO))
-    ):
-        windows = of(record, name, size)
-        seconds, tokens = (sum(each[key] for each in windows) for key in ("seconds", "num_tokens"))
-        server = engines[server_name].server
-        server.command(accept_length=INJECTED, policy=policy)
-        ids = request_ids(ACCEPTANCE, size, args.repeats + 1)
-        limit = new_token_limit(
-            args.max_total_tokens, args.context_length, args.prompt_tokens, size
-        )
-        with running_batch(server.url, prompts[:size], limit, ids):
-            time.sleep(args.settle_s)
-            events = trace_of(server.url, folder / f"trace-{name}-{size}", args.trace_s)
-        ran = kernels(events, 1e3 * seconds * size / tokens)
-        found.setdefault(str(size), {})[name] = ran
-        if name == ZERO:
-            print(f"batch {size}", difference_table(ran, found[str(size)][NONE], (ZERO, NONE)))
-    return found
 
 
 def window_of(rounds: Sequence[Sequence[Any]], size: int, settle_s: float) -> dict[str, Any]:
@@ -248,7 +209,7 @@ def over(record: Raw, size: int | str, arm: str, other: str) -> Ratio:
 def build_result(origin: Raw, records: Sequence[Raw], text: Raw) -> dict[str, Any]:
     """Returns the result file."""
     kept = [
-        {name: record.get(name, {}) for name in ("model", "windows", "servers", "kernels")}
+        {name: record.get(name, {}) for name in ("model", "windows", "servers")}
         for record in records
     ]
     zero, single, decodes, gaps = (
@@ -313,6 +274,7 @@ def check_never_below_none(result: Raw, gpu: str = GPU) -> list[str]:
     if problems:
         return problems
     again = build_result(result["provenance"], result["raw"], result["text"])
+    again["raw"] = result["raw"]  # older runs kept more
     return [*measured_on(result["provenance"], gpu), *differences(result, again, "")]
 
 

@@ -1,25 +1,17 @@
 """Injected acceptance by name: who has which probability, and what must come of it."""
 
-import json
 import math
 import random
 
 import pytest
 
-from benchmarks.inject import acceptance
 from benchmarks.inject.acceptance import (
-    TREES,
     concentration_of,
-    lifted,
     probabilities,
     probability_of,
     request_ids,
-    shape_of,
 )
-from benchmarks.lab.arms import ARMS, WITH_TREES
 from benchmarks.stats.tokens import expected_tokens, tokens_per_round, tokens_variance
-from sglang_adaptive_spec.config.schema import load_config, parse_config
-from tests.policy.test_tree_tour import LIFTS
 
 
 def test_a_mixed_batch_is_half_good_and_half_bad() -> None:
@@ -84,47 +76,3 @@ def test_expectation_and_variance_are_those_of_simulated_rounds() -> None:
     expected = expected_tokens(rows, {"5": 1})
     assert abs(mean - expected) < 4 * math.sqrt(variance / num_rounds)
     assert tokens_variance(rows, {"5": 1}) == pytest.approx(variance, rel=0.05)
-
-
-# -- trees --
-
-
-@pytest.fixture
-def one_logit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tree lifts by a logit."""
-    monkeypatch.setattr(acceptance, "tree_lifts", lambda: dict.fromkeys(TREES.values(), 1.0))
-
-
-def test_a_lift_is_in_logits() -> None:
-    assert lifted(0.5, 0.0) == 0.5
-    assert lifted(0.5, 1.0) == pytest.approx(math.e / (1 + math.e))
-    assert lifted(0.0, 1.0) == 0.0
-
-
-@pytest.mark.usefixtures("one_logit")
-def test_a_tree_yields_more_than_the_chain_of_its_depth() -> None:
-    assert shape_of("15") == (3, 1.0)
-    assert shape_of("3") == (3, 0.0)
-    lift = lifted(0.5, 1.0)
-    assert expected_tokens([0.5], {"15": 2}) == pytest.approx(2 * tokens_per_round(lift, 3))
-    assert tokens_variance([0.5], {"15": 1}) != tokens_variance([0.5], {"3": 1})
-
-
-def test_rounds_of_trees_and_chains_are_told_apart_by_their_number_of_drafts() -> None:
-    """No chain of any arm has as many drafts as a tree; every tree of an arm is known."""
-    config = parse_config("trees", json.dumps(WITH_TREES).encode())
-    trees = {tier for tier in config.tiers if tier.topk > 1}
-    assert {str(tier.num_drafts): tier.label for tier in trees}.items() <= TREES.items()
-    assert not {str(steps) for steps in config.candidate_steps} & TREES.keys()
-    assert {f"static-{tier.label}" for tier in trees} <= ARMS.keys()
-
-
-def test_the_ladder_beside_the_trees_is_the_default_one() -> None:
-    config, default = parse_config("trees", json.dumps(WITH_TREES).encode()), load_config(None)
-    for bound, slot in default.slots.items():
-        assert config.slots[bound].candidate_steps == slot.candidate_steps
-
-
-def test_the_policy_s_own_tests_have_the_measured_lifts() -> None:
-    for tree, lift in LIFTS.items():
-        assert lift == pytest.approx(acceptance.tree_lifts()[tree.label], abs=1e-3)

@@ -12,7 +12,7 @@ from tests.lab.dry_run import dry_run
 @pytest.mark.e2e
 def test_loads_are_served_on_the_cpu_host(tmp_path: Path) -> None:
     loads = ("--arms", "none,ours", "--beside", "--peaks", "6", "--repeats", "1")
-    sizes = ("--seconds", "4", "--longest", "0.1", "--trace-s", "0.5")
+    sizes = ("--seconds", "2", "--longest", "0.1")
     gpus = {"CUDA_VISIBLE_DEVICES": "0,1"}  # names alone
     record = dry_run(tmp_path, "defaults", "run", *loads, *sizes, environment=gpus)
     result = defaults.build_result(record["provenance"], record["starts"], record["passes"])
@@ -25,9 +25,3 @@ def test_loads_are_served_on_the_cpu_host(tmp_path: Path) -> None:
         assert each["spent"]["prefill"][0] > 0
         assert any(kind.endswith("drafts, eager") for kind in each["spent"])
         assert each["spent"]["launch prefill"][0] > 0
-    traced = {arm: {row[1] for row in rows} for arm, rows in record["stalls"].items()}
-    every = {"pick", "launch prefill", "launch decode", "process prefill", "process decode"}
-    # Taking lengths is nothing that stalls: it is listed or not.
-    for phases in traced.values():
-        phases.difference_update(("lengths prefill", "lengths decode"))
-    assert traced == {"ours": every, "none": every}

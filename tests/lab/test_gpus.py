@@ -38,9 +38,6 @@ STREAMS = (
         "matrix-b",
         "matrix-c",
         "matrix-d",
-        "trees-1",
-        "trees-2",
-        "trees-settled",
         "transition-i",
         "transition-j",
         "transition-k",
@@ -63,10 +60,8 @@ STREAMS = (
         "backends-packed",
         "backends-confident",
         "backends-tp",
-        "tensor-parallel",
     ),
     *("standalone-a", "standalone-b"),
-    *("long-a", "long-b", "grow-a", "grow-b", "grow-c", "grow-d"),
     *("zero-8b", "zero-small", "texts-plans"),
     *("text-all", "text-a", "text-b", "text-c", "text-d", "text-sampled"),
     *("table-a", "table-b"),
@@ -172,21 +167,6 @@ def test_the_matrix_has_every_arm_once(calls: dict[str, Call]) -> None:
         assert all("goodput" not in call.args.arms or "none" in call.args.arms for call in four)
 
 
-def test_long_contexts_have_goodput_and_every_static_arm_once(calls: dict[str, Call]) -> None:
-    from benchmarks.stats.windows import STATIC
-
-    for streams in (("long-a", "long-b"), ("grow-a", "grow-b", "grow-c", "grow-d")):
-        assert arms(calls[one] for one in streams) == sorted(("goodput", *STATIC))
-
-
-def test_the_trees_have_every_arm_once(calls: dict[str, Call]) -> None:
-    from benchmarks.studies.matrix.trees import ARMS, BATCH_SIZES
-
-    trees = [calls["trees-1"], calls["trees-2"]]
-    assert arms(trees) == sorted(ARMS)
-    assert {call.args.batches for call in trees} == {BATCH_SIZES}
-
-
 def test_the_transitions_have_every_cell_and_arm_once(calls: dict[str, Call]) -> None:
     from benchmarks.studies.transition.summary import CELLS, MIN_REPEATS, NEEDED_ARMS
 
@@ -258,12 +238,12 @@ def test_a_later_visit_is_told_who_was_far_behind(tmp_path: Path) -> None:
 
 
 def test_arguments_run_at_the_same_time_on_their_own_gpus(tmp_path: Path) -> None:
-    ran = run_script(tmp_path, "0=ramp", "1=overhead:200", "2,3=tensor-parallel", MEET="3")
+    ran = run_script(tmp_path, "0=ramp", "1=overhead:200", "2,3=backends-tp", MEET="3")
     assert "ended with status" not in ran.stdout
     where = {call.module: call.gpus for call in ran.calls}
-    assert where == {"ramp": "0", "overhead": "1", "tensor_parallel": "2,3"}
+    assert where == {"ramp": "0", "overhead": "1", "backends": "2,3"}
     logs = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert logs == ["overhead.txt", "ramp.txt", "tensor-parallel.txt"]
+    assert logs == ["backends-tp.txt", "overhead.txt", "ramp.txt"]
 
 
 def test_arguments_at_the_same_time_share_no_core(tmp_path: Path) -> None:
@@ -281,12 +261,12 @@ def test_arguments_at_the_same_time_share_no_core(tmp_path: Path) -> None:
 
 
 def test_streams_of_an_argument_run_one_after_the_other(tmp_path: Path) -> None:
-    ran = run_script(tmp_path, "0=trees-2:330+backends")
-    trees, backends = ran.calls
-    assert (trees.module, trees.args.deadline) == ("matrix", 330 - 45)
+    ran = run_script(tmp_path, "0=overhead:330+backends")
+    overhead, backends = ran.calls
+    assert (overhead.module, overhead.args.deadline) == ("overhead", 330 - 45)
     assert backends.module == "backends"
     assert 505 <= backends.args.deadline <= 520
-    assert (tmp_path / "out" / "trees-2_backends.txt").exists()
+    assert (tmp_path / "out" / "overhead_backends.txt").exists()
 
 
 def test_a_stream_may_not_take_more_than_is_left(tmp_path: Path) -> None:
@@ -326,9 +306,8 @@ FORM = "GPUS=STREAM[:SECONDS][+STREAM[:SECONDS]...]"
         (["0=ramp:139"], "'0=ramp:139'", "SECONDS from 140"),
         (["0=ramp", "1=overheat"], "no stream 'overheat'", "overhead ramp"),
         (["0=ramp", "0=overhead"], "'0=overhead': 0 is given twice", "once"),
-        (["0,0=tensor-parallel"], "0 is given twice", "once"),
+        (["0,0=backends-tp"], "0 is given twice", "once"),
         (["0=ramp", "1=overhead+ramp"], "ramp is given twice", "once"),
-        (["1=tensor-parallel"], "tensor-parallel has 1 GPU", "two or more"),
         (["1=backends-tp"], "backends-tp has 1 GPU", "two or more"),
     ],
 )

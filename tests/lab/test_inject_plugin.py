@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.inject import acceptance
-from benchmarks.inject.acceptance import MAX_NEW_TOKENS, TREES, request_ids
+from benchmarks.inject.acceptance import MAX_NEW_TOKENS, request_ids
 from benchmarks.inject.inject_plugin import (
     MAX_STEPS,
     TOKEN_ID,
@@ -84,14 +83,9 @@ def requests(name: str, batch_size: int, prompt_tokens: int = 5) -> list[Any]:
     ]
 
 
-def simulated(
-    reqs: list[Any], seq_lens: torch.Tensor, num_steps: int, num_drafts: int | None = None
-) -> dict[str, torch.Tensor]:
-    """What the hook makes of a round, called as the host calls its own simulation.
-
-    A tree has more drafts than steps.
-    """
-    size, num_nodes = len(seq_lens), (num_drafts or num_steps) + 1
+def simulated(reqs: list[Any], seq_lens: torch.Tensor, num_steps: int) -> dict[str, torch.Tensor]:
+    """What the hook makes of a round, called as the host calls its own simulation."""
+    size, num_nodes = len(seq_lens), num_steps + 1
     roots = torch.arange(size, dtype=torch.int32) * num_nodes
     accept_index = torch.full((size, num_steps + 1), -1, dtype=torch.int32)
     accept_index[:, 0] = roots
@@ -133,20 +127,6 @@ def test_a_deeper_arm_accepts_the_same_drafts_and_more() -> None:
     deep = simulated(reqs, seq_lens, 7)["num_correct_drafts"]
     shallow = simulated(reqs, seq_lens, 3)["num_correct_drafts"]
     assert torch.equal(deep.clamp(max=3), shallow)
-
-
-def test_a_tree_accepts_what_its_chain_does_and_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceptance, "tree_lifts", lambda: dict.fromkeys(TREES.values(), 1.0))
-    reqs = requests("0.5", 64)
-    seq_lens = torch.tensor([len(req.origin_input_ids) + 10 for req in reqs])
-    chain = simulated(reqs, seq_lens, 3)["num_correct_drafts"]
-    made = simulated(reqs, seq_lens, 3, num_drafts=15)
-    tree = made["num_correct_drafts"]
-    assert bool((tree >= chain).all())
-    assert int(chain.sum()) < int(tree.sum()) < 3 * 64
-    row = int(tree.argmax())
-    path = [row * 16 + node for node in range(int(tree[row]) + 1)]
-    assert made["accept_index"][row, : len(path)].tolist() == path
 
 
 def test_the_order_of_the_batch_and_the_neighbours_change_nothing() -> None:

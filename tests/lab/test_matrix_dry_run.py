@@ -16,7 +16,7 @@ from tests.lab.dry_run import dry_run
 pytestmark = pytest.mark.e2e
 
 SMALL = ("--max-total-tokens", "8192", "--prompt-tokens", "16",
-         "--window-s", "4", "--windows", "1", "--settle-s", "0.5",
+         "--window-s", "2", "--windows", "1", "--settle-s", "0.5",
          "--repeats", "2")  # fmt: skip
 
 

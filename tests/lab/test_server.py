@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.lab.arms import ARMS, WITH_TREES
+from benchmarks.lab.arms import ALL_TIERS, ARMS
 from benchmarks.lab.models import ModelPair, prompt_ids, write_dummy_pair
 from benchmarks.lab.server import GROUP, OURS, PLUGINS, Server, announce_plugins, server_environment
 from tests.hosts import REPO
@@ -82,7 +82,7 @@ def test_a_server_that_ends_at_its_start_shows_its_log(tmp_path: Path) -> None:
 def test_the_arms_differ_in_speculation_alone(tmp_path: Path) -> None:
     pair = ModelPair(tmp_path / "target", tmp_path / "draft")
     assert ARMS["none"].arguments(pair, tmp_path) == []
-    for name in ("static-3", "builtin", "ema", "ema-alternate", "goodput-trees"):
+    for name in ("static-3", "builtin", "ema", "ema-alternate"):
         arguments = ARMS[name].arguments(pair, tmp_path)
         flags = [word for word in arguments if word.startswith("--")]
         assert all(flag.startswith("--speculative-") for flag in flags)
@@ -91,8 +91,8 @@ def test_the_arms_differ_in_speculation_alone(tmp_path: Path) -> None:
 
 def test_arms_with_tiers_of_their_own_write_them_to_a_file(tmp_path: Path) -> None:
     pair = ModelPair(tmp_path, tmp_path)
-    path = Path(ARMS["goodput-trees"].arguments(pair, tmp_path)[-1])
-    assert json.loads(path.read_text()) == json.loads(json.dumps(WITH_TREES))
+    path = Path(ARMS["ema-alternate"].arguments(pair, tmp_path)[-1])
+    assert json.loads(path.read_text()) == json.loads(json.dumps(ALL_TIERS))
 
 
 def test_every_arm_gets_the_same_prompts_and_no_two_repeats_do() -> None:

@@ -18,7 +18,6 @@ command after the other; each takes about 540 s:
 
 On an H100 the starts alone: `run --arms ours,none --repeats 0`, merged likewise; with
 --before COMMIT=FOLDER (benchmarks/lab/arms.py) an earlier commit's, too, whose graphs must be ours.
-`--trace-s 1` has every arm traced under load after its passes: where CPU or GPU waited (stalls.py).
 """
 
 import argparse
@@ -36,12 +35,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.inject.measure_plugin import RANGES_ENV
 from benchmarks.lab.arms import ARMS, OURS, Arm, add_before, earlier
 from benchmarks.lab.arrivals import arrivals, send_arrivals
 from benchmarks.lab.fleet import PORT_STEP, keep_logs
 from benchmarks.lab.run_files import add_merge, begin_run, merge_lists, run_command, write_run
-from benchmarks.lab.server import Server
 from benchmarks.lab.session import serving_arm
 from benchmarks.lab.settings import (
     CPU_COMMON,
@@ -51,8 +48,6 @@ from benchmarks.lab.settings import (
     plan_with,
     words,
 )
-from benchmarks.stats.tables import table
-from benchmarks.studies.defaults.stalls import stalls, trace_of
 from benchmarks.studies.defaults.summary import (
     CHANCES,
     DEFAULT_ARMS,
@@ -83,9 +78,6 @@ def parser() -> argparse.ArgumentParser:
     run_.add_argument("--peaks", type=numbers, default=PEAKS, help="requests a second [40,120]")
     run_.add_argument("--seconds", type=float, default=10.0, help="of arrivals [10]")
     run_.add_argument("--longest", type=float, default=1.0, help="scales the lengths [1]")
-    run_.add_argument(
-        "--trace-s", type=float, default=0.0, help="then so long a trace at the first peak [0]"
-    )
     run_.add_argument(
         "--beside", action="store_true", help="an arm on each of CUDA_VISIBLE_DEVICES, then swapped"
     )
@@ -139,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     deadline = time.monotonic() + args.deadline
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     record, path = begin_run(args, "defaults")
-    record |= {"passes": [], "starts": [], "stalls": {}}
+    record |= {"passes": [], "starts": []}
     seats = turns(args)
     with tempfile.TemporaryDirectory(prefix="defaults-bench-") as scratch:
         for number, turn in enumerate(seats):
@@ -151,8 +143,6 @@ def run(args: argparse.Namespace) -> int:
             keep_logs([seat.arm for seat in turn], folder, path.with_suffix(".log"))
             write_run(record, path)
     print(pass_table(record["passes"]))
-    for arm, rows in record["stalls"].items():
-        print(table((f"{arm}, traced", "phase", "call", "operation", "times", "ms"), rows[:12]))
     wanted = sum(map(len, seats)) * args.repeats * len(args.peaks) * len(CHANCES)
     return 1 if len(record["passes"]) < wanted else 0
 
@@ -191,8 +181,6 @@ def serve(
     arm = seat.arm
     plan = plan_with(args, folder, CPU_COMMON if args.dry_cpu else GPU_FORCED)
     environment = {**plan.environment, **PYTHON_TREE}
-    if args.trace_s:
-        environment[RANGES_ENV] = "1"
     if seat.gpu is not None:
         environment["CUDA_VISIBLE_DEVICES"] = seat.gpu
     if seat.cores is not None:
@@ -212,21 +200,7 @@ def serve(
                 record["passes"].append(with_figures(load | made | spent))
                 if not seat.number:
                     write_run(record, path)
-        if args.trace_s:
-            record["stalls"][arm.name] = stalls_under_load(server, args, folder / "trace")
     record["starts"].append(measured)
-
-
-def stalls_under_load(server: Server, args: argparse.Namespace, folder: Path) -> list[list[Any]]:
-    """Returns where the CPU or the GPU waited, at steady arrivals of requests that often hold."""
-    rate, before_s = args.peaks[0], args.seconds / 2
-    sent = arrivals(before_s + args.trace_s, rate, rate, 0, args.longest, CHANCES[-1:])
-    with ThreadPoolExecutor(1) as client:
-        answered = client.submit(send_arrivals, server, sent, PROMPTS_APART - 1)
-        time.sleep(before_s)
-        events = trace_of(server.url, folder, args.trace_s)
-        answered.result()
-    return stalls(events)
 
 
 def merge(args: argparse.Namespace) -> int:

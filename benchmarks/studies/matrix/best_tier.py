@@ -2,8 +2,6 @@
 
     python -m benchmarks.studies.matrix.best_tier \\
         benchmarks/results/current/matrix-h200-fa3.json.xz --plot docs/images/best-tier-h200.svg
-    python -m benchmarks.studies.matrix.best_tier --arm goodput-trees \\
-        benchmarks/results/current/matrix-trees-settled-h200.json.xz --plot best-tier-trees.svg
 """
 
 import argparse

@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.inject.acceptance import probabilities, shape_of
+from benchmarks.inject.acceptance import probabilities
 from benchmarks.stats.provenance import RESULTS
 from benchmarks.stats.result_file import read_result
 from benchmarks.stats.tables import table
-from benchmarks.stats.tokens import expected_tokens
+from benchmarks.stats.tokens import expected_tokens, num_steps_of
 from benchmarks.stats.windows import STATIC
 from benchmarks.studies.matrix.tables import name_of
 from benchmarks.studies.simulator.server_costs import ServerCosts
@@ -42,7 +42,7 @@ from benchmarks.studies.simulator.summary import (
 )
 from sglang_adaptive_spec.tiers import Tier, chain_tier
 
-STATIC_STEPS = {arm: shape_of(arm.removeprefix("static-")).num_steps for arm in STATIC}
+STATIC_STEPS = {arm: num_steps_of(arm.removeprefix("static-")) for arm in STATIC}
 # Zero-step rounds, with their catch-ups, and 10 steps are seen in these arms' windows only.
 ADAPTIVE = ("goodput", "ema")
 ADAPTIVE_STEPS = ("0", "10")
