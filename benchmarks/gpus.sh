@@ -131,7 +131,7 @@ defaults-builtin       20000 defaults run --arms builtin --tag 2
 overhead               25700 overhead run --context-length 131072 --arms goodput --tag o1
 sampling               28100 sampling run PAIR --tag 1
 sampling-packed        7500  sampling run PAIR --cells t0.8,t1,top_p,top_k --seed 4 --tag 4 \
-  --arms none,none-again,static-3,packed-lengths,packed-confidence,wrong,wrong-slightly
+  --arms none,none-again,static-3,packed-lengths,packed-confidence,packed-rejection,wrong,wrong-slightly
 sampling-of-host       31700 sampling run PAIR --cells min_p,top_k_top_p --seed 2 --tag 2
 backends               28700 backends run PAIR --new-tokens 64 --tag 1 --cases flashinfer,triton
 backends-mla           29300 backends run --new-tokens 64 --tag 2 --cases flashinfer-mla,triton-mla

@@ -9,7 +9,8 @@ more (sglang 0.5.21 jit include speculative/sampling.cuh:TreeSpeculativeSampling
 be found. `wrong-slightly` has 0.5. `static-3-rejection` and `alternate-rejection` verify with the
 host's --speculative-use-rejection-sampling, for which the head is widened (wide_head.py).
 `packed-lengths` and `packed-confidence` verify other lengths of each row in every round, too, drawn
-at random or chosen by the draft's confidence with random weights.
+at random or chosen by the draft's confidence with random weights; `packed-rejection` is the former
+with the host's rejection sampling.
 
 Greedy texts of all prompts are compared with those of `none`, too. Speed is not measured: all arms
 sample at the same time.
@@ -68,6 +69,7 @@ from benchmarks.studies.sampling.summary import (
     CONTROL,
     NONE,
     OURS_REJECTION,
+    PACKED_REJECTION,
     SLIGHTLY_WRONG,
     STATIC_REJECTION,
     WRONG,
@@ -78,6 +80,7 @@ from benchmarks.studies.sampling.wide_head import widen_head
 TOO_EAGER, EAGER = (("--speculative-accept-threshold-single", limit) for limit in ("0.2", "0.5"))
 BY_REJECTION = ("--speculative-use-rejection-sampling",)
 PACKED = {**ALL_TIERS, "policy": "goodput", "packing": True, "memory_budget_gb": 64}
+AT_RANDOM = Arm(BY_LENGTHS, OURS, {**PACKED, "confidence": False}, policy=LENGTHS)
 SAMPLED_ARMS = {
     NONE: ARMS["none"],
     CONTROL: replace(ARMS["none"], name=CONTROL),
@@ -87,8 +90,9 @@ SAMPLED_ARMS = {
     SLIGHTLY_WRONG: replace(ARMS["ema-alternate"], name=SLIGHTLY_WRONG, extra=EAGER),
     STATIC_REJECTION: replace(ARMS["static-3"], name=STATIC_REJECTION, extra=BY_REJECTION),
     OURS_REJECTION: Arm(OURS_REJECTION, OURS, ALL_TIERS, policy="alternate", extra=BY_REJECTION),
-    BY_LENGTHS: Arm(BY_LENGTHS, OURS, {**PACKED, "confidence": False}, policy=LENGTHS),
+    BY_LENGTHS: AT_RANDOM,
     BY_CONFIDENCE: Arm(BY_CONFIDENCE, OURS, {**PACKED, "confidence": True}, policy=CONFIDENCE),
+    PACKED_REJECTION: replace(AT_RANDOM, name=PACKED_REJECTION, extra=BY_REJECTION),
 }
 DEFAULT_ARMS = (NONE, CONTROL, "static-3", "ema-alternate", WRONG)
 # Free text, code, JSON that accepts much, and text that accepts little: the first of each.

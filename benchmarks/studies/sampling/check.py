@@ -13,6 +13,7 @@ from benchmarks.studies.sampling.summary import (
     NONE,
     OURS,
     OURS_REJECTION,
+    PACKED_REJECTION,
     SLIGHTLY_WRONG,
     STATIC,
     WRONG,
@@ -28,7 +29,7 @@ Raw = Mapping[str, Any]
 OTHERS = {NONE, CONTROL, STATIC, WRONG}  # beside ours
 PACKED = (BY_LENGTHS, BY_CONFIDENCE)
 # Arms that switch in every round.
-FORCED = {OURS, WRONG, SLIGHTLY_WRONG, OURS_REJECTION, *PACKED}
+FORCED = {OURS, WRONG, SLIGHTLY_WRONG, OURS_REJECTION, *PACKED, PACKED_REJECTION}
 ALL_DEPTHS = {"0", "1", "3", "5", "7"}
 MIN_SAMPLES = 20_000  # per arm, cell and position
 # Five of the six rounds of the forced cycle run at another depth than the one before.

@@ -34,9 +34,10 @@ NONE, CONTROL, STATIC, OURS, WRONG = "none", "none-again", "static-3", "ema-alte
 SLIGHTLY_WRONG = "wrong-slightly"
 STATIC_REJECTION, OURS_REJECTION = "static-3-rejection", "alternate-rejection"
 BY_LENGTHS, BY_CONFIDENCE = "packed-lengths", "packed-confidence"
+PACKED_REJECTION = "packed-rejection"
 ARMS = (
     *(NONE, CONTROL, STATIC, OURS, WRONG, SLIGHTLY_WRONG, STATIC_REJECTION, OURS_REJECTION),
-    *(BY_LENGTHS, BY_CONFIDENCE),
+    *(BY_LENGTHS, BY_CONFIDENCE, PACKED_REJECTION),
 )
 FIRST_POSITION = 1  # the token before it is the prefill's
 DIGITS = 6  # significant ones, of what is recomputed
