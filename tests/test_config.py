@@ -1,6 +1,7 @@
 """adaptive_spec.json: what is accepted, what it means, and one sentence for every mistake."""
 
 import ast
+import itertools
 import json
 import pickle
 import re
@@ -268,6 +269,13 @@ for value in ('"both"', "true", "null", '["all"]'):
         f'{{"exact": {value}, {SLOT}}}',
         f"exact is {value}",
         '"processors", "all" or "none"',
+        "for its default",
+    )
+for key, value in itertools.product(("per_request", "packing", "confidence"), ("3", "null", '"x"')):
+    MISTAKES[f"{key} {value}"] = (
+        f'{{"{key}": {value}, {SLOT}}}',
+        f"{key} is {value}",
+        "true or false",
         "for its default",
     )
 for value in BAD_STEPS:

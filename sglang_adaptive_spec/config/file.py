@@ -43,6 +43,8 @@ ALLOWED = {
     "exact": '"processors", "all" or "none"',
     "per_request": "true or false",
     "requests": f"an object with max_steps, a whole number from 0 to {MAX_STEPS}",
+    "packing": "true or false",
+    "confidence": "true or false",
 }
 # The host's isdigit(), less what its int() then refuses; leading zeros and "0" stay allowed.
 SLOT_NAME = re.compile(r"[0-9]{1,9}")

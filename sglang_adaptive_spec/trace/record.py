@@ -2,9 +2,11 @@
 
 `record` only appends a tuple to a queue; encoding and writing happen on a thread of their own, so
 that a round never waits for the disk. Request keys become small numbers, nothing else of a request
-is kept. The file stops growing at ``max_bytes``; what comes later is counted and dropped.
+is kept. The file stops growing at ``max_bytes``; what comes later is counted and dropped. Whatever
+ends it before the server does is logged once.
 """
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -39,10 +41,11 @@ class TraceRecorder:
         self._encoder = msgspec.json.Encoder()
         self._file = open(path, "wb")  # noqa: SIM115 - open as long as the server serves
         header = TraceHeader(kind="recorded", name=name, max_steps=max_steps)
+        self._max_bytes = max_bytes
         self._free_bytes = max_bytes - self._file.write(self._encoder.encode(header) + b"\n")
         self._waiting: deque[tuple[Observation, int, float]] = deque()
         self._wake = threading.Event()
-        self._is_stopped = False  # closed, full, or the disk failed
+        self._why_stopped = ""  # nothing is taken any more
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="adaptive-spec-record", daemon=True)
         self._thread.start()
@@ -50,8 +53,9 @@ class TraceRecorder:
     def record(self, observation: Observation, context_tokens: int, now_s: float) -> None:
         """Takes one finished round; ``now_s`` is when it was launched."""
         num_waiting = len(self._waiting)
-        if self._is_stopped or num_waiting >= MAX_WAITING_ROUNDS:
-            self._is_stopped = True  # a gap would tear the requests' positions: nothing follows
+        if self._why_stopped or num_waiting >= MAX_WAITING_ROUNDS:
+            # A gap would tear the requests' positions: nothing follows.
+            self._why_stopped = self._why_stopped or "the disk does not keep up"
             self.num_dropped += 1
             return
         self._waiting.append((observation, context_tokens, now_s))
@@ -66,28 +70,31 @@ class TraceRecorder:
 
     def _run(self) -> None:
         is_last = False
-        while not is_last:
-            self._wake.wait(FLUSH_S)
-            self._wake.clear()
-            is_last = self._is_closing
-            try:
+        try:
+            while not is_last:
+                self._wake.wait(FLUSH_S)
+                self._wake.clear()
+                is_last = self._is_closing or bool(self._why_stopped)
                 self._write_waiting()
-            except OSError as error:
-                self._is_stopped = True
-                logger.warning(
-                    "ADAPTIVE_EAGLE record: writing %s failed (%s); it ends here. Free the disk "
-                    "and restart the server to record again.",
-                    self._file.name,
-                    error,
-                )
-        self._is_stopped = True
-        self._file.close()
+            self._file.close()
+        except OSError as error:
+            self._why_stopped = f"writing failed ({error})"
+            with contextlib.suppress(OSError):  # it would write what is left, and fail again
+                self._file.close()
+        if self._why_stopped:
+            logger.warning(
+                "ADAPTIVE_EAGLE record: %s ends here: %s. Make room and restart the server to "
+                "record again.",
+                self._file.name,
+                self._why_stopped,
+            )
+        self._why_stopped = self._why_stopped or "closed"
 
     def _write_waiting(self) -> None:
         while self._waiting:
             line = self._encoder.encode(self._round(*self._waiting.popleft())) + b"\n"
             if len(line) > self._free_bytes:
-                self._is_stopped = True
+                self._why_stopped = f"it has {self._max_bytes:,} bytes, and may have no more"
                 self.num_dropped += 1 + len(self._waiting)
                 self._waiting.clear()
                 self._numbers.clear()

@@ -147,7 +147,9 @@ def test_the_recorder_writes_numbers_for_requests_and_nothing_else_of_them(tmp_p
     assert "rid" not in path.read_text()
 
 
-def test_the_recorder_stops_at_its_size_and_leaves_a_trace_without_gaps(tmp_path: Path) -> None:
+def test_the_recorder_stops_at_its_size_and_leaves_a_trace_without_gaps(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "trace.jsonl"
     recorder = TraceRecorder(path, name="server", max_steps=5, max_bytes=2000)
     for idx in range(100):
@@ -158,6 +160,21 @@ def test_the_recorder_stops_at_its_size_and_leaves_a_trace_without_gaps(tmp_path
     assert [one.time_s for one in written] == [float(idx) for idx in range(len(written))]
     assert 0 < len(written) < 100
     assert recorder.num_dropped == 100 - len(written)
+    (line,) = caplog.messages
+    assert "trace.jsonl ends here: it has 2,000 bytes" in line
+
+
+def test_a_full_disk_ends_the_trace_and_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sglang_adaptive_spec.trace.record.FLUSH_S", 0.001)
+    recorder = TraceRecorder(Path("/dev/full"), name="server", max_steps=5)
+    recorder._thread.join(10.0)  # the header is more than the disk holds
+    recorder.record(Observation(Plan(chain_tier(5)), 1, ["a"], [2]), 40, 1.0)
+    recorder.close()
+    assert recorder.num_dropped == 1
+    (line,) = caplog.messages
+    assert "/dev/full ends here: writing failed ([Errno 28]" in line
 
 
 def test_the_recorder_takes_nothing_after_it_was_closed(tmp_path: Path) -> None:
