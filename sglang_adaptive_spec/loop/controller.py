@@ -5,7 +5,7 @@ another, the pool swaps its tier in by reference, and the round joins the queue.
 (the overlap schedule processes results late) the worker calls `observe` with the accepted drafts;
 the oldest round of that size is the one that they belong to. Plans stand for up to 16 rounds, whose
 results are worked through together, or before a batch changes: CPU caches are cold after a GPU
-round. Extend and mixed batches run on the start-up tier.
+round. Extend and mixed batches run on the start-up tier, once the draft is caught up.
 
 Zero-step rounds let the draft fall behind (host/drafters/backlog.py); the last of them catches it
 up, so leaving zero steps takes one round more. Where a batch is too large to draft at all, no round

@@ -4,7 +4,8 @@ The host's attention backends keep, for every stage and draft step, a place for 
 the largest batch, and every tier has backends of its own. Here those places are one buffer each.
 Why that is safe: a buffer is written before every replay of a graph that reads it, tiers never run
 at once, and the stages of a round follow each other on one stream (with a plan stream, which the
-draft-extend waits for: worker.py). What a buffer holds past the lengths of a batch is never read.
+draft-extend waits for: drafters/eagle.py). What a buffer holds past the lengths of a batch is never
+read.
 
 What is read within one graph stays apart (docs/decisions/attention-backends.md).
 (sglang 0.5.23 layers/attention: `init_cuda_graph_state` of flashattention_backend.py,

@@ -12,7 +12,7 @@ attention/prefill.cuh: `num_kv_chunks`): it waits for the lengths, while the GPU
 Triton needs no lengths on the CPU, so the host publishes none, and decodes and verifies without a
 graph look up whole contexts (sglang 0.5.23 triton_backend.py:init_forward_metadata). Here they look
 up as much as the longest request may have. Drafts without graphs are for small batches, or come in
-parts (plain_round.py), and look up whole contexts as with static EAGLE. (FA3's bounds: fa3.py.)
+parts (drafters/parts.py), and look up whole contexts as with static EAGLE. (FA3's bounds: fa3.py.)
 """
 
 import copy

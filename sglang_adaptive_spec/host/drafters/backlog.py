@@ -2,8 +2,8 @@
 
 A zero-step round needs no draft, so its draft-extend is put off: the target's hidden states, where
 the draft reads them, and the tokens chosen from them are kept here. Once in `CATCH_UP_ROUNDS`
-rounds, or before the first drafting round, one draft-extend of that width writes the draft's KV for
-all of them.
+decodes, or before the first drafting round, one draft-extend of that width writes the draft's KV
+for all of them.
 
 `loop/catch_up.py` says when, `RowMap` where (host side); `Backlog` holds the rows (device side).
 """
