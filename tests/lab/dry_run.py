@@ -1,16 +1,22 @@
-"""Runs a benchmark on the CPU host: real servers, tiny models, the arguments of its users."""
+"""Runs a benchmark on the CPU host: real servers, tiny models, the arguments of its users.
+
+Servers fork their processes from the first one (e2e_plugins/forked.py), so that they import nothing
+anew: most of a dry run would be that.
+"""
 
 import json
 import os
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from benchmarks.lab.fleet import PORT_STEP
+from benchmarks.lab.server import GROUP
 from tests.e2e.launches import MODELS, ensure_tiny_models
 from tests.e2e.server import is_free
 from tests.hosts import REPO
@@ -30,13 +36,25 @@ def dry_run(
     command = [sys.executable, "-m", f"benchmarks.studies.{script}", *arguments, "--dry-cpu"]
     command += ["--target", str(MODELS / "target"), "--draft", str(MODELS / "eagle3")]
     command += ["--context-length", "1024", "--port", str(free_ports()), "--out", str(out)]
-    done = subprocess.run(
-        command, cwd=REPO, env={**os.environ, **environment},
-        capture_output=True, text=True, timeout=TIMEOUT_S,
-    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as plugin:
+        paths = filter(None, [announce_forked(Path(plugin)), os.environ.get("PYTHONPATH")])
+        given = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)}
+        done = subprocess.run(
+            command, cwd=REPO, env=given, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     record: dict[str, Any] = json.loads((out / f"{script.replace('_', '-')}-1.json").read_text())
     return record
+
+
+def announce_forked(folder: Path) -> str:
+    """Writes into ``folder`` what an installation of the forking plugin would; returns it."""
+    info = folder / "forked-0.0.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: forked\nVersion: 0.0.0\n")
+    target = "tests.e2e.plugins.e2e_plugins.forked:register"
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\nforked = {target}\n")
+    return str(folder)
 
 
 def free_ports() -> int:
