@@ -12,7 +12,7 @@ from tests.lab.dry_run import dry_run
 @pytest.mark.e2e
 def test_loads_are_served_on_the_cpu_host(tmp_path: Path) -> None:
     loads = ("--arms", "none,ours", "--beside", "--peaks", "6", "--repeats", "1")
-    sizes = ("--seconds", "2", "--longest", "0.1")
+    sizes = ("--seconds", "4", "--longest", "0.1")
     gpus = {"CUDA_VISIBLE_DEVICES": "0,1"}  # names alone
     record = dry_run(tmp_path, "defaults", "run", *loads, *sizes, environment=gpus)
     result = defaults.build_result(record["provenance"], record["starts"], record["passes"])
