@@ -40,12 +40,17 @@ NUM_TAIL_LINES = 60  # of a log, in an error
 
 
 def announce_plugins(folder: Path) -> None:
-    """Writes what an installation would: the metadata by which the host finds a plugin."""
+    """Writes the metadata of every plugin into a folder of its own."""
     for name, target in PLUGINS.items():
-        info = folder / name / f"{name}-0.0.0.dist-info"
-        info.mkdir(parents=True, exist_ok=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.0.0\n")
-        (info / "entry_points.txt").write_text(f"[{GROUP}]\n{name} = {target}\n")
+        announce(folder / name, name, target)
+
+
+def announce(folder: Path, name: str, target: str) -> None:
+    """Writes what an installation would: the metadata by which the host finds a plugin."""
+    info = folder / f"{name}-0.0.0.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.0.0\n")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\n{name} = {target}\n")
 
 
 def server_environment(folder: Path, with_ours: bool, extra: dict[str, str]) -> dict[str, str]:

@@ -16,12 +16,13 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.lab.fleet import PORT_STEP
-from benchmarks.lab.server import GROUP
+from benchmarks.lab.server import announce
 from tests.e2e.launches import MODELS, ensure_tiny_models
 from tests.e2e.server import is_free
 from tests.hosts import REPO
 
 TIMEOUT_S = 900
+FORKED = "tests.e2e.plugins.e2e_plugins.forked:register"
 # Below the ports of the end-to-end servers, of which some may be up: a fleet's arms stand PORT_STEP
 # apart.
 FIRST_PORTS = range(27000, 31000, 200)
@@ -37,7 +38,8 @@ def dry_run(
     command += ["--target", str(MODELS / "target"), "--draft", str(MODELS / "eagle3")]
     command += ["--context-length", "1024", "--port", str(free_ports()), "--out", str(out)]
     with tempfile.TemporaryDirectory() as plugin:
-        paths = filter(None, [announce_forked(Path(plugin)), os.environ.get("PYTHONPATH")])
+        announce(Path(plugin), "forked", FORKED)
+        paths = filter(None, [plugin, os.environ.get("PYTHONPATH")])
         given = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)}
         done = subprocess.run(
             command, cwd=REPO, env=given, capture_output=True, text=True, timeout=TIMEOUT_S
@@ -45,16 +47,6 @@ def dry_run(
     assert done.returncode == 0, done.stdout + done.stderr
     record: dict[str, Any] = json.loads((out / f"{script.replace('_', '-')}-1.json").read_text())
     return record
-
-
-def announce_forked(folder: Path) -> str:
-    """Writes into ``folder`` what an installation of the forking plugin would; returns it."""
-    info = folder / "forked-0.0.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: forked\nVersion: 0.0.0\n")
-    target = "tests.e2e.plugins.e2e_plugins.forked:register"
-    (info / "entry_points.txt").write_text(f"[{GROUP}]\nforked = {target}\n")
-    return str(folder)
 
 
 def free_ports() -> int:
