@@ -159,7 +159,6 @@ CHECKS = {
     **dict.fromkeys(
         (
             "matrix-h200-fa3.json.xz",
-            "matrix-packed-h200-fa3.json.xz",
             "matrix-h200-flashinfer.json.xz",
         ),
         Check(check_matrix, matrix_tables.figure_table),

@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "results.md"
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Real text": ("real-text",),
     "Against every fixed depth": ("matrix-h200", "matrix-small", "matrix-starts"),
-    "A depth for each request": ("matrix-kinds", "matrix-packed"),
+    "A depth for each request": ("matrix-kinds",),
     "Other drafts": ("matrix-standalone", "ngram-text"),
     "Never slower than no speculation": ("never-below-none",),
     "When the load or the text changes": ("transition", "ramp"),

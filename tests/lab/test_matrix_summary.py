@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.stats.figures import geometric_mean
 from benchmarks.stats.tokens import tokens_per_round
 from benchmarks.stats.windows import (
     MATRIX_ARMS,
+    STATIC,
     best_static,
     driftless_stderr,
     halves,
@@ -249,6 +251,19 @@ def test_the_share_of_the_ceiling_is_that_of_the_best_static_arms(small: Any) ->
     by_name = {each.claim: each.ratio for each in figures(small)}
     (share,) = (ratio for name, ratio in by_name.items() if "share of the ceiling" in name)
     assert share == pytest.approx(by_name["goodput / best static, geometric mean"])
+
+
+def test_the_best_setting_for_all_cells_is_one_setting(small: Any) -> None:
+    by_name = {each.claim: each.ratio.value for each in figures(small)}
+    (single,) = (name for name in by_name if "in every cell" in name)
+    of_each = {
+        arm: geometric_mean([ratio_of(cell, "goodput", arm) for cell in small["cells"]]).value
+        for arm in STATIC
+    }
+    assert by_name[single] == min(of_each.values())
+    assert single.split()[2] == min(of_each, key=lambda arm: of_each[arm])
+    assert by_name["goodput / none, geometric mean"] == of_each["none"]
+    assert by_name[single] >= by_name["goodput / best static, geometric mean"]
 
 
 def test_the_slowest_seeding_and_the_most_probing_are_judged() -> None:

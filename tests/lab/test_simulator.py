@@ -32,6 +32,7 @@ def cell(batch_size: int, acceptance: str, rate: float) -> dict[str, Any]:
         "tokens_per_s": {"goodput": rate, "none": 1.0},
         "stderr": {"goodput": 0.01, "none": 0.01},
         "raw": {"goodput": [rate] * 3, "none": [1.0] * 3},
+        "windows": {"goodput": [{"rounds": {"3": 10, "packed": 4}}] * 3},
     }
 
 
@@ -81,6 +82,15 @@ def simulated(small_work: None) -> str:
 @pytest.fixture
 def result(simulated: str) -> dict[str, Any]:
     return dict(json.loads(simulated))
+
+
+def test_a_cell_of_packed_rounds_is_not_compared(simulated: str) -> None:
+    """The costs know no packed round: the policy of a replay has none."""
+    raw, of_packed = json.loads(simulated)["raw"], matrix()
+    for window in of_packed["cells"][1]["windows"]["goodput"]:
+        window["rounds"] = {"3": 10, "packed": 11}
+    result = simulator.build_result(PROVENANCE, raw, of_packed, {})
+    assert list(result["agreement"]) == list(result["measured_error"]) == ["4 0.7"]
 
 
 @pytest.mark.parametrize(("num_steps", "name"), [(0, "0.3"), (3, "mixed")])

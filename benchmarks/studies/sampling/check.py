@@ -27,9 +27,9 @@ from benchmarks.studies.sampling.tables import ALPHA, caught_late
 Raw = Mapping[str, Any]
 
 OTHERS = {NONE, CONTROL, STATIC, WRONG}  # beside ours
-PACKED = (BY_LENGTHS, BY_CONFIDENCE)
+PACKED = (BY_LENGTHS, BY_CONFIDENCE, PACKED_REJECTION)
 # Arms that switch in every round.
-FORCED = {OURS, WRONG, SLIGHTLY_WRONG, OURS_REJECTION, *PACKED, PACKED_REJECTION}
+FORCED = {OURS, WRONG, SLIGHTLY_WRONG, OURS_REJECTION, *PACKED}
 ALL_DEPTHS = {"0", "1", "3", "5", "7"}
 MIN_SAMPLES = 20_000  # per arm, cell and position
 # Five of the six rounds of the forced cycle run at another depth than the one before.

@@ -220,23 +220,31 @@ def replay_cells(measured: Raw, costs: ServerCosts) -> dict[str, list[float]]:
 
 def build_result(origin: Raw, raw: Raw, measured: Raw, costs_from: Raw) -> dict[str, Any]:
     """Returns the result file: its figures follow from the rates beside them and the matrix."""
-    rates = {name_of(cell): cell["tokens_per_s"][ARM] for cell in measured["cells"]}
+    cells = [cell for cell in measured["cells"] if not is_packed(cell)]
     return {
         "provenance": dict(origin),
         "regret": {
             name: round(one[ARM] / one["oracle"], DIGITS) for name, one in raw["golden"].items()
         },
         "agreement": {
-            name: round(statistics.fmean(simulated) / rates[name], DIGITS)
-            for name, simulated in raw["cells"].items()
+            name: round(statistics.fmean(raw["cells"][name]) / cell["tokens_per_s"][ARM], DIGITS)
+            for name, cell in zip(map(name_of, cells), cells, strict=True)
         },
         "measured_error": {
             name_of(cell): {"stderr": cell["stderr"][ARM], "windows": len(cell["raw"][ARM])}
-            for cell in measured["cells"]
+            for cell in cells
         },
         "costs_from": dict(costs_from),
         "raw": raw,
     }
+
+
+def is_packed(cell: Raw) -> bool:
+    """Returns whether most rounds of a cell were packed ones, whose times the costs do not hold."""
+    rounds: Counter[str] = Counter()
+    for window in cell["windows"][ARM]:
+        rounds.update(window["rounds"])
+    return rounds["packed"] > rounds.total() / 2
 
 
 def simulate(measured: Raw, folder: Path = RESULTS) -> tuple[dict[str, Any], dict[str, Any]]:
