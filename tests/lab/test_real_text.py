@@ -191,10 +191,10 @@ def result() -> Any:
 def test_ours_is_compared_with_the_depth_that_it_is_least_ahead_of(result: Any) -> None:
     by_claim = {each.claim: each for each in figures(result)}
     assert (
-        by_claim["lowest cell over its best static setting (mixed 1, static-7)"].verdict == "MISSED"
+        by_claim["worst cell over its best static setting (mixed 1, static-7)"].verdict == "MISSED"
     )
     assert by_claim["mixed 1: ours / static-7"].ratio.value == pytest.approx(0.95)
-    assert by_claim["lowest cell over none (chat 32)"].ratio.value == pytest.approx(0.99)
+    assert by_claim["worst cell over none (chat 32)"].ratio.value == pytest.approx(0.99)
     single = by_claim["ours / static-3, all 2 cells"].ratio.value
     assert single == pytest.approx((99 / 90 * 190 / 150) ** 0.5)
     assert by_claim["texts as under none, ours / static-3, 6 passes"].ratio.value == 1.0
@@ -254,7 +254,7 @@ def test_nodes_of_a_table_are_depths_too() -> None:
     rates = {"none": 100.0, "static-ngram-3": 90.0, "static-ngram-7": 110.0, "goodput-ngram": 120.0}
     result = build_result(PROVENANCE, passes(rates, Cell("edits", 8, 0.0), {}))
     by_claim = {each.claim: each for each in figures(result)}
-    best = by_claim["lowest cell over its best static setting (edits 8, static-ngram-7)"]
+    best = by_claim["worst cell over its best static setting (edits 8, static-ngram-7)"]
     assert best.ratio.value == pytest.approx(12 / 11)
     assert by_claim["ours / none, all 1 cells"].ratio.value == pytest.approx(1.2)
     assert "goodput-ngram" in summary.cell_table(result)
@@ -267,7 +267,7 @@ def test_an_earlier_commit_is_no_setting_to_beat() -> None:
     result = build_result(PROVENANCE, passes(rates, Cell("chat", 1, 0.0), {}))
     by_claim = {each.claim: each for each in figures(result)}
     assert by_claim["ours / at-1234567, all 1 cells"].ratio.value == pytest.approx(0.96)
-    assert "lowest cell over its best static setting (chat 1, none)" in by_claim
+    assert "worst cell over its best static setting (chat 1, none)" in by_claim
 
 
 def test_packed_rounds_are_ours_beside_the_others() -> None:

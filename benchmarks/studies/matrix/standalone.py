@@ -48,9 +48,9 @@ def figures(result: Raw) -> list[Figure]:
     ]
     mean = geometric_mean([ratio for _, ratio in best])
     return [
-        lowest(f"{OURS} / best static setting, lowest cell", best, OVER_BEST_STATIC),
+        lowest(f"{OURS} / best static setting, worst cell", best, OVER_BEST_STATIC),
         Figure(f"{OURS} / best static setting, mean of all cells", mean, OVER_BEST_STATIC),
-        lowest(f"{OURS} / none, lowest cell", none, OVER_NONE),
+        lowest(f"{OURS} / none, worst cell", none, OVER_NONE),
         *single,
     ]
 

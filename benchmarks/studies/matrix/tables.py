@@ -110,12 +110,12 @@ def figures(result: Raw) -> list[Figure]:
     # The builtin arm cancels out of this share; so does its error.
     share = Ratio(gain.value / ceiling.value, best_mean.stderr, best_mean.freedom)
     made = [
-        lowest("goodput / best static, lowest cell", best, OVER_BEST_STATIC),
+        lowest("goodput / best static, worst cell", best, OVER_BEST_STATIC),
         Figure("goodput / best static, geometric mean", best_mean, OVER_BEST_STATIC_MEAN),
         Figure(f"goodput / {single} in every cell, geometric mean", static[single], OVER_SINGLE),
         Figure("goodput / none, geometric mean", static["none"], OVER_SINGLE),
         worst(none),
-        lowest("goodput / builtin, lowest cell", builtin, OVER_BUILTIN),
+        lowest("goodput / builtin, worst cell", builtin, OVER_BUILTIN),
         Figure(
             f"goodput / builtin {gain.value:.4f}, share of the ceiling {ceiling.value:.4f}",
             share,

@@ -192,7 +192,7 @@ def over_by_cell(result: Raw) -> Iterator[tuple[Where, dict[str, Ratio]]]:
 
 
 def figures(result: Raw) -> list[Figure]:
-    """Returns the claims: overall, then the lowest cells, then the texts."""
+    """Returns the claims: overall, then the worst cells, then the texts."""
     found = list(over_by_cell(result))
     if not found:
         return []
@@ -214,14 +214,14 @@ def figures(result: Raw) -> list[Figure]:
     if by_name:
         mean = geometric_mean([ratio for _, ratio in by_name])
         made.append(Figure("ours / best static setting of each cell, mean", mean, OVER_BEST_STATIC))
-        made.append(lowest("lowest cell over its best static setting", by_name, OVER_BEST_STATIC))
+        made.append(lowest("worst cell over its best static setting", by_name, OVER_BEST_STATIC))
     elsewhere = [each for cell in result["cells"] if (each := over_best_elsewhere(cell["raw"]))]
     if elsewhere:
         claim = "ours / static setting that was best in a cell's other passes, mean"
         made.append(Figure(claim, geometric_mean(elsewhere), OVER_BEST_STATIC))
     of_none = [(name_of(where), each["none"]) for where, each in found if "none" in each]
     if of_none:
-        made.append(lowest("lowest cell over none", of_none, OVER_NONE))
+        made.append(lowest("worst cell over none", of_none, OVER_NONE))
     made += [
         Figure(f"{name_of(where)}: ours / {best}", ratio, OVER_SINGLE)
         for where, best, ratio in beside_best

@@ -223,7 +223,7 @@ def build_result(origin: Raw, raw: Raw, measured: Raw, costs_from: Raw) -> dict[
     cells = [cell for cell in measured["cells"] if not is_packed(cell)]
     return {
         "provenance": dict(origin),
-        "regret": {
+        "of_oracle": {
             name: round(one[ARM] / one["oracle"], DIGITS) for name, one in raw["golden"].items()
         },
         "agreement": {
@@ -256,7 +256,7 @@ def simulate(measured: Raw, folder: Path = RESULTS) -> tuple[dict[str, Any], dic
 
 def check_simulator(result: Raw, folder: Path = RESULTS) -> list[str]:
     """Returns what is wrong with the shape or the figures; replays everything again."""
-    wanted = {"provenance", "regret", "agreement", "measured_error", "costs_from", "raw"}
+    wanted = {"provenance", "of_oracle", "agreement", "measured_error", "costs_from", "raw"}
     problems = keys("file", result, wanted)
     missing = [name for name in (COSTS, MATRIX) if not (folder / name).exists()]
     problems += [f"{name} is missing: the simulator's input" for name in missing]
@@ -302,7 +302,7 @@ def figure_table(result: Raw) -> str:
     """Returns every target with its verdict, and how far each cell is off."""
     regret = [
         Figure(f"{name}: goodput over the oracle", exact(share), LEAST_AT.get(name, LEAST_SHARE))
-        for name, share in result["regret"].items()
+        for name, share in result["of_oracle"].items()
         if name != REPORTED
     ]
     cells = agreement_figures(result)
