@@ -307,7 +307,7 @@ def figure_table(result: Raw) -> str:
     ]
     cells = agreement_figures(result)
     worst = max(cells.values(), key=lambda one: (rank(one), abs(one.ratio.value - 1)))
-    reported = f"{REPORTED}: {result['regret'].get(REPORTED)} of the oracle, no limit"
+    reported = f"{REPORTED}: {result['of_oracle'].get(REPORTED)} of the oracle, no limit"
     num_by_value = sum(abs(one.ratio.value - 1) <= MOST_OFF for one in cells.values())
     verdicts = Counter(one.verdict for one in cells.values())
     within = (

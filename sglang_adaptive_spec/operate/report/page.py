@@ -37,9 +37,9 @@ def summary(story: Story) -> str:
     length = whole.accept_length
     return (
         f"{whole.tokens:,.0f} tokens in {whole.num_rounds:,} rounds, "
-        f"{whole.tokens / whole.seconds:,.0f} tokens/s in {whole.seconds:,.0f} s with traffic; batch "
-        f"{whole.batch:.1f}, accept length {'-' if length is None else f'{length:.2f}'} where it "
-        f"drafted; {whole.packed / max(whole.num_rounds, 1):.0%} of the rounds packed."
+        f"{whole.tokens / whole.seconds:,.0f} tokens/s in {whole.seconds:,.0f} s with traffic; "
+        f"batch {whole.batch:.1f}, accept length {'-' if length is None else f'{length:.2f}'} where "
+        f"it drafted; {whole.packed / max(whole.num_rounds, 1):.0%} of the rounds packed."
     )
 
 
