@@ -34,12 +34,12 @@ class Story:
 def summary(story: Story) -> str:
     """Returns one sentence on the whole."""
     whole = total(story.spans)
-    length = whole.accept_length
+    length = "-" if whole.accept_length is None else f"{whole.accept_length:.2f}"
     return (
         f"{whole.tokens:,.0f} tokens in {whole.num_rounds:,} rounds, "
         f"{whole.tokens / whole.seconds:,.0f} tokens/s in {whole.seconds:,.0f} s with traffic; "
-        f"batch {whole.batch:.1f}, accept length {'-' if length is None else f'{length:.2f}'} where "
-        f"it drafted; {whole.packed / max(whole.num_rounds, 1):.0%} of the rounds packed."
+        f"batch {whole.batch:.1f}, accept length {length} where it drafted; "
+        f"{whole.packed / max(whole.num_rounds, 1):.0%} of the rounds packed."
     )
 
 
