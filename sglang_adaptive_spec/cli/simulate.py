@@ -9,10 +9,9 @@ from typing import Any
 
 from sglang_adaptive_spec.cli.parsing import add_json, add_verb, print_json
 from sglang_adaptive_spec.simulate.command import (
-    OverDefault,
+    Draws,
     Question,
-    checked_draws,
-    over_default,
+    in_draws,
     simulate,
 )
 from sglang_adaptive_spec.simulate.overrides import differing, settings_from
@@ -72,7 +71,7 @@ def add_to(verbs: Any) -> None:
         "--draws",
         type=int,
         metavar="N",
-        help="draws of the cost noise in which --set is compared with the defaults [1]",
+        help="draws of the cost noise: what goodput serves in each, with --set over the defaults",
     )
     add_json(verb)
 
@@ -89,31 +88,39 @@ def run(arguments: argparse.Namespace) -> int:
         settings=settings_from(arguments.set),
     )
     settings = differing(question.settings)
-    num_draws = checked_draws(arguments.draws, bool(settings))
     reports, origin = simulate(question)
-    changes = over_default(question, num_draws) if settings else []
+    draws = []
+    if settings or arguments.draws is not None:
+        draws = in_draws(question, 1 if arguments.draws is None else arguments.draws)
     if arguments.json:
-        values = {name: value for name, (value, _) in settings.items()}
+        changed = {name: value for name, (value, _) in settings.items()}
         traces = [asdict(report) for report in reports]
-        over = {change.workload: change.ratios for change in changes}
-        print_json({"costs": origin, "settings": values, "traces": traces, "over_default": over})
+        values = {each.workload: each.values for each in draws}
+        over, rates = (values, {}) if settings else ({}, values)
+        answer = {"costs": origin, "settings": changed, "traces": traces}
+        print_json({**answer, "over_default": over, "draws": rates})
     else:
         print(render(reports, origin, settings))
-        if changes:
-            print(render_changes(changes))
+        if draws:
+            print(render_draws(draws, bool(settings)))
     return 0
 
 
-def render_changes(changes: Sequence[OverDefault]) -> str:
-    """Returns what changed settings serve over the defaults, as text."""
-    lines = ["", f"over the default settings, draws of the cost noise: {len(changes[0].ratios)}"]
-    for change in changes:
-        least, most = min(change.ratios), max(change.ratios)
-        lines.append(f"{change.workload:<18} {change.mean:.4f}  ({least:.4f} to {most:.4f})")
-    mean = geometric_mean([change.mean for change in changes])
-    lowest = min(changes, key=lambda change: change.mean)
-    lines.append(f"geometric mean {mean:.4f}, lowest {lowest.mean:.4f} ({lowest.workload})")
-    return "\n".join(lines)
+def render_draws(draws: Sequence[Draws], is_ratio: bool) -> str:
+    """Returns what goodput serves by draw, as text: tokens/s, or over the default settings."""
+    of_what = "over the default settings" if is_ratio else "goodput, tokens/s"
+    lines = ["", f"{of_what}, draws of the cost noise: {len(draws[0].values)}"]
+    digits = 4 if is_ratio else 1
+    for each in draws:
+        least, most = min(each.values), max(each.values)
+        lines.append(
+            f"{each.workload:<18} {each.mean:.{digits}f}  ({least:.{digits}f} to {most:.{digits}f})"
+        )
+    mean = f"geometric mean {geometric_mean([each.mean for each in draws]):.{digits}f}"
+    if is_ratio:
+        lowest = min(draws, key=lambda each: each.mean)
+        mean += f", lowest {lowest.mean:.4f} ({lowest.workload})"
+    return "\n".join([*lines, mean])
 
 
 def render(

@@ -168,6 +168,8 @@ class AdaptiveController:
     def before_idle(self) -> None:
         """Counts a forward without requests, which changes nothing here and teaches nothing."""
         self.counters.num_idle_rounds += 1
+        if self.minutes is not None:
+            self.minutes.idle()
 
     def before_decode(self, batch: DecodeBatch) -> Round:
         """Plans the decode round that is about to launch and activates its tier."""

@@ -17,8 +17,6 @@ from sglang_adaptive_spec.size_classes import size_range
 
 MINUTE_S = 60
 MOST_MINUTES = 24 * 60
-# A choice: who prefills for longer is idle, for all that the plugin sees.
-LONGEST_PREFILL_S = 5.0
 
 Sums = dict[tuple[str, ...], float]  # by where they stand in a row
 
@@ -78,6 +76,11 @@ class Minutes:
         self._prefill_s = now_s
         self.num_prefills += 1
 
+    def idle(self) -> None:
+        """Takes note that the scheduler has nothing to run: no prefill lasts until the next."""
+        if self._prefill_s is not None:
+            self._end_prefill(self._clock_s())
+
     # -- once a minute, and for whoever asks --
 
     def close(self, now_s: float) -> None:
@@ -100,7 +103,7 @@ class Minutes:
 
     def _end_prefill(self, now_s: float) -> None:
         assert self._prefill_s is not None, "the caller checked this"
-        self.prefill_s += min(now_s - self._prefill_s, LONGEST_PREFILL_S)
+        self.prefill_s += now_s - self._prefill_s
         self._prefill_s = None
 
     def _end_of(self, now_s: float) -> float:

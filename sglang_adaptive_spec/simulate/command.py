@@ -53,16 +53,16 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class OverDefault:
-    """What changed settings serve of a trace, over the defaults."""
+class Draws:
+    """What goodput serves of a trace, by draw of the cost noise."""
 
     workload: str
-    ratios: tuple[float, ...]  # of tokens per s, by draw of the cost noise
+    values: tuple[float, ...]  # tokens per s; with changed settings over those of the defaults
 
     @property
     def mean(self) -> float:
         """Returns the geometric mean of the draws."""
-        return geometric_mean(self.ratios)
+        return geometric_mean(self.values)
 
 
 def simulate(question: Question) -> tuple[list[WorkloadReport], str]:
@@ -110,45 +110,31 @@ def simulate(question: Question) -> tuple[list[WorkloadReport], str]:
     return [compare(workload, costs, tiers, policies) for workload in workloads], origin
 
 
-def checked_draws(asked: int | None, has_changes: bool) -> int:
-    """Returns the draws to compare changed settings in.
-
-    Raises:
-        ValueError: There is no draw, or nothing to compare.
-    """
-    if asked is None:
-        return 1
-    if not has_changes:
-        raise SimulateError(
-            "--draws compares changed settings of goodput with the defaults, and all are the "
-            "defaults; allowed: with --set; fix: change one, or leave --draws out."
-        )
-    if asked < 1:
-        raise SimulateError(f"--draws is {asked}; allowed: 1 or more; fix: --draws 4.")
-    return asked
-
-
-def over_default(question: Question, num_draws: int) -> list[OverDefault]:
-    """Returns what goodput serves with the settings asked for, over the defaults, per trace.
+def in_draws(question: Question, num_draws: int) -> list[Draws]:
+    """Returns what goodput serves per trace, over the defaults where its settings were changed.
 
     One draw of the cost noise says little: where two tiers tie, it decides which stays.
 
     Raises:
-        ValueError: A file or name is wrong.
+        ValueError: There is no draw, or a file or name is wrong.
     """
+    if num_draws < 1:
+        raise SimulateError(f"--draws is {num_draws}; allowed: 1 or more; fix: --draws 4.")
     costs, steps, _ = _costs(question)
     own = _shipped(steps) if question.config is None else _chains_of(question.config)
+    is_changed = question.settings != DEFAULTS
     found = []
     for workload in _workloads(question, max(*steps, *own.candidate_steps)):
-        ratios = []
-        for seed in range(1, num_draws + 1):
-            changed, default = (
-                goodput(costs, own, question.cost_noise, seed, settings)
-                for settings in (question.settings, DEFAULTS)
-            )
-            mine, usual = (Replay(each, workload, costs).run() for each in (changed, default))
-            ratios.append(mine.tokens_per_s / usual.tokens_per_s)
-        found.append(OverDefault(workload.name, tuple(ratios)))
+
+        def rate(settings: Settings, seed: int, workload: Workload = workload) -> float:
+            policy = goodput(costs, own, question.cost_noise, seed, settings)
+            return Replay(policy, workload, costs).run().tokens_per_s
+
+        values = [
+            rate(question.settings, seed) / (rate(DEFAULTS, seed) if is_changed else 1.0)
+            for seed in range(1, num_draws + 1)
+        ]
+        found.append(Draws(workload.name, tuple(values)))
     return found
 
 

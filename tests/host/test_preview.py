@@ -98,6 +98,22 @@ def test_a_model_that_cannot_be_read_is_named(
     assert "--speculative-draft-model-path /nope/draft; allowed:" in said
 
 
+def test_a_machine_without_an_accelerator_is_named(
+    models: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a real one SGLang ends with this traceback; a process keeps what it found first."""
+    found = "No accelerator (CUDA, XPU, HPU, NPU, MUSA, MPS) or platform plugin is available."
+
+    def refused(_arguments: list[str]) -> dict[str, Any]:
+        raise RuntimeError(found)
+
+    monkeypatch.setattr("sglang_adaptive_spec.host.launch.preview.preview", refused)
+    assert main(["check", "--", *launch(models)]) == 1
+    said = capsys.readouterr().err
+    assert found in said
+    assert "for a server on CPUs set SGLANG_USE_CPU_ENGINE=1" in said
+
+
 def test_a_launch_that_sglang_refuses_when_it_starts_is_refused_in_its_words(
     models: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from sglang_adaptive_spec.loop.counters import RoundCounters
 from sglang_adaptive_spec.loop.meter import RoundMeter
-from sglang_adaptive_spec.loop.minutes import LONGEST_PREFILL_S, MINUTE_S, MOST_MINUTES, Minutes
+from sglang_adaptive_spec.loop.minutes import MINUTE_S, MOST_MINUTES, Minutes
 from sglang_adaptive_spec.loop.round import Round
 from sglang_adaptive_spec.size_classes import size_class, size_range
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Plan, RoundTime, Tier, chain_tier
@@ -120,16 +120,21 @@ def test_a_day_is_kept_and_takes_some_hundred_kilobytes(server: Clocked) -> None
 
 
 def test_prefill_counts_until_the_next_round_and_never_as_idle(server: Clocked) -> None:
+    """Health checks of an idle server are prefills of one token each."""
     server.minutes.extend()
     server.now_s += 0.5
     server.minutes.extend()
-    server.now_s += 0.25
+    server.now_s += 7.0  # a long prompt
     server.round(THREE, [0])
-    server.minutes.extend()
-    server.now_s += 40.0
+    for _ in range(3):
+        server.minutes.extend()
+        server.now_s += 0.25
+        server.minutes.idle()
+        server.now_s += 4.0
+        server.minutes.idle()
     server.round(THREE, [0])
     (row,) = server.rows()
-    assert row["prefills"] == {"number": 3, "ms": 750.0 + 1e3 * LONGEST_PREFILL_S}
+    assert row["prefills"] == {"number": 5, "ms": 8250.0}
 
 
 def test_packed_rounds_say_how_many_drafts_they_left_out(server: Clocked) -> None:

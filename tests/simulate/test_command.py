@@ -155,8 +155,8 @@ def test_the_table_has_a_row_per_arm(capsys: pytest.CaptureFixture[str], trace: 
         (["--set", "cadence.fresh_rounds=0"], "allowed: a whole number from 1, by default 4"),
         (["--set", "cadence.fresh_rounds=2.5"], "cadence.fresh_rounds is '2.5'"),
         (["--set", "choice.switch_z=2", "--policy", "ema"], "the policies are ema"),
-        (["--draws", "4"], "all are the defaults; allowed: with --set"),
         (["--draws", "0", "--set", "choice.switch_z=2"], "--draws is 0; allowed: 1 or more"),
+        (["--draws", "-1"], "--draws is -1; allowed: 1 or more"),
     ],
 )
 def test_a_wrong_name_is_one_sentence(
@@ -215,6 +215,24 @@ def test_changed_settings_are_compared_with_the_defaults(
         "over the default settings, draws of the cost noise: 2",
         f"{'short':<18} {mean:.4f}  ({min(first, second):.4f} to {max(first, second):.4f})",
         f"geometric mean {mean:.4f}, lowest {mean:.4f} (short)",
+    ]
+
+
+def test_draws_alone_say_what_goodput_serves(
+    capsys: pytest.CaptureFixture[str], trace: str
+) -> None:
+    """So commits can be compared as settings are."""
+    question = ("--trace", trace, "--policy", "goodput", "--draws", "2", "--cost-noise", "0.2")
+    result = simulated(capsys, *question)
+    first, second = result["draws"]["short"]
+    assert result["over_default"] == {}
+    assert first == arm_of(result, "goodput")["tokens_per_s"] != second
+    assert main(["simulate", *question]) == 0
+    mean = (first * second) ** 0.5
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "goodput, tokens/s, draws of the cost noise: 2",
+        f"{'short':<18} {mean:.1f}  ({min(first, second):.1f} to {max(first, second):.1f})",
+        f"geometric mean {mean:.1f}",
     ]
 
 

@@ -6,7 +6,8 @@ one depth for all (sglang 0.5.23 scheduler_components/batch_result_processor.py,
 metrics_reporter.py, tokenizer_manager.py). They are kept in `spec_num_block_accept_tokens`, which
 nothing of EAGLE writes, travels to the tokenizer, and is reset with the others.
 
-The host forgets how many requests it put back for want of memory; they are counted, too.
+The host forgets how many requests it put back for want of memory; they are counted, too. And it
+alone knows when it is idle.
 """
 
 from collections.abc import Callable, Sequence
@@ -98,6 +99,16 @@ class HostFigures:
         """After retract_decode, which returns the requests that it put back first."""
         self.num_retractions += len(result[0])
         return result
+
+
+def around_idle(tell: Callable[[], None]) -> Callable[..., Any]:
+    """Returns what goes around on_idle: ``tell`` is called before, as the host may sleep in it."""
+
+    def on_idle(host: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+        tell()
+        return host(*args, **kwargs)
+
+    return on_idle
 
 
 def report(host: Callable[..., Any], reporter: Any, *args: object, **kwargs: object) -> Any:

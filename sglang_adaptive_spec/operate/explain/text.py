@@ -108,8 +108,8 @@ def equation_lines(found: dict[str, Any]) -> list[str]:
     return [
         *lines,
         f"  measured: {found['round_ms']:.2f} ms a round; without: {found['none_ms']:.2f} ms",
-        f"  {size} * n / t = {found['tokens_per_s']:,.0f} tokens/s, {over:.2f} times "
-        f"{found['none_tokens_per_s']:,.0f} of no speculation",
+        f"  {size} * n / {found['round_ms']:.2f} ms = {found['tokens_per_s']:,.0f} tokens/s, "
+        f"{over:.2f} times {found['none_tokens_per_s']:,.0f} of no speculation",
     ]
 
 
