@@ -37,8 +37,8 @@ def summary(story: Story) -> str:
     length = "-" if whole.accept_length is None else f"{whole.accept_length:.2f}"
     return (
         f"{whole.tokens:,.0f} tokens in {whole.num_rounds:,} rounds, "
-        f"{whole.tokens / whole.seconds:,.0f} tokens/s in {whole.seconds:,.0f} s with traffic; "
-        f"batch {whole.batch:.1f}, accept length {length} where it drafted; "
+        f"{whole.tokens / whole.seconds:,.0f} tokens/s over {whole.seconds:,.0f} s, idle stretches "
+        f"left out; batch {whole.batch:.1f}, accept length {length} where it drafted; "
         f"{whole.packed / max(whole.num_rounds, 1):.0%} of the rounds packed."
     )
 
