@@ -1,6 +1,7 @@
 """An operator pins a tier of a running server, lets it go, and reads the minutes; text stays."""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,11 @@ from tests.e2e.traffic import answers, batch_answers, check_identical
 
 # A server of its own: who pins changes what the other tests count.
 ONE_RANK = replace(adaptive("eagle3", overlap=True), name="eagle3-pin")
+# Under the overlap schedule a decode round is launched before the host knows of the end.
+WITHOUT_OVERLAP = replace(adaptive("eagle3", overlap=False), name="eagle3-idle")
 TWO_RANKS = replace(adaptive("eagle3", "--tp-size", "2", overlap=True), name="eagle3-pin-tp2")
+
+IDLE_S = 4.0  # between health checks, which take less than a tenth of it
 
 pytestmark = pytest.mark.e2e
 
@@ -66,6 +71,27 @@ def test_minutes_say_what_the_server_did(fleet: Fleet, launch: Launch) -> None:
     assert sum(row.get("prefills", {"number": 0})["number"] for row in rows) >= 4
     assert all(0 < row["seconds"] <= 60 for row in rows)
     assert len(json.dumps(rows[-1])) < 4000
+
+
+@pytest.mark.parametrize("launch", [WITHOUT_OVERLAP], ids=str)
+def test_an_idle_server_does_not_prefill(fleet: Fleet, launch: Launch) -> None:
+    """A health check is a prefill of one token, which no round follows."""
+    fleet.ask_once(launch, answers)
+    server = fleet.use(launch)
+    before = prefills(server)
+    for _ in range(2):
+        server.get_text("/health_generate")
+        time.sleep(IDLE_S)
+    after = prefills(server)
+    assert after[0] >= before[0] + 2
+    assert after[1] - before[1] < 1e3 * IDLE_S  # the first one alone lasted as long
+
+
+def prefills(server: Server) -> tuple[int, float]:
+    """Returns how many there were, and what they took, in ms."""
+    (rows,) = minutes(server.url(""), 10)
+    found = [row.get("prefills", {"number": 0, "ms": 0.0}) for row in rows]
+    return sum(each["number"] for each in found), sum(each["ms"] for each in found)
 
 
 @pytest.mark.parametrize("launch", [TWO_RANKS], ids=str)
