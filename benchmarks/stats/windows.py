@@ -15,7 +15,8 @@ that of an arm's windows after the drift which the *other* arms show has been ta
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.inject.acceptance import probabilities
@@ -86,6 +87,14 @@ def expected_rate(batch_size: int, acceptance: str, window: Raw) -> float:
     rows = probabilities(acceptance, batch_size)
     tokens = expected_tokens(rows, window["rounds"]) + float(window.get(NUM_PACKED_TOKENS, 0))
     return tokens / float(window["seconds"])
+
+
+def rounds_of(windows: Iterable[Raw]) -> Counter[str]:
+    """Returns the rounds of some windows together, by tier; packed ones apart."""
+    rounds: Counter[str] = Counter()
+    for window in windows:
+        rounds.update(window["rounds"])
+    return rounds
 
 
 def luck(cell: Raw, arm: str) -> float:

@@ -6,7 +6,6 @@
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from matplotlib import pyplot
 
 from benchmarks.stats.plots import save
 from benchmarks.stats.result_file import read_result
-from benchmarks.stats.windows import best_static
+from benchmarks.stats.windows import best_static, rounds_of
 
 Raw = Mapping[str, Any]
 
@@ -27,9 +26,7 @@ def static_arms(cell: Raw) -> list[str]:
 
 def most_run(cell: Raw, arm: str) -> tuple[str, float]:
     """Returns the tier that ``arm`` ran in most rounds of a cell, and its share of them."""
-    rounds: Counter[str] = Counter()
-    for window in cell["windows"][arm]:
-        rounds.update(window["rounds"])
+    rounds = rounds_of(cell["windows"][arm])
     tier, number = rounds.most_common(1)[0]
     return tier, number / rounds.total()
 

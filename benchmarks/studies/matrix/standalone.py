@@ -22,7 +22,7 @@ from benchmarks.stats.tables import table
 from benchmarks.stats.windows import STATIC, fair_best_static
 from benchmarks.studies.matrix.check import check_cells
 from benchmarks.studies.matrix.summary import merged
-from benchmarks.studies.matrix.tables import cell_table, name_of, ratio_of
+from benchmarks.studies.matrix.tables import cell_table, name_of, over_each_static, ratio_of
 
 BATCH_SIZES = (1, 4, 16, 32, 64)
 OURS = "goodput"
@@ -39,12 +39,8 @@ def figures(result: Raw) -> list[Figure]:
     best = [(name_of(even), ratio_of(even, OURS, arm)) for arm, even in chosen]
     none = [(name_of(cell), ratio_of(cell, OURS, "none")) for cell in cells]
     single = [
-        Figure(
-            f"{OURS} / {arm}, mean of all cells",
-            geometric_mean([ratio_of(cell, OURS, arm) for cell in cells]),
-            OVER_SINGLE,
-        )
-        for arm in STATIC
+        Figure(f"{OURS} / {arm}, mean of all cells", ratio, OVER_SINGLE)
+        for arm, ratio in over_each_static(cells).items()
     ]
     mean = geometric_mean([ratio for _, ratio in best])
     return [

@@ -2,7 +2,6 @@
 
 import itertools
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from benchmarks.stats.figures import (
     worst,
 )
 from benchmarks.stats.tables import table
-from benchmarks.stats.windows import MATRIX_ARMS, STATIC, expected_rate, fair_best_static
+from benchmarks.stats.windows import MATRIX_ARMS, STATIC, expected_rate, fair_best_static, rounds_of
 
 Raw = Mapping[str, Any]
 
@@ -48,9 +47,7 @@ def window_table(windows: Sequence[Raw]) -> str:
     for (size, acceptance, arm), mine in groups.items():
         rates = [expected_rate(size, acceptance, each) for each in mine]
         counted = [each["num_tokens"] / each["seconds"] for each in mine]
-        rounds: Counter[str] = Counter()
-        for each in mine:
-            rounds.update(each["rounds"])
+        rounds = rounds_of(mine)
         rows.append(
             (
                 f"{size} {acceptance} {arm}",
@@ -103,9 +100,7 @@ def figures(result: Raw) -> list[Figure]:
     ceiling = geometric_mean([ratio_of(even, arm, "builtin") for arm, even in chosen])
     gain = geometric_mean([ratio_of(even, "goodput", "builtin") for _, even in chosen])
     best_mean = geometric_mean([ratio for _, ratio in best])
-    static = {
-        arm: geometric_mean([ratio_of(cell, "goodput", arm) for cell in cells]) for arm in STATIC
-    }
+    static = over_each_static(cells)
     single = min(static, key=lambda arm: static[arm].value)
     # The builtin arm cancels out of this share; so does its error.
     share = Ratio(gain.value / ceiling.value, best_mean.stderr, best_mean.freedom)
@@ -133,6 +128,13 @@ def figures(result: Raw) -> list[Figure]:
             *_start_and_probing(result),
         )
     ]
+
+
+def over_each_static(cells: Sequence[Raw]) -> dict[str, Ratio]:
+    """Returns what goodput serves over each static setting, the mean of all cells."""
+    return {
+        arm: geometric_mean([ratio_of(cell, "goodput", arm) for cell in cells]) for arm in STATIC
+    }
 
 
 def over_none(cell: Raw) -> Figure:

@@ -18,7 +18,7 @@ from benchmarks.stats.figures import HEADER, MET, MISSED, Figure, Ratio, exact, 
 from benchmarks.stats.provenance import RESULTS
 from benchmarks.stats.result_file import read_result
 from benchmarks.stats.tables import table
-from benchmarks.stats.windows import expected_rate
+from benchmarks.stats.windows import expected_rate, rounds_of
 from benchmarks.studies.matrix.flags import parser
 from benchmarks.studies.matrix.tables import name_of
 from benchmarks.studies.simulator.server_costs import ARM, ServerCosts
@@ -227,8 +227,10 @@ def build_result(origin: Raw, raw: Raw, measured: Raw, costs_from: Raw) -> dict[
             name: round(one[ARM] / one["oracle"], DIGITS) for name, one in raw["golden"].items()
         },
         "agreement": {
-            name: round(statistics.fmean(raw["cells"][name]) / cell["tokens_per_s"][ARM], DIGITS)
-            for name, cell in zip(map(name_of, cells), cells, strict=True)
+            name_of(cell): round(
+                statistics.fmean(raw["cells"][name_of(cell)]) / cell["tokens_per_s"][ARM], DIGITS
+            )
+            for cell in cells
         },
         "measured_error": {
             name_of(cell): {"stderr": cell["stderr"][ARM], "windows": len(cell["raw"][ARM])}
@@ -241,9 +243,7 @@ def build_result(origin: Raw, raw: Raw, measured: Raw, costs_from: Raw) -> dict[
 
 def is_packed(cell: Raw) -> bool:
     """Returns whether most rounds of a cell were packed ones, whose times the costs do not hold."""
-    rounds: Counter[str] = Counter()
-    for window in cell["windows"][ARM]:
-        rounds.update(window["rounds"])
+    rounds = rounds_of(cell["windows"][ARM])
     return rounds["packed"] > rounds.total() / 2
 
 
