@@ -61,14 +61,17 @@ def _run_preview(launch: Sequence[str], as_json: bool) -> int:
 
     try:
         answer = preview(launch)
-    except (ValueError, AssertionError, OSError, RuntimeError) as error:  # as a server would
+    except RuntimeError as error:
+        if "No accelerator" not in str(error):
+            raise
         print(error, file=sys.stderr)
-        if "No accelerator" in str(error):
-            _say(
-                "this machine has no GPU, and the arguments are read as a server on it would; "
-                "fix: run it where the server will run, or for a server on CPUs set "
-                "SGLANG_USE_CPU_ENGINE=1."
-            )
+        _say(
+            "this machine has no GPU, and the arguments are read as a server on it would; fix: run "
+            "it where the server will run, or for a server on CPUs set SGLANG_USE_CPU_ENGINE=1."
+        )
+        return 1
+    except (ValueError, AssertionError, OSError) as error:  # as the server would refuse them
+        print(error, file=sys.stderr)
         if isinstance(error, OSError):
             _say(
                 f"a model's config could not be read: {' or '.join(_models(launch))}; allowed: a "

@@ -11,6 +11,7 @@ from sglang_adaptive_spec.cli.parsing import add_json, add_verb, print_json
 from sglang_adaptive_spec.simulate.command import (
     Draws,
     Question,
+    checked_draws,
     in_draws,
     simulate,
 )
@@ -88,10 +89,9 @@ def run(arguments: argparse.Namespace) -> int:
         settings=settings_from(arguments.set),
     )
     settings = differing(question.settings)
+    num_draws = checked_draws(arguments.draws, bool(settings))
     reports, origin = simulate(question)
-    draws = []
-    if settings or arguments.draws is not None:
-        draws = in_draws(question, 1 if arguments.draws is None else arguments.draws)
+    draws = in_draws(question, num_draws) if num_draws else []
     if arguments.json:
         changed = {name: value for name, (value, _) in settings.items()}
         traces = [asdict(report) for report in reports]

@@ -166,7 +166,7 @@ class AdaptiveController:
         return self.draft_schedule.before_extend(prefilled, decoding, can_catch_up)
 
     def before_idle(self) -> None:
-        """Counts a forward without requests, which changes nothing here and teaches nothing."""
+        """Counts a forward without requests, which teaches nothing; a prefill ends before it."""
         self.counters.num_idle_rounds += 1
         if self.minutes is not None:
             self.minutes.idle()

@@ -110,30 +110,39 @@ def simulate(question: Question) -> tuple[list[WorkloadReport], str]:
     return [compare(workload, costs, tiers, policies) for workload in workloads], origin
 
 
+def checked_draws(asked: int | None, has_changes: bool) -> int:
+    """Returns the draws to serve: by default one if settings were changed, else none.
+
+    Raises:
+        ValueError: Less than one is asked for.
+    """
+    if asked is None:
+        return int(has_changes)
+    if asked < 1:
+        raise SimulateError(f"--draws is {asked}; allowed: 1 or more; fix: --draws 4.")
+    return asked
+
+
 def in_draws(question: Question, num_draws: int) -> list[Draws]:
     """Returns what goodput serves per trace, over the defaults where its settings were changed.
 
     One draw of the cost noise says little: where two tiers tie, it decides which stays.
 
     Raises:
-        ValueError: There is no draw, or a file or name is wrong.
+        ValueError: A file or name is wrong.
     """
-    if num_draws < 1:
-        raise SimulateError(f"--draws is {num_draws}; allowed: 1 or more; fix: --draws 4.")
     costs, steps, _ = _costs(question)
     own = _shipped(steps) if question.config is None else _chains_of(question.config)
-    is_changed = question.settings != DEFAULTS
+    compared = [question.settings]
+    if question.settings != DEFAULTS:
+        compared.append(DEFAULTS)
     found = []
     for workload in _workloads(question, max(*steps, *own.candidate_steps)):
-
-        def rate(settings: Settings, seed: int, workload: Workload = workload) -> float:
-            policy = goodput(costs, own, question.cost_noise, seed, settings)
-            return Replay(policy, workload, costs).run().tokens_per_s
-
-        values = [
-            rate(question.settings, seed) / (rate(DEFAULTS, seed) if is_changed else 1.0)
-            for seed in range(1, num_draws + 1)
-        ]
+        values = []
+        for seed in range(1, num_draws + 1):
+            policies = [goodput(costs, own, question.cost_noise, seed, each) for each in compared]
+            served = [Replay(each, workload, costs).run().tokens_per_s for each in policies]
+            values.append(served[0] / served[1] if len(served) > 1 else served[0])
         found.append(Draws(workload.name, tuple(values)))
     return found
 

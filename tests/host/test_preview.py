@@ -101,7 +101,7 @@ def test_a_model_that_cannot_be_read_is_named(
 def test_a_machine_without_an_accelerator_is_named(
     models: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a real one SGLang ends with this traceback; a process keeps what it found first."""
+    """SGLang raises this there, at the first default that depends on the device."""
     found = "No accelerator (CUDA, XPU, HPU, NPU, MUSA, MPS) or platform plugin is available."
 
     def refused(_arguments: list[str]) -> dict[str, Any]:

@@ -34,10 +34,11 @@ class HostFigures:
         self._num_proposed = 0  # drafts of all requests in the round whose result is processed
         self.num_retractions = 0
 
-    def install(self) -> None:
-        """Hooks the host's methods."""
+    def install(self, tell_idle: Callable[[], None]) -> None:
+        """Hooks the host's methods; ``tell_idle`` is called where nothing is left to run."""
         hook_now(
             {
+                "Scheduler.on_idle": around_idle(tell_idle),
                 "SchedulerBatchResultProcessor._resolve_spec_v2_tokens": self.resolve,
                 "SchedulerMetricsReporter.update_spec_metrics": self.update,
                 "SchedulerMetricsReporter.report_decode_stats": report,

@@ -11,9 +11,8 @@ from sglang.srt.runtime_context import get_serving
 from sglang_adaptive_spec.host.drafters import confidences
 from sglang_adaptive_spec.host.drafters.drafter import Drafter
 from sglang_adaptive_spec.host.engine import HostEngine
-from sglang_adaptive_spec.host.hooks import hook_now
 from sglang_adaptive_spec.host.reporting.control import Control
-from sglang_adaptive_spec.host.reporting.host_figures import HostFigures, around_idle
+from sglang_adaptive_spec.host.reporting.host_figures import HostFigures
 from sglang_adaptive_spec.host.reporting.telemetry import Telemetry
 from sglang_adaptive_spec.host.serving.ends import install_end_hooks
 from sglang_adaptive_spec.host.serving.prefix_cache import CachedPrefixes
@@ -88,8 +87,7 @@ def assemble(
     )
     if policy.knows_costs and not is_alone:
         controller.shared_times = SharedTimes(policy.learn_time, ranks.broadcast)
-    figures.install()
-    hook_now({"Scheduler.on_idle": around_idle(controller.minutes.idle)})
+    figures.install(controller.minutes.idle)
     install_end_hooks()
     if catch_ups is not None:
         Repeats().install()
