@@ -52,7 +52,7 @@ def test_the_default_measures_within_a_memory_budget_and_goes_deepest_at_small_b
     steps = {bound: slot.candidate_steps for bound, slot in config.slots.items()}
     assert steps == {
         1: (0, 1, 2, 3, 5, 7, 10),
-        9: (0, 1, 2, 3, 5, 7),
+        33: (0, 1, 2, 3, 5, 7),
         257: (0,),
     }
     assert config.initial_steps(None) == 3

@@ -79,7 +79,7 @@ ARMS = {
     arm.name: arm
     for arm in (
         Arm("none"),
-        *(static(chain_tier(num_steps)) for num_steps in (1, 3, 5, 7)),
+        *(static(chain_tier(num_steps)) for num_steps in (1, 3, 5, 7, 10)),
         Arm("builtin", BUILTIN),
         Arm("ema", (*OURS, "--speculative-adaptive-config", SAME_CONFIG)),
         Arm("goodput", OURS),

@@ -14,14 +14,13 @@ from sglang_adaptive_spec.cli.parsing import (
 )
 from sglang_adaptive_spec.operate.explain.page import explain_page
 from sglang_adaptive_spec.operate.explain.source import (
-    EXAMPLE_BACKEND,
     Source,
     example,
     of_file,
     of_server,
 )
 from sglang_adaptive_spec.operate.explain.text import as_data, render
-from sglang_adaptive_spec.simulate.true_costs import EXAMPLES
+from sglang_adaptive_spec.simulate.true_costs import DEFAULT_EXAMPLE, EXAMPLES
 
 EXAMPLE_BATCH, EXAMPLE_ACCEPTANCE = 16, 0.7
 
@@ -40,7 +39,7 @@ def add_to(verbs: Any) -> None:
     where.add_argument(
         "--costs",
         metavar="FILE",
-        help=f"a cost cache, or an H200's: {', '.join(EXAMPLES)} [{EXAMPLE_BACKEND}]",
+        help=f"a cost cache, or an H200's: {', '.join(EXAMPLES)} [{DEFAULT_EXAMPLE}]",
     )
     verb.add_argument("--api-key", metavar="KEY", help="the server's")
     verb.add_argument(
@@ -77,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _source(arguments: argparse.Namespace) -> Source:
     if arguments.server is not None:
         return of_server(arguments.server, arguments.context, arguments.api_key)
-    costs = arguments.costs or EXAMPLE_BACKEND
+    costs = arguments.costs or DEFAULT_EXAMPLE
     if costs in EXAMPLES:
         return example(arguments.context, costs)
     return of_file(Path(costs), arguments.context)

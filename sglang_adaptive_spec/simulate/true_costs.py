@@ -27,7 +27,7 @@ SEEDED_ROUNDS = 3  # whose mean is a seed and whose spread says how far to trust
 
 # By attention backend; the simulator's workloads and what is recorded are on the default one.
 EXAMPLES = {"flashinfer": "h200-llama-8b.json", "fa3": "h200-llama-8b-fa3.json"}
-DEFAULT_EXAMPLE = "flashinfer"
+DEFAULT_EXAMPLE = "fa3"  # SGLang's default on that GPU
 
 
 class NoSpeculation:

@@ -20,7 +20,7 @@ CONTEXT = 256  # tokens a request
 
 def test_tokens_per_ms_follow_from_acceptance_and_round_times() -> None:
     assert ROWS[0][2:] == ["no drafts", "1 step", "3", "5", "7"]
-    costs, num_checked = ExampleCosts(), 0
+    costs, num_checked = ExampleCosts("flashinfer"), 0
     for name, acceptance, *cells in ROWS[2:]:
         size = int(name.split()[0])
         ms = [costs.round_ms(chain_tier(steps), size, CONTEXT * size) for steps in STEPS]

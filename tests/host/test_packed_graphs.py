@@ -47,8 +47,8 @@ def graphs(plugins_loaded: None) -> Any:
 
 
 def test_the_window_is_that_of_the_deepest_chain_of_larger_batches(graphs: Any) -> None:
-    assert graphs.packed_window(LADDER, 256) == 8  # ten steps are for batches up to 8
-    assert graphs.packed_window(LADDER, 8) == 11
+    assert graphs.packed_window(LADDER, 256) == 8  # ten steps are for batches up to 32
+    assert graphs.packed_window(LADDER, 32) == 11
     trees = Ladder({1: [chain_tier(0), chain_tier(1), Tier(3, 2, 6)]})
     assert graphs.packed_window(trees, 64) == 2
 

@@ -29,7 +29,7 @@ def cost_file(table: CostTable) -> bytes:
 def server_state() -> dict[str, Any]:
     """What a `goodput` server of the shipped costs shows, after a look at 16 requests."""
     policy: Any = build_policy(load_config(None), 3)
-    seed_table(policy.costs, ExampleCosts())
+    seed_table(policy.costs, ExampleCosts("flashinfer"))
     batch = DecodeBatch(16, tuple(range(16)), context_tokens=16 * 300)
     policy.choose(batch)
     state = policy.state(batch)
@@ -100,7 +100,7 @@ def test_a_tree_s_lift_counts_where_the_server_knows_it(error: float, expected: 
     slots = '"1": {"candidate_steps": [0, 1], "candidate_tiers": [[2, 4, 7]]}'
     config = parse_config("x", f'{{"policy": "goodput", {slots}}}'.encode())
     policy: Any = build_policy(config, 1)
-    seed_table(policy.costs, ExampleCosts())
+    seed_table(policy.costs, ExampleCosts("flashinfer"))
     state = {"policy": "goodput", "current_tier": "1", **policy.state(DecodeBatch(1, ("a",)))}
     state["acceptance"]["tree_lifts"]["2-4-7"] = {"logits": [3.0] * 2, "errors": [error] * 2}
     explorer = of_state(state, "here", context=1).explorer
@@ -116,7 +116,9 @@ def test_a_key_is_sent(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_file_of_a_server_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = seed_table(CostTable.empty([chain_tier(n) for n in (0, 1, 3)]), ExampleCosts())
+    table = seed_table(
+        CostTable.empty([chain_tier(n) for n in (0, 1, 3)]), ExampleCosts("flashinfer")
+    )
     path = tmp_path / "costs-1.json"
     path.write_bytes(cost_file(table))
     data = told(capsys, "--costs", str(path))
@@ -157,7 +159,7 @@ def test_nobody_there_and_no_file_get_a_sentence(
 def test_costs_without_zero_steps_get_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = seed_table(CostTable.empty([chain_tier(n) for n in (1, 3)]), ExampleCosts())
+    table = seed_table(CostTable.empty([chain_tier(n) for n in (1, 3)]), ExampleCosts("flashinfer"))
     path = tmp_path / "costs-1.json"
     path.write_bytes(cost_file(table))
     assert main(["explain", "--costs", str(path)]) == 1

@@ -97,7 +97,9 @@ def test_names_of_tiers_say_how_many_drafts() -> None:
 @pytest.fixture(scope="module")
 def trace_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("trace") / "phases.jsonl"
-    recorded(path, goodput(ExampleCosts(), load_config(None)), golden_workloads()["phases-2s-16"])
+    recorded(
+        path, goodput(ExampleCosts("fa3"), load_config(None)), golden_workloads()["phases-2s-16"]
+    )
     return path
 
 
@@ -121,7 +123,7 @@ def test_the_regret_of_a_trace_is_small_for_a_good_policy_and_large_for_a_bad_on
     workload = golden_workloads()["steady-low-64"]
     bad = hindsight.of_trace(recorded(tmp_path / "bad.jsonl", Alternating(7, 10), workload), None)
     assert bad.regret > 0.3
-    assert bad.best_name == "0 steps throughout"
+    assert bad.best_name == "1 steps throughout"
 
 
 def test_of_minutes_it_is_an_estimate_and_only_where_two_tiers_ran() -> None:

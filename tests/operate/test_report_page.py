@@ -27,7 +27,9 @@ pytestmark = pytest.mark.full
 def of_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     trace, path = folder / "phases.jsonl", folder / "report.html"
-    recorded(trace, goodput(ExampleCosts(), load_config(None)), golden_workloads()["phases-2s-16"])
+    recorded(
+        trace, goodput(ExampleCosts("fa3"), load_config(None)), golden_workloads()["phases-2s-16"]
+    )
     assert main(["report", str(trace), "--out", str(path)]) == 0
     return path
 

@@ -194,7 +194,7 @@ def test_a_deeper_tier_is_tried_where_the_deepest_runs_and_one_beside_the_home()
     tried = offered({(10, 1): 900, (0, 1): 100})
     assert set(tried) == {"15 steps from batch 1 on", "8 steps from batch 1 on"}
     assert tried["15 steps from batch 1 on"].ranges[0] == (1, (0, 1, 2, 3, 5, 7, 10, 15))
-    assert set(offered({(5, 16): 1000})) == {"4 steps from batch 9 on", "6 steps from batch 9 on"}
+    assert set(offered({(5, 48): 1000})) == {"4 steps from batch 33 on", "6 steps from batch 33 on"}
 
 
 def test_zero_steps_alone_are_tried_above_every_batch_that_drafts() -> None:

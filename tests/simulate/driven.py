@@ -183,7 +183,7 @@ def _controller(policy: Any, clock: TrueClock | None) -> AdaptiveController:
 
 def with_faults() -> list[Row]:
     """Returns the rounds where results are lost, fit no round, or make the policy fail."""
-    costs = ExampleCosts()
+    costs = ExampleCosts("flashinfer")
     clock = TrueClock(costs)
     controller = _controller(FailingPolicy(goodput(costs, load_config(None), COST_NOISE)), clock)
     return Driven(clock, controller).run(results_go_wrong=True)
@@ -191,7 +191,7 @@ def with_faults() -> list[Row]:
 
 def on_ranks() -> list[list[Row]]:
     """Returns the rounds of each of two ranks: the first times them, both learn at once."""
-    costs = ExampleCosts()
+    costs = ExampleCosts("flashinfer")
     clock = TrueClock(costs)
     told: list[Sequence[RoundTime]] = []
 
@@ -217,7 +217,7 @@ def on_ranks() -> list[list[Row]]:
 
 def with_trees() -> list[Row]:
     """Returns the rounds of a ladder with trees, whose siblings make drafts likelier to hold."""
-    costs = TreeCosts(ExampleCosts())
+    costs = TreeCosts(ExampleCosts("flashinfer"))
     clock = TrueClock(costs)
     policy = goodput(costs, load_config(str(TREES)), COST_NOISE)
     return Driven(clock, _controller(policy, clock)).run()

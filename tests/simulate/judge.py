@@ -30,7 +30,7 @@ from tests.simulate.driven import COST_NOISE, MAX_STEPS, Row, on_ranks, with_fau
 from tests.simulate.recording import Alternating, recorded
 
 ROUNDS = Path(__file__).parent / "rounds"
-COSTS = ExampleCosts()
+COSTS = ExampleCosts("flashinfer")
 # Recorded at these depths in turn.
 RECORDED = MappingProxyType(
     {"phases-2s-16": (3,), "ramp-1-128-1": (5, 1), "mixed-32": (7, 0, 0, 0, 2)}

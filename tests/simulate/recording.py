@@ -28,6 +28,6 @@ class Alternating(SimplePolicy):
 def recorded(path: Path, policy: Choices, workload: SyntheticWorkload) -> Trace:
     """Returns what is recorded of a workload under ``policy``, read back from ``path``."""
     recorder = TraceRecorder(path, name=workload.name, max_steps=10)
-    Replay(policy, workload, ExampleCosts(), recorder=recorder).run()
+    Replay(policy, workload, ExampleCosts("flashinfer"), recorder=recorder).run()
     recorder.close()
     return read_trace(path)

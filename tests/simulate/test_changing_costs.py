@@ -17,7 +17,7 @@ from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
 from sglang_adaptive_spec.tiers import chain_tier
 from tests.simulate.worlds import ExpertCosts, OtherMachine, settled_share
 
-COSTS = ExampleCosts()
+COSTS = ExampleCosts("flashinfer")
 TIERS = tuple(map(chain_tier, STEPS))
 COST_NOISE = 0.02
 LEAST = 0.95  # of the oracle, from 500 rounds after the change on

@@ -33,7 +33,7 @@ SHORT = SyntheticWorkload("short", 1.5, ((0, 4),), (Phase(0, (0.8,)),), mean_tok
 def trace(tmp_path: Path) -> str:
     path = tmp_path / "trace.jsonl"
     recorder = TraceRecorder(path, name="short", max_steps=5)
-    Replay(StaticPolicy(chain_tier(5)), SHORT, ExampleCosts(), recorder=recorder).run()
+    Replay(StaticPolicy(chain_tier(5)), SHORT, ExampleCosts("flashinfer"), recorder=recorder).run()
     recorder.close()
     return str(path)
 
@@ -47,7 +47,7 @@ def test_it_reports_every_arm_beside_the_oracle(
     capsys: pytest.CaptureFixture[str], trace: str
 ) -> None:
     result = simulated(capsys, "--trace", trace, "--policy", "ema", "--policy", "static-4")
-    assert result["costs"] == ExampleCosts().origin
+    assert result["costs"] == ExampleCosts("fa3").origin
     (report,) = result["traces"]
     arms = {arm["name"]: arm for arm in report["arms"]}
     statics = {f"static-{steps}" for steps in (*STEPS, 4)}
@@ -104,13 +104,13 @@ def cost_cache(tmp_path: Path, steps: tuple[int, ...]) -> str:
         settings={"dtype": "bfloat16"},
         tiers=tuple((tier.num_steps, tier.topk, tier.num_draft_tokens) for tier in tiers),
     )
-    assert save(key, seed_table(CostTable.empty(tiers), ExampleCosts()), tmp_path)
+    assert save(key, seed_table(CostTable.empty(tiers), ExampleCosts("fa3")), tmp_path)
     return str(cost_file(key, tmp_path))
 
 
 def test_an_example_may_be_named(capsys: pytest.CaptureFixture[str], trace: str) -> None:
-    result = simulated(capsys, "--trace", trace, "--policy", "static-3", "--costs", "fa3")
-    assert result["costs"] == ExampleCosts("fa3").origin != ExampleCosts().origin
+    result = simulated(capsys, "--trace", trace, "--policy", "static-3", "--costs", "flashinfer")
+    assert result["costs"] == ExampleCosts("flashinfer").origin != ExampleCosts("fa3").origin
 
 
 def test_the_costs_of_a_server_stand_in_for_the_example(
@@ -252,8 +252,8 @@ def test_every_group_reaches_what_uses_it(text: str) -> None:
 
 @cache
 def state_after_a_replay(settings: Settings) -> dict:
-    policy = goodput(ExampleCosts(), load_config(None), 0.02, settings=settings)
-    Replay(policy, golden_workloads()["phases-2s-16"], ExampleCosts()).run()
+    policy = goodput(ExampleCosts("flashinfer"), load_config(None), 0.02, settings=settings)
+    Replay(policy, golden_workloads()["phases-2s-16"], ExampleCosts("flashinfer")).run()
     return policy.state(DecodeBatch(16, tuple(range(16)), 16_000))
 
 
@@ -293,7 +293,7 @@ def test_costs_of_no_step_of_the_default_config_are_refused(
 
 
 def test_seeding_measures_what_is_true() -> None:
-    costs, tiers = ExampleCosts(), tuple(map(chain_tier, STEPS))
+    costs, tiers = ExampleCosts("flashinfer"), tuple(map(chain_tier, STEPS))
     table = seed_table(CostTable.empty(tiers), costs)
     for tier in tiers:
         for size in (1, 8, 32, 128):

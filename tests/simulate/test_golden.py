@@ -10,7 +10,7 @@ from sglang_adaptive_spec.simulate.synthetic import SyntheticWorkload, golden_wo
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
 from sglang_adaptive_spec.tiers import chain_tier
 
-COSTS = ExampleCosts()
+COSTS = ExampleCosts("flashinfer")
 COST_NOISE = 0.02  # of every period in the policy's own table
 TIERS = tuple(map(chain_tier, STEPS))
 GOLDEN = golden_workloads()

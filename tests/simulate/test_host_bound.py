@@ -14,7 +14,7 @@ from sglang_adaptive_spec.simulate.synthetic import SyntheticWorkload, alternati
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
 from tests.simulate.worlds import HostBound, SettledShare, Slower
 
-GPU = ExampleCosts()
+GPU = ExampleCosts("flashinfer")
 HOST_MS = 11.0  # 5 steps of 24 requests take as long on the GPU
 COST_NOISE = 0.02
 STAYS_S, DIPS_S, NUM_DIPS = 0.25, 0.03, 10  # a request ends; some rounds later one is there again

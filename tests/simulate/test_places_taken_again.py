@@ -11,7 +11,7 @@ from sglang_adaptive_spec.simulate.synthetic import Phase, SyntheticWorkload
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
 from tests.simulate.worlds import HostBound
 
-GPU, HOST_MS = ExampleCosts(), 11.0
+GPU, HOST_MS = ExampleCosts("flashinfer"), 11.0
 COST_NOISE, MEAN_TOKENS = 0.02, 100
 MOST_DECISIONS = {2: 3.0, 4: 2.0, 8: 1.0}  # a request, by requests at once
 

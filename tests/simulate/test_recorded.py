@@ -35,7 +35,7 @@ def test_replayed_at_its_own_tier_a_trace_gives_the_same_rounds(tmp_path: Path) 
     trace = recorded(tmp_path / "trace.jsonl", StaticPolicy(chain_tier(3)), TRAFFIC)
     again = Kept()
     workload = RecordedWorkload(trace, 10)
-    Replay(StaticPolicy(chain_tier(3)), workload, ExampleCosts(), recorder=again).run()
+    Replay(StaticPolicy(chain_tier(3)), workload, ExampleCosts("flashinfer"), recorder=again).run()
     assert len(again.rounds) >= 0.97 * len(trace.rounds)
     for (observation, context_tokens), one in zip(again.rounds, trace.rounds, strict=False):
         before = dict(zip(one.requests, one.num_correct_drafts, strict=True))
@@ -48,7 +48,7 @@ def test_replayed_at_its_own_tier_a_trace_gives_the_same_rounds(tmp_path: Path) 
 def test_other_tiers_gain_what_they_gain_on_the_traffic_itself(
     tmp_path: Path, recorded_at: tuple[int, ...]
 ) -> None:
-    costs = ExampleCosts()
+    costs = ExampleCosts("flashinfer")
     trace = recorded(tmp_path / "trace.jsonl", Alternating(*recorded_at), TRAFFIC)
     workload = RecordedWorkload(trace, 10)
     for steps in (1, 3, 7):
@@ -65,7 +65,7 @@ def test_a_trace_keeps_its_phases(tmp_path: Path) -> None:
         tmp_path / "trace.jsonl", StaticPolicy(chain_tier(5)), replace(TRAFFIC, phases=phases)
     )
     workload = RecordedWorkload(trace, 10)
-    oracle = replay_oracle(workload, ExampleCosts(), TIERS)
+    oracle = replay_oracle(workload, ExampleCosts("flashinfer"), TIERS)
     assert oracle.num_switches >= 1
     assert oracle.ms_by_steps[2] > 3000
     assert max(oracle.ms_by_steps) >= 7
@@ -102,7 +102,7 @@ def test_a_censored_round_goes_on_with_the_last_known_hazard() -> None:
     expected = workload.expected_tokens(0, _live(1))
     gains = np.diff(expected)
     assert gains.tolist() == pytest.approx([1, 1, 0.8, 0.64, 0.512, 0.4096])
-    result = Replay(StaticPolicy(chain_tier(6)), workload, ExampleCosts()).run()
+    result = Replay(StaticPolicy(chain_tier(6)), workload, ExampleCosts("flashinfer")).run()
     assert result.num_tokens / result.num_rounds == pytest.approx(expected[6], rel=0.05)
 
 
@@ -135,7 +135,10 @@ def test_the_load_of_a_trace_is_kept(tmp_path: Path) -> None:
     )
     again = Kept()
     Replay(
-        StaticPolicy(chain_tier(7)), RecordedWorkload(trace, 10), ExampleCosts(), recorder=again
+        StaticPolicy(chain_tier(7)),
+        RecordedWorkload(trace, 10),
+        ExampleCosts("flashinfer"),
+        recorder=again,
     ).run()
     sizes = [observation.batch_size for observation, _ in again.rounds]
     assert sizes[0] == 1

@@ -206,7 +206,7 @@ def test_the_oracle_follows_the_phases() -> None:
 
 
 def test_example_costs_are_the_measured_ones_and_rise_with_batch_depth_and_context() -> None:
-    costs = ExampleCosts()
+    costs = ExampleCosts("flashinfer")
     none = NoSpeculation(costs)
     assert none.round_ms(PLAIN_TIER, 64, 64 * 256) == pytest.approx(6.1)
     assert costs.round_ms(chain_tier(7), 128, 128 * 256) == pytest.approx(32.1)

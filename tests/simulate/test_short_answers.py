@@ -18,7 +18,7 @@ from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
 from sglang_adaptive_spec.tiers import PLAIN_TIER, DecodeBatch, Observation, Plan, Tier, chain_tier
 from tests.simulate.worlds import HostBound
 
-GPU = ExampleCosts()
+GPU = ExampleCosts("flashinfer")
 COST_NOISE = 0.02
 PREFILL_MS, PREFILL_MS_EACH = 8.0, 0.5  # whatever is let in, and a request of it
 NO_PREFILLS = replace(DEFAULTS, interruptions=replace(DEFAULTS.interruptions, min_periods=10**6))

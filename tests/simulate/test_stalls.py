@@ -11,7 +11,7 @@ from sglang_adaptive_spec.simulate.synthetic import matrix_cell
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
 from sglang_adaptive_spec.tiers import RoundTime, chain_tier
 
-COSTS = ExampleCosts()
+COSTS = ExampleCosts("flashinfer")
 THREE = chain_tier(3)
 NUM_DRAWS = 20_000
 FIRST = 5.0

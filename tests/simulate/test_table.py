@@ -20,7 +20,7 @@ from sglang_adaptive_spec.trace.record import TraceRecorder
 SEVEN = 7
 HAZARD = 0.9  # of a draft that is there
 TIERS = tuple(map(chain_tier, (0, 1, 2, 3, 5, 7)))
-COSTS = ExampleCosts()
+COSTS = ExampleCosts("flashinfer")
 
 
 def trace_of(*rounds: TraceRound) -> Trace:

@@ -12,7 +12,7 @@ from sglang_adaptive_spec.simulate.stalls import Tail
 from sglang_adaptive_spec.simulate.synthetic import golden_workloads
 from sglang_adaptive_spec.simulate.true_costs import ExampleCosts
 
-COSTS = ExampleCosts()
+COSTS = ExampleCosts("flashinfer")
 COST_NOISE = 0.02
 GOLDEN = golden_workloads()
 SPELL_ROUNDS = 5  # mean

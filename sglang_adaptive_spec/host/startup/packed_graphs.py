@@ -30,6 +30,9 @@ PER_OCTAVE = 4
 # Requests up to which nothing is packed: the CPU bounds their rounds. Their whole windows are the
 # fewest tokens that have a graph.
 FEWEST_ROWS = 8
+# Windows are those of batches above. Deeper chains of smaller ones, where packing hardly ever pays,
+# would have every graph hold more tokens.
+WINDOW_ABOVE = 32
 NO_GRAPHS = "rounds run without graphs"
 
 
@@ -146,7 +149,7 @@ def is_of_use(widths: Sequence[int], window: int, most_rows: int) -> bool:
 
 def packed_window(ladder: Ladder, most_rows: int) -> int:
     """Returns the tokens of a request's window at the deepest chain of the larger batches."""
-    first = min(FEWEST_ROWS + 1, most_rows)
+    first = min(WINDOW_ABOVE + 1, most_rows)
     depths = [
         tier.num_steps
         for size in range(first, most_rows + 1)

@@ -10,10 +10,9 @@ from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.operate.explain.break_even import Explorer
 from sglang_adaptive_spec.operate.server import ServerError, server_states
 from sglang_adaptive_spec.policy.costs.table import CostTable
-from sglang_adaptive_spec.simulate.true_costs import ExampleCosts, read_table
+from sglang_adaptive_spec.simulate.true_costs import DEFAULT_EXAMPLE, ExampleCosts, read_table
 from sglang_adaptive_spec.tiers import PLAIN_TIER, Tier
 
-EXAMPLE_BACKEND = "fa3"  # SGLang's default there
 EXAMPLE_CONTEXT = 256  # tokens of a request
 EXAMPLE_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 MOST_UNSURE = 0.2  # logits: a third of what a tree of four branches is guessed to lift
@@ -39,7 +38,7 @@ class Source:
     now: Now | None = None
 
 
-def example(context: int | None = None, backend: str = EXAMPLE_BACKEND) -> Source:
+def example(context: int | None = None, backend: str = DEFAULT_EXAMPLE) -> Source:
     """Returns the shipped H200 with an attention backend, a key of `EXAMPLES`."""
     costs = ExampleCosts(backend)
     explorer = Explorer(costs, load_config(None).ladder, context or EXAMPLE_CONTEXT)
