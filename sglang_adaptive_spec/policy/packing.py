@@ -12,6 +12,10 @@ T. In traffic of one kind a tier is as good, since all rows get the same; so pac
 round tells of it meanwhile: so after `retry_rounds` without any it is tried again, also where it is
 expected to lose a little; after twice as many where it did not stay.
 
+What packed rounds of a depth take is a guess until some are timed, and one that is guessed too dear
+would never be tried. So of the (t, T) the best is taken as if a depth were up to
+`PackingSettings.hope` faster, the less the more of its rounds were tried.
+
 Between decisions requests come and go: t and T stay, and the lengths are chosen anew.
 
 Drafts beyond a request's limit have a survival of 0, and are never verified.
@@ -42,7 +46,7 @@ class Packed(NamedTuple):
     plan: Plan
     tokens: float
     round_ms: float
-    rate: float  # tokens per ms, from one round to the next
+    best_rate: float  # of all packed rounds: tokens per ms, from one round to the next
 
 
 class Packing:
@@ -64,6 +68,7 @@ class Packing:
         self._window, self._most_rows, self._most_unasked = window, most_rows, most_unasked
         self.newest: Packed | None = None  # in force; None: a tier is
         self.has_changed = False  # with the last choice, by more than its rows' lengths
+        self._num_tried: dict[Tier, int] = {}  # packed rounds since their times were forgotten
         self._num_unused = 0  # rounds since one was in force
         self._num_in_row = 0  # packed rounds
         self._num_by_confidence = 0  # of all
@@ -91,6 +96,8 @@ class Packing:
             self._num_unused, self._num_in_row = self._num_unused + num_rounds, 0
             return
         self._num_unused, self._num_in_row = 0, self._num_in_row + num_rounds
+        tier = self.newest.plan.tier
+        self._num_tried[tier] = self._num_tried.get(tier, 0) + num_rounds
         if self.newest.plan.by_confidence is not None:
             self._num_by_confidence += num_rounds
         if self._num_in_row >= self._settings.stay_rounds:
@@ -122,10 +129,18 @@ class Packing:
             self._num_unused, margin = 0, -settings.curiosity
             self._patience = min(2 * self._patience, settings.max_retry_rounds)
             self.costs.forget()
+            self._num_tried.clear()
             best = self.best(batch, tiers, survival, between_ms, confident)
         before = self._shape()
-        self.newest = best if best is not None and best.rate > (1 + margin) * rate else None
+        self.newest = best if best is not None and best.best_rate > (1 + margin) * rate else None
         self.has_changed = self._shape() != before
+
+    def _hope(self, tier: Tier) -> float:
+        """Returns the share by which packed rounds of a tier are taken to be faster than known."""
+        settings, num_tried = self._settings, self._num_tried.get(tier, 0)
+        if num_tried >= settings.window:
+            return 0.0
+        return settings.hope * settings.prior_rounds / (settings.prior_rounds + num_tried)
 
     def keep(self, survival: Floats, may_ask: bool = True) -> None:
         """Keeps depth and tokens for another batch; takes none in force where they do not fit.
@@ -164,7 +179,7 @@ class Packing:
         between_ms: Callable[[Floats], Floats],
         confident: Confident | None = None,
     ) -> Packed | None:
-        """Returns the packed round with the most tokens per ms; None if there is no width."""
+        """Returns the packed round that promises the most tokens per ms; None without a width."""
         num_rows, costs = survival.shape[1], self.costs
         tiers = tuple(t for t in tiers if t.topk == 1 and 1 < t.num_draft_tokens <= self._window)
         num_drafts = costs.widths - num_rows
@@ -176,18 +191,22 @@ class Packing:
         if confident is not None and num_rows > self._most_unasked:
             by_device = ms + costs.choosing_ms(tiers, batch.size)[:, None]
             known.append((confident.survivals, confident.weights, by_device))
+        hope = np.array([[1 + self._hope(tier)] for tier in tiers])
         best: Packed | None = None
+        most_hoped = best_rate = 0.0
         for survivals, weights, round_ms in known:
             tokens = _tokens(tiers, survivals, num_drafts)
             rates = tokens / (round_ms + between_ms(tokens))
-            at = np.unravel_index(int(rates.argmax()), rates.shape)
-            if rates[at] <= (0.0 if best is None else best.rate):
+            best_rate = max(best_rate, float(rates.max()))
+            hoped = hope * rates
+            at = np.unravel_index(int(hoped.argmax()), rates.shape)
+            if hoped[at] <= most_hoped:
                 continue
-            tier = tiers[at[0]]
+            most_hoped, tier = float(hoped[at]), tiers[at[0]]
             lens = lengths(survival[: tier.num_steps], int(num_drafts[at[1]])) + 1
             plan = Plan(tier, verify_lens=tuple(lens.tolist()), by_confidence=weights)
-            best = Packed(plan, float(tokens[at]), float(round_ms[at]), float(rates[at]))
-        return best
+            best = Packed(plan, float(tokens[at]), float(round_ms[at]), best_rate)
+        return best and best._replace(best_rate=best_rate)
 
 
 def _tokens(

@@ -293,6 +293,7 @@ class PackingSettings:
     max_retry_rounds: Count = 8192  # twice as many each time, up to here
     stay_rounds: Count = 64  # in a row, after which it counts as tried and kept
     curiosity: Least0 = 0.02  # share that it may be expected to lose then
+    hope: Least0 = 0.04  # share by which packed rounds of an unknown depth may be faster
 
 
 @dataclass(frozen=True, slots=True)

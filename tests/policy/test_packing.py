@@ -77,7 +77,7 @@ def test_no_other_lengths_and_no_other_tier_give_more(seed: int) -> None:
         for width in widths
         if width < ROWS * tier.num_draft_tokens
     ]
-    assert found.rate == pytest.approx(max(rates))
+    assert found.best_rate == pytest.approx(max(rates))
 
 
 def test_every_width_is_filled_exactly_where_all_are_alike() -> None:
@@ -109,7 +109,7 @@ def test_trees_are_not_packed() -> None:
 def test_it_must_gain_to_begin_and_half_of_that_to_go_on() -> None:
     survival = survivals(np.full((3, ROWS), 0.5))
     packed, gain = packing(5), DEFAULTS.packing.min_gain
-    rate = best(packed, survival).rate
+    rate = best(packed, survival).best_rate
 
     def is_in_force(rate_of_tiers: float) -> bool:
         packed.choose(batch(), CHAINS, survival, nothing, rate_of_tiers)
@@ -119,6 +119,28 @@ def test_it_must_gain_to_begin_and_half_of_that_to_go_on() -> None:
     assert is_in_force(rate / (1 + 1.1 * gain))
     assert is_in_force(rate / (1 + 0.6 * gain))
     assert not is_in_force(rate / (1 + 0.4 * gain))
+
+
+def test_a_depth_that_nobody_tried_is_hoped_to_be_a_little_faster() -> None:
+    survival, settings = survivals(np.full((3, ROWS), 0.5)), DEFAULTS.packing
+    packed, deep, shallow = packing(5), chain_tier(3), chain_tier(2)
+    tokens = best(packed, survival, (deep,)).tokens
+    assert best(packed, survival, (shallow,)).tokens == tokens  # the third draft is not worth it
+    round_ms = {deep: 10.0, shallow: 10.0 * (1 + settings.hope / 2)}
+    costs: Any = packed.costs
+    costs.round_ms = lambda tiers, *_: np.array([[round_ms[tier]] for tier in tiers])
+
+    def tried(num_rounds: int) -> Tier:
+        packed.choose(batch(), (shallow, deep), survival, nothing, 0.0)
+        assert packed.newest is not None
+        least_ms = min(round_ms.values())
+        assert packed.newest.best_rate == pytest.approx(tokens / least_ms)  # nothing is hoped there
+        packed.count_rounds(num_rounds)
+        return packed.newest.plan.tier
+
+    assert [tried(settings.window) for _ in range(3)] == [deep, shallow, deep]
+    round_ms[shallow] *= 1 - settings.hope  # what its rounds taught
+    assert tried(1) == shallow
 
 
 def test_what_comes_between_rounds_counts() -> None:
@@ -145,7 +167,7 @@ def test_what_made_packing_dearer_is_forgotten_and_it_is_tried_again() -> None:
     packed, settings = packing(5), DEFAULTS.packing
     forgotten = []
     packed.costs.forget = lambda: forgotten.append(True)  # type: ignore[method-assign]
-    rate = best(packed, survival).rate
+    rate = best(packed, survival).best_rate
 
     def decide(rate_of_tiers: float) -> bool:
         packed.choose(batch(), CHAINS, survival, nothing, rate_of_tiers)
@@ -167,7 +189,7 @@ def test_a_try_that_does_not_stay_puts_off_the_next_one() -> None:
     survival = survivals(np.full((3, ROWS), 0.5))
     packed, settings = packing(5), DEFAULTS.packing
     packed.costs.forget = lambda: None  # type: ignore[method-assign]
-    rate = best(packed, survival).rate
+    rate = best(packed, survival).best_rate
     dearer = rate * (1 + settings.curiosity / 2)
 
     def rounds_until_tried() -> int:
@@ -239,7 +261,7 @@ def test_confidence_chooses_where_it_expects_more() -> None:
     assert found.tokens == pytest.approx(ROWS + 0.95 + 0.95**2)
     dear = packing(5, choosing_ms=0.5)  # of 3.5 ms; it gives 1.4 times the tokens
     assert dear.best(batch(), deepest, alike, nothing, Confident(weights, [scattered])) == (
-        found._replace(round_ms=4.0, rate=found.tokens / 4.0)
+        found._replace(round_ms=4.0, best_rate=found.tokens / 4.0)
     )
     dear = packing(5, choosing_ms=3.0)
     by_lengths = dear.best(batch(), deepest, alike, nothing, Confident(weights, [scattered]))

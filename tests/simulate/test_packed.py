@@ -34,8 +34,8 @@ def gain_over_tiers(workload: SyntheticWorkload) -> float:
 
 
 def mean_gain_over_tiers(workload: SyntheticWorkload) -> float:
-    """Returns the same over three draws: with short answers one says little."""
-    return fmean(gain_over_tiers(replace(workload, seed=seed)) for seed in (1, 2, 3))
+    """Returns the same over eight draws: with short answers they differ by 4 %."""
+    return fmean(gain_over_tiers(replace(workload, seed=seed)) for seed in range(1, 9))
 
 
 @pytest.mark.parametrize(
