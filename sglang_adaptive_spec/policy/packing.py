@@ -13,14 +13,15 @@ round tells of it meanwhile: so after `retry_rounds` without any it is tried aga
 expected to lose a little; after twice as many where it did not stay.
 
 What packed rounds of a depth take is a guess until some are timed, and one that is guessed too dear
-would never be tried. So of the (t, T) the best is taken as if a depth were up to
-`PackingSettings.hope` faster, the less the more of its rounds were tried.
+would never be tried. So a depth counts as up to `PackingSettings.hope` faster, the less the more of
+its packed rounds were tried with about as many requests.
 
 Between decisions requests come and go: t and T stay, and the lengths are chosen anew.
 
 Drafts beyond a request's limit have a survival of 0, and are never verified.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -46,7 +47,7 @@ class Packed(NamedTuple):
     plan: Plan
     tokens: float
     round_ms: float
-    best_rate: float  # of all packed rounds: tokens per ms, from one round to the next
+    rate: float  # tokens per ms, from one round to the next; if untried, as hoped
 
 
 class Packing:
@@ -68,7 +69,8 @@ class Packing:
         self._window, self._most_rows, self._most_unasked = window, most_rows, most_unasked
         self.newest: Packed | None = None  # in force; None: a tier is
         self.has_changed = False  # with the last choice, by more than its rows' lengths
-        self._num_tried: dict[Tier, int] = {}  # packed rounds since their times were forgotten
+        # Packed rounds since their times were forgotten, by tier and half octave of requests.
+        self._num_tried: dict[tuple[Tier, int], int] = {}
         self._num_unused = 0  # rounds since one was in force
         self._num_in_row = 0  # packed rounds
         self._num_by_confidence = 0  # of all
@@ -96,9 +98,10 @@ class Packing:
             self._num_unused, self._num_in_row = self._num_unused + num_rounds, 0
             return
         self._num_unused, self._num_in_row = 0, self._num_in_row + num_rounds
-        tier = self.newest.plan.tier
-        self._num_tried[tier] = self._num_tried.get(tier, 0) + num_rounds
-        if self.newest.plan.by_confidence is not None:
+        plan = self.newest.plan
+        tried = plan.tier, half_octave(len(plan.verify_lens or ()))
+        self._num_tried[tried] = self._num_tried.get(tried, 0) + num_rounds
+        if plan.by_confidence is not None:
             self._num_by_confidence += num_rounds
         if self._num_in_row >= self._settings.stay_rounds:
             self._patience = self._settings.retry_rounds
@@ -132,12 +135,13 @@ class Packing:
             self._num_tried.clear()
             best = self.best(batch, tiers, survival, between_ms, confident)
         before = self._shape()
-        self.newest = best if best is not None and best.best_rate > (1 + margin) * rate else None
+        self.newest = best if best is not None and best.rate > (1 + margin) * rate else None
         self.has_changed = self._shape() != before
 
-    def _hope(self, tier: Tier) -> float:
+    def _hope(self, tier: Tier, batch_size: int) -> float:
         """Returns the share by which packed rounds of a tier are taken to be faster than known."""
-        settings, num_tried = self._settings, self._num_tried.get(tier, 0)
+        settings = self._settings
+        num_tried = self._num_tried.get((tier, half_octave(batch_size)), 0)
         if num_tried >= settings.window:
             return 0.0
         return settings.hope * settings.prior_rounds / (settings.prior_rounds + num_tried)
@@ -191,22 +195,19 @@ class Packing:
         if confident is not None and num_rows > self._most_unasked:
             by_device = ms + costs.choosing_ms(tiers, batch.size)[:, None]
             known.append((confident.survivals, confident.weights, by_device))
-        hope = np.array([[1 + self._hope(tier)] for tier in tiers])
+        hope = np.array([[1 + self._hope(tier, batch.size)] for tier in tiers])
         best: Packed | None = None
-        most_hoped = best_rate = 0.0
         for survivals, weights, round_ms in known:
             tokens = _tokens(tiers, survivals, num_drafts)
-            rates = tokens / (round_ms + between_ms(tokens))
-            best_rate = max(best_rate, float(rates.max()))
-            hoped = hope * rates
-            at = np.unravel_index(int(hoped.argmax()), rates.shape)
-            if hoped[at] <= most_hoped:
+            rates = hope * tokens / (round_ms + between_ms(tokens))
+            at = np.unravel_index(int(rates.argmax()), rates.shape)
+            if rates[at] <= (0.0 if best is None else best.rate):
                 continue
-            most_hoped, tier = float(hoped[at]), tiers[at[0]]
+            tier = tiers[at[0]]
             lens = lengths(survival[: tier.num_steps], int(num_drafts[at[1]])) + 1
             plan = Plan(tier, verify_lens=tuple(lens.tolist()), by_confidence=weights)
-            best = Packed(plan, float(tokens[at]), float(round_ms[at]), best_rate)
-        return best and best._replace(best_rate=best_rate)
+            best = Packed(plan, float(tokens[at]), float(round_ms[at]), float(rates[at]))
+        return best
 
 
 def _tokens(
@@ -227,6 +228,11 @@ def _tokens(
         first, end = np.searchsorted(num_drafts, (1, min(len(given), num_counted + 1)))
         tokens[idx, first:end] = num_rows + given[num_drafts[first:end] - 1]
     return tokens
+
+
+def half_octave(num_rows: int) -> int:
+    """Returns which half octave a number of rows belongs to."""
+    return round(2 * math.log2(num_rows))
 
 
 def lengths(survival: Floats, num_drafts: int) -> npt.NDArray[np.int64]:
