@@ -43,7 +43,12 @@ from benchmarks.studies.matrix import kinds as matrix_kinds
 from benchmarks.studies.matrix import standalone as matrix_standalone
 from benchmarks.studies.matrix import starts as matrix_starts
 from benchmarks.studies.matrix import tables as matrix_tables
-from benchmarks.studies.matrix.check import SMALL_BATCH_SIZES, check_matrix, check_over_earlier
+from benchmarks.studies.matrix.check import (
+    SMALL_BATCH_SIZES,
+    check_deeper,
+    check_matrix,
+    check_over_earlier,
+)
 from benchmarks.studies.ramp import summary as ramp_summary
 from benchmarks.studies.real_text import summary as real_text
 from benchmarks.studies.sampling import tables as sampling_tables
@@ -169,6 +174,9 @@ CHECKS = {
     ),
     "matrix-over-3738e4f-h200.json.xz": Check(
         functools.partial(check_over_earlier, arm="at-3738e4f"), matrix_tables.figure_table
+    ),
+    "matrix-over-51b1970-h200.json.xz": Check(
+        functools.partial(check_deeper, arm="at-51b1970"), matrix_tables.figure_table
     ),
     "matrix-standalone-h200-fa3.json.xz": Check(
         matrix_standalone.check_standalone, matrix_standalone.figure_table

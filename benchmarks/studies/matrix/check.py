@@ -40,6 +40,12 @@ def check_over_earlier(result: Raw, arm: str, gpu: str = GPU) -> list[str]:
     return check_cells(result, (16, 64), ("0.4", "0.6", "0.8", MIXED), ("goodput", arm), gpu)
 
 
+def check_deeper(result: Raw, arm: str, gpu: str = GPU) -> list[str]:
+    """Returns what is wrong with a file of ours beside an earlier ``arm`` and static 10 steps."""
+    arms = ("goodput", arm, "static-7", "static-10")
+    return check_cells(result, (16, 24, 32, 64, 96, 128), ("0.95", MIXED), arms, gpu)
+
+
 def check_cells(
     result: Raw,
     batch_sizes: Sequence[int],
