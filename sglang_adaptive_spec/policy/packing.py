@@ -21,7 +21,6 @@ Between decisions requests come and go: t and T stay, and the lengths are chosen
 Drafts beyond a request's limit have a survival of 0, and are never verified.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -29,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sglang_adaptive_spec.policy.acceptance.hazards import Floats
-from sglang_adaptive_spec.policy.costs.widths import WidthCosts
+from sglang_adaptive_spec.policy.costs.widths import WidthCosts, half_octave
 from sglang_adaptive_spec.policy.settings import DEFAULTS, PackingSettings
 from sglang_adaptive_spec.tiers import DecodeBatch, Plan, Tier
 
@@ -228,11 +227,6 @@ def _tokens(
         first, end = np.searchsorted(num_drafts, (1, min(len(given), num_counted + 1)))
         tokens[idx, first:end] = num_rows + given[num_drafts[first:end] - 1]
     return tokens
-
-
-def half_octave(num_rows: int) -> int:
-    """Returns which half octave a number of rows belongs to."""
-    return round(2 * math.log2(num_rows))
 
 
 def lengths(survival: Floats, num_drafts: int) -> npt.NDArray[np.int64]:

@@ -13,7 +13,9 @@ measures its own whole round, too, and what packing adds to that is taken to ris
 T is taken from measured ones alone: times do not rise evenly (on an H200 448 tokens took 3 ms more
 than 480). The width of the tier's own verify may lie between them, where the line through its
 neighbours serves. What all this is off by is learned: ratio is served over expected time, one part
-of the depth and one of T, each as far as its rounds are known. ms; no clock.
+of the depth and one of T, each as far as its rounds are known. What start-up measured of one batch
+size may be off where another's is not, so each half octave of sizes has ratios of its own; until it
+has rounds of a depth, those of the others count for some. ms; no clock.
 """
 
 import math
@@ -90,16 +92,12 @@ class WidthCosts:
         self._added = Line.through({0: 0.0, **added})  # by packing
         choosing = {n: ms for n, _, _, ms in series if ms is not None}
         self._choosing = Line.through(choosing or {0: 0.0})
-        self._logs: dict[tuple[int, int], list[float]] = {}  # newest served over expected
-        self._log_of_steps: dict[int, float] = {}
-        self._log_of_width = np.zeros(len(self.widths))
-        self._is_stale = False
+        self._served: dict[int, Served] = {}  # by half octave of the batch size
 
     def round_ms(self, tiers: tuple[Tier, ...], batch_size: int, context_tokens: int) -> Floats:
         """Returns what rounds of ``tiers`` take that verify `widths` tokens: [tiers, W]."""
-        self._fit()
-        of_steps = [self._log_of_steps.get(tier.num_steps, 0.0) for tier in tiers]
-        ratio = np.exp(np.array(of_steps)[:, None] + self._log_of_width)
+        of_steps = [self._log_of_steps(tier.num_steps, batch_size) for tier in tiers]
+        ratio = np.exp(np.array(of_steps)[:, None] + self._served_of(batch_size).of_width())
         round_ms: Floats = ratio * self._expected_ms(tiers, batch_size, context_tokens)
         return round_ms
 
@@ -110,21 +108,24 @@ class WidthCosts:
 
     def forget(self) -> None:
         """Takes rounds for what start-up measured again: what serving taught may be over."""
-        self._logs.clear()
-        self._is_stale = True
+        self._served.clear()
 
     def describe(self) -> dict[str, dict[str, object]]:
-        """Returns what verifies take beyond the fewest tokens, and what was learned of them."""
-        self._fit()
+        """Returns what verifies take beyond the fewest tokens, and what was learned of them.
+
+        ``ratio`` is by the middle of the half octave of the batch size.
+        """
         least_ms = float(self._verify_ms.min(initial=math.inf))
-        ratios = np.exp(self._log_of_width)
-        of_steps = {steps: math.exp(log) for steps, log in self._log_of_steps.items()}
+        served = sorted(self._served.items())
         return {
             "ms": _described(self.widths, self._verify_ms - least_ms),
             "added_ms": _described(*self._added),
             "choosing_ms": _described(*self._choosing),
-            "ratio": _described(self.widths, ratios),
-            "ratio_of_steps": _described(of_steps, of_steps.values()),
+            "ratio": {
+                str(round(2 ** (place / 2))): each.describe(self.widths)
+                for place, each in served
+                if each.is_told
+            },
         }
 
     def of_round(self, round_time: RoundTime) -> float:
@@ -144,10 +145,7 @@ class WidthCosts:
             return
         expected_ms = float(self._expected_ms((plan.tier,), batch_size, context_tokens)[0, idx])
         expected_ms += self._choosing_ms_of(plan, batch_size)
-        logs = self._logs.setdefault((plan.tier.num_steps, idx), [])
-        logs.append(math.log(ms / expected_ms))
-        del logs[: -self._settings.window]
-        self._is_stale = True
+        self._served_of(batch_size).learn(plan.tier.num_steps, idx, math.log(ms / expected_ms))
 
     def _choosing_ms_of(self, plan: Plan, batch_size: int) -> float:
         if plan.by_confidence is None:
@@ -170,27 +168,93 @@ class WidthCosts:
         expected: Floats = np.maximum(rest_ms, base_ms[:, None] / 4)
         return expected
 
+    def _log_of_steps(self, steps: int, batch_size: int) -> float:
+        """Returns a depth's part: what other batch sizes share, until its own rounds are known."""
+        served = self._served_of(batch_size)
+        told = [each.of_steps(steps) for each in self._served.values() if each is not served]
+        known = [log for log in told if log is not None]
+        shared = sum(known) / (len(known) + 1)
+        own = served.of_steps(steps, shared)
+        return shared if own is None else own
+
+    def _served_of(self, batch_size: int) -> "Served":
+        place = half_octave(batch_size)
+        if place not in self._served:
+            self._served[place] = Served(len(self.widths), self._settings)
+        return self._served[place]
+
+
+class Served:
+    """What rounds of about one batch size were off by: logs of served over expected time."""
+
+    def __init__(self, num_widths: int, settings: PackingSettings) -> None:
+        self._settings = settings
+        self._logs: dict[tuple[int, int], list[float]] = {}  # the newest, by steps and width
+        self._of_steps: dict[int, float] = {}  # medians
+        self._num_of_steps: dict[int, int] = {}
+        self._of_width = np.zeros(num_widths)
+        self._is_stale = False
+
+    @property
+    def is_told(self) -> bool:
+        """Whether any round was learned."""
+        return bool(self._logs)
+
+    def learn(self, steps: int, width_idx: int, log: float) -> None:
+        """Takes a round."""
+        logs = self._logs.setdefault((steps, width_idx), [])
+        logs.append(log)
+        del logs[: -self._settings.window]
+        self._is_stale = True
+
+    def of_steps(self, steps: int, shared: float = 0.0) -> float | None:
+        """Returns a depth's part: the nearer to ``shared`` the fewer its rounds; None without."""
+        self._fit()
+        if steps not in self._of_steps:
+            return None
+        return self._drawn(self._of_steps[steps], self._num_of_steps[steps], shared)
+
+    def of_width(self) -> Floats:
+        """Returns what is left to each width: [W]."""
+        self._fit()
+        return self._of_width
+
+    def describe(self, widths: Iterable[int]) -> dict[str, object]:
+        """Returns both parts as ratios, of depths and widths that were served."""
+        logs = {steps: self.of_steps(steps) or 0.0 for steps in sorted(self._of_steps)}
+        served = self.of_width() != 0
+        return {
+            "of_steps": _described(logs, map(math.exp, logs.values())),
+            "of_width": _described(np.array(widths)[served], np.exp(self.of_width()[served])),
+        }
+
     def _fit(self) -> None:
         """Gives each depth what its rounds share, and each width what is left; once told more."""
         if not self._is_stale:
             return
+        self._is_stale = False
         of_steps: dict[int, list[float]] = {}
         for (steps, _), logs in self._logs.items():
             of_steps.setdefault(steps, []).extend(logs)
-        self._log_of_steps = {steps: self._typical(logs) for steps, logs in of_steps.items()}
+        self._of_steps = {steps: median(logs) for steps, logs in of_steps.items()}
+        self._num_of_steps = {steps: len(logs) for steps, logs in of_steps.items()}
         of_width: dict[int, list[float]] = {}
         for (steps, idx), logs in self._logs.items():
-            left = (log - self._log_of_steps[steps] for log in logs)
-            of_width.setdefault(idx, []).extend(left)
-        self._log_of_width[:] = 0.0
+            known = self._drawn(self._of_steps[steps], self._num_of_steps[steps])
+            of_width.setdefault(idx, []).extend(log - known for log in logs)
+        self._of_width[:] = 0.0
         for idx, logs in of_width.items():
-            self._log_of_width[idx] = self._typical(logs)
-        self._is_stale = False
+            self._of_width[idx] = self._drawn(median(logs), len(logs))
 
-    def _typical(self, logs: list[float]) -> float:
-        """Returns their median, the nearer to 0 the fewer they are."""
-        weight = min(len(logs), self._settings.window)
-        return weight / (weight + self._settings.prior_rounds) * median(logs) if logs else 0.0
+    def _drawn(self, log: float, num_rounds: int, towards: float = 0.0) -> float:
+        """Returns a median, drawn to what was thought before."""
+        weight, prior = min(num_rounds, self._settings.window), self._settings.prior_rounds
+        return (weight * log + prior * towards) / (weight + prior)
+
+
+def half_octave(batch_size: int) -> int:
+    """Returns the half octave that a batch size belongs to."""
+    return round(2 * math.log2(batch_size))
 
 
 def _described(keys: Iterable[int], values: Iterable[float]) -> dict[str, object]:
