@@ -64,6 +64,17 @@ def costs() -> ServerCosts:
     return ServerCosts(RESULTS / simulator.COSTS)
 
 
+def test_a_batch_chooses_what_that_server_captured_for_it(costs: ServerCosts) -> None:
+    """It captured 10 steps up to 8 requests."""
+    none, seven, ten = map(chain_tier, (0, 7, 10))
+    captured = costs.captured(Ladder({1: [none, seven, ten], 33: [none, seven], 257: [none]}))
+    assert [captured.of(size) for size in (8, 9, 64, 300)] == [
+        (none, seven, ten),
+        *[(none, seven)] * 2,
+        (none,),
+    ]
+
+
 @pytest.fixture
 def folder(tmp_path: Path, measured: Any) -> Path:
     """The inputs of a check."""

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.stats.result_file import read_content, write_content
+from sglang_adaptive_spec.ladder import Ladder
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.tiers import Tier
 
@@ -52,6 +53,19 @@ class ServerCosts:
                 for tier, points in zip(self.tiers, self._state["seeds"], strict=True)
             },
         }
+
+    def captured(self, ladder: Ladder) -> Ladder:
+        """Returns ``ladder`` with the tiers of each batch that this server captured for it.
+
+        A batch beyond all of them keeps its own.
+        """
+        bounds = {*ladder.ranges, *(size + 1 for size in self._largest.values())}
+        ranges = {}
+        for bound in sorted(bounds):
+            tiers = ladder.of(bound)
+            held = [tier for tier in tiers if self._largest.get(tier, 0) >= bound]
+            ranges[bound] = held or tiers
+        return Ladder(ranges)
 
     def round_ms(self, tier: Tier, batch_size: int, context_tokens: int) -> float:
         """Returns the period."""

@@ -151,9 +151,9 @@ class RoundLog:
 
 
 def fresh_policy(costs: ServerCosts, seed: int) -> GoodputPolicy:
-    """Returns the shipped policy as a server starts it, its own costs off by `COST_NOISE`."""
+    """Returns the shipped policy as that server starts it, its own costs off by `COST_NOISE`."""
     config = load_config(None)
-    config = config.on(config.ladder.without(set(config.tiers) - set(costs.tiers)))
+    config = config.on(costs.captured(config.ladder))
     policy = build_policy(config, config.initial_steps(None))
     assert isinstance(policy, GoodputPolicy)
     policy.costs = costs.table_off_by(COST_NOISE, seed)
