@@ -12,9 +12,9 @@ T. In traffic of one kind a tier is as good, since all rows get the same; so pac
 round tells of it meanwhile: so after `retry_rounds` without any it is tried again, also where it is
 expected to lose a little; after twice as many where it did not stay.
 
-What packed rounds of a depth take is a guess until some are timed, and one that is guessed too dear
-would never be tried. So a depth counts as up to `PackingSettings.hope` faster, the less the more of
-its packed rounds were tried with about as many requests.
+If start-up measured a depth as too slow, it would never be tried. So an untried depth counts as
+`PackingSettings.hope` faster; the share falls with every packed round of it with about as many
+requests.
 
 Between decisions requests come and go: t and T stay, and the lengths are chosen anew.
 
