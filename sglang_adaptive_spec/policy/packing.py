@@ -13,8 +13,7 @@ round tells of it meanwhile: so after `retry_rounds` without any it is tried aga
 expected to lose a little; after twice as many where it did not stay.
 
 If start-up measured a depth as too slow, it would never be tried. So an untried depth counts as
-`PackingSettings.hope` faster; the share falls with every packed round of it with about as many
-requests.
+`PackingSettings.hope` faster; the share falls with every packed round of it in that size class.
 
 Between decisions requests come and go: t and T stay, and the lengths are chosen anew.
 
@@ -28,8 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sglang_adaptive_spec.policy.acceptance.hazards import Floats
-from sglang_adaptive_spec.policy.costs.widths import WidthCosts, half_octave
+from sglang_adaptive_spec.policy.costs.widths import WidthCosts
 from sglang_adaptive_spec.policy.settings import DEFAULTS, PackingSettings
+from sglang_adaptive_spec.size_classes import size_class
 from sglang_adaptive_spec.tiers import DecodeBatch, Plan, Tier
 
 
@@ -68,7 +68,7 @@ class Packing:
         self._window, self._most_rows, self._most_unasked = window, most_rows, most_unasked
         self.newest: Packed | None = None  # in force; None: a tier is
         self.has_changed = False  # with the last choice, by more than its rows' lengths
-        # Packed rounds since their times were forgotten, by tier and half octave of requests.
+        # Packed rounds since their times were forgotten, by tier and size class.
         self._num_tried: dict[tuple[Tier, int], int] = {}
         self._num_unused = 0  # rounds since one was in force
         self._num_in_row = 0  # packed rounds
@@ -98,7 +98,7 @@ class Packing:
             return
         self._num_unused, self._num_in_row = 0, self._num_in_row + num_rounds
         plan = self.newest.plan
-        tried = plan.tier, half_octave(len(plan.verify_lens or ()))
+        tried = plan.tier, size_class(len(plan.verify_lens or ()))
         self._num_tried[tried] = self._num_tried.get(tried, 0) + num_rounds
         if plan.by_confidence is not None:
             self._num_by_confidence += num_rounds
@@ -140,7 +140,7 @@ class Packing:
     def _hope(self, tier: Tier, batch_size: int) -> float:
         """Returns the share by which packed rounds of a tier are taken to be faster than known."""
         settings = self._settings
-        num_tried = self._num_tried.get((tier, half_octave(batch_size)), 0)
+        num_tried = self._num_tried.get((tier, size_class(batch_size)), 0)
         if num_tried >= settings.window:
             return 0.0
         return settings.hope * settings.prior_rounds / (settings.prior_rounds + num_tried)

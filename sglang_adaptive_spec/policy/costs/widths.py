@@ -14,8 +14,8 @@ T is taken from measured ones alone: times do not rise evenly (on an H200 448 to
 than 480). The width of the tier's own verify may lie between them, where the line through its
 neighbours serves. What all this is off by is learned: ratio is served over expected time, one part
 of the depth and one of T, each as far as its rounds are known. What start-up measured of one batch
-size may be off where another's is not, so each half octave of sizes has ratios of its own; until it
-has rounds of a depth, those of the others count for some. ms; no clock.
+size may be off where another's is not, so each size class has ratios of its own; until it has
+rounds of a depth, those of the others count in part. ms; no clock.
 """
 
 import math
@@ -29,6 +29,7 @@ import numpy.typing as npt
 from sglang_adaptive_spec.policy.costs.curves import Floats
 from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.policy.settings import DEFAULTS, PackingSettings
+from sglang_adaptive_spec.size_classes import size_class, size_range
 from sglang_adaptive_spec.tiers import Plan, RoundTime, Tier
 
 
@@ -92,7 +93,7 @@ class WidthCosts:
         self._added = Line.through({0: 0.0, **added})  # by packing
         choosing = {n: ms for n, _, _, ms in series if ms is not None}
         self._choosing = Line.through(choosing or {0: 0.0})
-        self._served: dict[int, Served] = {}  # by half octave of the batch size
+        self._served: dict[int, Served] = {}  # by size class
 
     def round_ms(self, tiers: tuple[Tier, ...], batch_size: int, context_tokens: int) -> Floats:
         """Returns what rounds of ``tiers`` take that verify `widths` tokens: [tiers, W]."""
@@ -113,7 +114,7 @@ class WidthCosts:
     def describe(self) -> dict[str, dict[str, object]]:
         """Returns what verifies take beyond the fewest tokens, and what was learned of them.
 
-        ``ratio`` is by the middle of the half octave of the batch size.
+        ``ratio`` is by batch size.
         """
         least_ms = float(self._verify_ms.min(initial=math.inf))
         served = sorted(self._served.items())
@@ -122,7 +123,7 @@ class WidthCosts:
             "added_ms": _described(*self._added),
             "choosing_ms": _described(*self._choosing),
             "ratio": {
-                str(round(2 ** (place / 2))): each.describe(self.widths)
+                size_range(place): each.describe(self.widths)
                 for place, each in served
                 if each.is_told
             },
@@ -178,7 +179,7 @@ class WidthCosts:
         return shared if own is None else own
 
     def _served_of(self, batch_size: int) -> "Served":
-        place = half_octave(batch_size)
+        place = size_class(batch_size)
         if place not in self._served:
             self._served[place] = Served(len(self.widths), self._settings)
         return self._served[place]
@@ -190,8 +191,7 @@ class Served:
     def __init__(self, num_widths: int, settings: PackingSettings) -> None:
         self._settings = settings
         self._logs: dict[tuple[int, int], list[float]] = {}  # the newest, by steps and width
-        self._of_steps: dict[int, float] = {}  # medians
-        self._num_of_steps: dict[int, int] = {}
+        self._of_steps: dict[int, tuple[float, int]] = {}  # median and number of rounds
         self._of_width = np.zeros(num_widths)
         self._is_stale = False
 
@@ -212,7 +212,7 @@ class Served:
         self._fit()
         if steps not in self._of_steps:
             return None
-        return self._drawn(self._of_steps[steps], self._num_of_steps[steps], shared)
+        return self._drawn(*self._of_steps[steps], shared)
 
     def of_width(self) -> Floats:
         """Returns what is left to each width: [W]."""
@@ -236,11 +236,10 @@ class Served:
         of_steps: dict[int, list[float]] = {}
         for (steps, _), logs in self._logs.items():
             of_steps.setdefault(steps, []).extend(logs)
-        self._of_steps = {steps: median(logs) for steps, logs in of_steps.items()}
-        self._num_of_steps = {steps: len(logs) for steps, logs in of_steps.items()}
+        self._of_steps = {steps: (median(logs), len(logs)) for steps, logs in of_steps.items()}
         of_width: dict[int, list[float]] = {}
         for (steps, idx), logs in self._logs.items():
-            known = self._drawn(self._of_steps[steps], self._num_of_steps[steps])
+            known = self._drawn(*self._of_steps[steps])
             of_width.setdefault(idx, []).extend(log - known for log in logs)
         self._of_width[:] = 0.0
         for idx, logs in of_width.items():
@@ -250,11 +249,6 @@ class Served:
         """Returns a median, drawn to what was thought before."""
         weight, prior = min(num_rounds, self._settings.window), self._settings.prior_rounds
         return (weight * log + prior * towards) / (weight + prior)
-
-
-def half_octave(batch_size: int) -> int:
-    """Returns the half octave that a batch size belongs to."""
-    return round(2 * math.log2(batch_size))
 
 
 def _described(keys: Iterable[int], values: Iterable[float]) -> dict[str, object]:
