@@ -15,7 +15,11 @@ def test_an_earlier_commit_serves_ours_from_its_own_folder() -> None:
     ours = ARMS["goodput"]
     (arm,) = earlier(ours, f"15bedd4={REPO}")
     assert arm.speculative == ours.speculative
-    assert arm.environment == {"PYTHONPATH": str(REPO), "PYTHONSAFEPATH": "1"}
+    assert arm.environment == {
+        "PYTHONPATH": str(REPO),
+        "PYTHONSAFEPATH": "1",
+        "XDG_CACHE_HOME": str(REPO / ".cache"),
+    }
     assert is_earlier(arm.name)
     assert not is_earlier(ours.name)
     assert earlier(ours, None) == []
