@@ -48,6 +48,7 @@ from benchmarks.studies.matrix.check import (
     check_deeper,
     check_matrix,
     check_over_earlier,
+    check_two_kinds,
 )
 from benchmarks.studies.ramp import summary as ramp_summary
 from benchmarks.studies.real_text import summary as real_text
@@ -178,6 +179,9 @@ CHECKS = {
     "matrix-over-51b1970-h200.json.xz": Check(
         functools.partial(check_deeper, arm="at-51b1970"), matrix_tables.figure_table
     ),
+    "matrix-over-51b1970-two-kinds-h200.json.xz": Check(
+        functools.partial(check_two_kinds, arm="at-51b1970"), matrix_tables.figure_table
+    ),
     "matrix-standalone-h200-fa3.json.xz": Check(
         matrix_standalone.check_standalone, matrix_standalone.figure_table
     ),
@@ -228,6 +232,7 @@ CHECKS = {
         (
             "overhead-fa3.json.xz",
             "overhead-before-h200.json.xz",
+            "overhead-over-04e9c7a-h200.json.xz",
             "overhead-over-3738e4f-h200.json.xz",
         ),
         Check(overhead.check_overhead, overhead.figure_table),

@@ -40,6 +40,11 @@ def check_over_earlier(result: Raw, arm: str, gpu: str = GPU) -> list[str]:
     return check_cells(result, (16, 64), ("0.4", "0.6", "0.8", MIXED), ("goodput", arm), gpu)
 
 
+def check_two_kinds(result: Raw, arm: str, gpu: str = GPU) -> list[str]:
+    """Returns what is wrong with a file of batches of two kinds beside an earlier ``arm``."""
+    return check_cells(result, (24, 32, 48, 64, 96, 128), (MIXED,), ("goodput", arm), gpu)
+
+
 def check_deeper(result: Raw, arm: str, gpu: str = GPU) -> list[str]:
     """Returns what is wrong with a file of ours beside an earlier ``arm`` and static 10 steps."""
     arms = ("goodput", arm, "static-7", "static-10")
