@@ -95,13 +95,22 @@ def result(simulated: str) -> dict[str, Any]:
     return dict(json.loads(simulated))
 
 
-def test_a_cell_of_packed_rounds_is_not_compared(simulated: str) -> None:
-    """The costs know no packed round: the policy of a replay has none."""
-    raw, of_packed = json.loads(simulated)["raw"], matrix()
-    for window in of_packed["cells"][1]["windows"]["goodput"]:
-        window["rounds"] = {"3": 10, "packed": 11}
-    result = simulator.build_result(PROVENANCE, raw, of_packed, {})
-    assert list(result["agreement"]) == list(result["measured_error"]) == ["4 0.7"]
+@pytest.mark.parametrize(
+    ("rounds", "compared"),
+    [
+        ({"3": 10, "packed": 11}, ["4 0.7"]),
+        ({"3": 10, "10": 11}, ["4 0.7"]),  # captured up to 8 requests by the server of the costs
+        ({"3": 11, "10": 10}, ["4 0.7", "16 mixed"]),
+    ],
+)
+def test_a_cell_whose_times_the_costs_do_not_hold_is_not_compared(
+    simulated: str, rounds: dict[str, int], compared: list[str]
+) -> None:
+    whole, other = json.loads(simulated), matrix()
+    for window in other["cells"][1]["windows"]["goodput"]:
+        window["rounds"] = rounds
+    result = simulator.build_result(PROVENANCE, whole["raw"], other, whole["costs_from"])
+    assert list(result["agreement"]) == list(result["measured_error"]) == compared
 
 
 @pytest.mark.parametrize(("num_steps", "name"), [(0, "0.3"), (3, "mixed")])

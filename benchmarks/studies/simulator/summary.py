@@ -220,7 +220,7 @@ def replay_cells(measured: Raw, costs: ServerCosts) -> dict[str, list[float]]:
 
 def build_result(origin: Raw, raw: Raw, measured: Raw, costs_from: Raw) -> dict[str, Any]:
     """Returns the result file: its figures follow from the rates beside them and the matrix."""
-    cells = [cell for cell in measured["cells"] if not is_packed(cell)]
+    cells = [cell for cell in measured["cells"] if is_known(cell, costs_from)]
     return {
         "provenance": dict(origin),
         "of_oracle": {
@@ -241,10 +241,15 @@ def build_result(origin: Raw, raw: Raw, measured: Raw, costs_from: Raw) -> dict[
     }
 
 
-def is_packed(cell: Raw) -> bool:
-    """Returns whether most rounds of a cell were packed ones, whose times the costs do not hold."""
+def is_known(cell: Raw, costs_from: Raw) -> bool:
+    """Returns whether the costs hold the times of at least half of a cell's rounds.
+
+    They hold no packed rounds, and no depth that their server had not captured for such a batch.
+    """
     rounds = rounds_of(cell["windows"][ARM])
-    return rounds["packed"] > rounds.total() / 2
+    sizes = costs_from["measured_batch_sizes"]
+    known = [steps for steps in sizes if max(sizes[steps]) >= cell["batch_size"]]
+    return 2 * sum(rounds[steps] for steps in known) >= rounds.total()
 
 
 def simulate(measured: Raw, folder: Path = RESULTS) -> tuple[dict[str, Any], dict[str, Any]]:
