@@ -130,9 +130,9 @@ class GoodputPolicy:
         """Counts rounds that were launched with the newest plan."""
         self._round += num_rounds
         self.cadence.count_rounds(num_rounds)
-        self.prober.count_rounds(num_rounds, self._home_ms)
-        if self.packing is not None:
+        if self.packing is not None and self.prober.tier is None:
             self.packing.count_rounds(num_rounds)
+        self.prober.count_rounds(num_rounds, self._home_ms)
 
     def run_length(self, batch: DecodeBatch) -> int:
         """Returns the decodes of the zero-step round to come."""

@@ -8,19 +8,22 @@ rows, and no other T tokens give more:
 
 (t, T) is one more choice beside the tiers, by expected tokens per ms with the measured time of that
 T. In traffic of one kind a tier is as good, since all rows get the same; so packing must gain
-`PackingSettings.min_gain` over it, and keep half of that. What made it dearer may pass, and no
-round tells of it meanwhile: so after `retry_rounds` without any it is tried again, also where it is
-expected to lose a little; after twice as many where it did not stay.
+`PackingSettings.min_gain` over it, and keep half of that.
 
 If start-up measured a depth as too slow, it would never be tried. So an untried depth counts as
 `PackingSettings.hope` faster; the share falls with every packed round of it in that size class.
+What made packed rounds dearer may pass, too, and none tells of it meanwhile: so after
+`retry_rounds` without any a size class takes all depths as untried, with the times of start-up;
+after twice as many where it did not stay with packing.
 
 Between decisions requests come and go: t and T stay, and the lengths are chosen anew.
 
 Drafts beyond a request's limit have a survival of 0, and are never verified.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -49,6 +52,16 @@ class Packed(NamedTuple):
     rate: float  # tokens per ms, from one round to the next; if untried, as hoped
 
 
+@dataclass(slots=True)
+class Habit:
+    """How rounds of one size class were packed."""
+
+    patience: int  # rounds that are not packed until packing is tried anew
+    num_unpacked: int = 0  # since one was packed or tried
+    num_in_row: int = 0  # packed
+    num_tried: Counter[Tier] = field(default_factory=Counter)  # packed, since it was tried anew
+
+
 class Packing:
     """Chooses tier, tokens and lengths of packed rounds."""
 
@@ -68,12 +81,9 @@ class Packing:
         self._window, self._most_rows, self._most_unasked = window, most_rows, most_unasked
         self.newest: Packed | None = None  # in force; None: a tier is
         self.has_changed = False  # with the last choice, by more than its rows' lengths
-        # Packed rounds since their times were forgotten, by tier and size class.
-        self._num_tried: dict[tuple[Tier, int], int] = {}
-        self._num_unused = 0  # rounds since one was in force
-        self._num_in_row = 0  # packed rounds
-        self._num_by_confidence = 0  # of all
-        self._patience = settings.retry_rounds  # unused rounds until it is tried again
+        self._habits: dict[int, Habit] = {}  # by size class
+        self._num_rows = 1  # that the last choice was for
+        self._num_by_confidence = 0  # of all packed rounds
 
     def describe(self) -> dict[str, object]:
         """Returns the packed round in force and what widths take, for /server_info."""
@@ -93,17 +103,22 @@ class Packing:
 
     def count_rounds(self, num_rounds: int) -> None:
         """Counts rounds that were launched."""
+        habit = self._habit(self._num_rows)
         if self.newest is None:
-            self._num_unused, self._num_in_row = self._num_unused + num_rounds, 0
+            habit.num_unpacked, habit.num_in_row = habit.num_unpacked + num_rounds, 0
             return
-        self._num_unused, self._num_in_row = 0, self._num_in_row + num_rounds
-        plan = self.newest.plan
-        tried = plan.tier, size_class(len(plan.verify_lens or ()))
-        self._num_tried[tried] = self._num_tried.get(tried, 0) + num_rounds
-        if plan.by_confidence is not None:
+        habit.num_unpacked, habit.num_in_row = 0, habit.num_in_row + num_rounds
+        habit.num_tried[self.newest.plan.tier] += num_rounds
+        if self.newest.plan.by_confidence is not None:
             self._num_by_confidence += num_rounds
-        if self._num_in_row >= self._settings.stay_rounds:
-            self._patience = self._settings.retry_rounds
+        if habit.num_in_row >= self._settings.stay_rounds:
+            habit.patience = self._settings.retry_rounds
+
+    def _habit(self, num_rows: int) -> Habit:
+        place = size_class(num_rows)
+        if place not in self._habits:
+            self._habits[place] = Habit(self._settings.retry_rounds)
+        return self._habits[place]
 
     def choose(
         self,
@@ -125,14 +140,16 @@ class Packing:
             confident: What confidence says, where the device may choose the lengths by it.
         """
         settings = self._settings
-        margin = settings.min_gain * (0.5 if self.newest is not None else 1.0)
+        self._num_rows = batch.size
+        habit = self._habit(batch.size)
         best = self.best(batch, tiers, survival, between_ms, confident)
-        if best is not None and self._num_unused >= self._patience:
-            self._num_unused, margin = 0, -settings.curiosity
-            self._patience = min(2 * self._patience, settings.max_retry_rounds)
-            self.costs.forget()
-            self._num_tried.clear()
+        if best is not None and habit.num_unpacked >= habit.patience:
+            habit.num_unpacked = 0
+            habit.patience = min(2 * habit.patience, settings.max_retry_rounds)
+            habit.num_tried.clear()
+            self.costs.forget(batch.size)
             best = self.best(batch, tiers, survival, between_ms, confident)
+        margin = settings.min_gain * (0.5 if self.newest is not None else 1.0)
         before = self._shape()
         self.newest = best if best is not None and best.rate > (1 + margin) * rate else None
         self.has_changed = self._shape() != before
@@ -140,7 +157,7 @@ class Packing:
     def _hope(self, tier: Tier, batch_size: int) -> float:
         """Returns the share by which packed rounds of a tier are taken to be faster than known."""
         settings = self._settings
-        num_tried = self._num_tried.get((tier, size_class(batch_size)), 0)
+        num_tried = self._habit(batch_size).num_tried[tier]
         if num_tried >= settings.window:
             return 0.0
         return settings.hope * settings.prior_rounds / (settings.prior_rounds + num_tried)
@@ -155,6 +172,7 @@ class Packing:
         if self.newest is None:
             return
         plan, num_rows = self.newest.plan, survival.shape[1]
+        self._num_rows = num_rows
         assert plan.verify_lens is not None
         survival, width = survival[: plan.tier.num_steps], sum(plan.verify_lens)
         num_counted = int((survival > 0.0).sum())

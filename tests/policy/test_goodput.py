@@ -358,6 +358,7 @@ class StubPacking:
         self.learned: list[float] = []
         self.costs = self
         self.num_choices = 0
+        self.num_counted = 0
         self.has_changed = False
 
     def learn(self, round_time: RoundTime) -> None:
@@ -366,8 +367,8 @@ class StubPacking:
     def of_round(self, _round_time: RoundTime) -> float:
         return 9.0
 
-    def count_rounds(self, _num_rounds: int) -> None:
-        """Takes no notice."""
+    def count_rounds(self, num_rounds: int) -> None:
+        self.num_counted += num_rounds
 
     def choose(self, batch: DecodeBatch, tiers: Any, *_: Any) -> None:
         """Plans one step with unlike lengths."""
@@ -413,6 +414,17 @@ def test_a_changed_batch_gets_new_lengths_without_a_decision() -> None:
     plan = policy.choose(DecodeBatch(64, (*many[1:], 64), 6400))
     assert plan.verify_lens == (2,) * 64
     assert packing.num_choices == num_choices
+
+
+def test_rounds_of_a_probe_are_no_packed_rounds() -> None:
+    policy, packing = packed_policy()
+    policy.prober._credit_ms = 1e3
+    policy.prober.start(chain_tier(3), num_rounds=2, round_ms=9.0)
+    counted = []
+    for _ in range(3):
+        policy.count_rounds(1)
+        counted.append(packing.num_counted)
+    assert counted == [0, 0, 1]
 
 
 def test_a_packed_round_teaches_its_own_costs_and_no_tier_s() -> None:

@@ -24,6 +24,9 @@ class Times:
     def round_ms(self, tiers: tuple[Tier, ...], _batch_size: int, _context: int) -> Any:
         return np.array([[tier.num_steps] for tier in tiers]) + 0.1 * self.widths
 
+    def forget(self, _batch_size: int) -> None:
+        """Has nothing that serving taught."""
+
     def choosing_ms(self, tiers: tuple[Tier, ...], _batch_size: int) -> Any:
         return np.full(len(tiers), self._choosing_ms)
 
@@ -174,48 +177,55 @@ def test_nothing_is_packed_without_widths_or_beyond_what_the_graphs_hold() -> No
     assert packing(12).best(batch(9), CHAINS, many, nothing) is None
 
 
+def tried(packed: Packing, survival: Any) -> float:
+    """Packs until no depth that pays is untried; returns what packing gives in a ms."""
+    packed.choose(batch(survival.shape[1]), CHAINS, survival, nothing, 0.0)
+    packed.count_rounds(DEFAULTS.packing.window)
+    return best(packed, survival).rate
+
+
 def test_what_made_packing_dearer_is_forgotten_and_it_is_tried_again() -> None:
-    survival = survivals(np.full((3, ROWS), 0.5))
-    packed, settings = packing(5), DEFAULTS.packing
-    forgotten = []
-    packed.costs.forget = lambda: forgotten.append(True)  # type: ignore[method-assign]
-    rate = best(packed, survival).rate
+    survival, settings = survivals(np.full((3, ROWS), 0.5)), DEFAULTS.packing
+    packed = packing(5, hope=settings.hope)
+    rate = tried(packed, survival)
+    forgotten: list[int] = []
+    packed.costs.forget = forgotten.append  # type: ignore[method-assign]
 
     def decide(rate_of_tiers: float) -> bool:
         packed.choose(batch(), CHAINS, survival, nothing, rate_of_tiers)
         return packed.newest is not None
 
-    dearer = rate * (1 + settings.curiosity / 2)
+    assert not decide(rate)
     packed.count_rounds(settings.retry_rounds - 1)
-    assert not decide(dearer)
+    assert not decide(rate)
     packed.count_rounds(1)
-    assert decide(dearer)
-    assert len(forgotten) == 1
+    assert decide(rate)
+    assert forgotten == [ROWS]
     packed.count_rounds(settings.retry_rounds)  # in force: no time without
-    assert not decide(dearer)
-    packed.count_rounds(settings.retry_rounds)
-    assert not decide(rate * (1 + 2 * settings.curiosity))
+    assert not decide(rate)
+    packed.count_rounds(2 * settings.retry_rounds)
+    assert not decide(rate * (1 + settings.hope))
+    assert forgotten == [ROWS] * 2
 
 
 def test_a_try_that_does_not_stay_puts_off_the_next_one() -> None:
-    survival = survivals(np.full((3, ROWS), 0.5))
-    packed, settings = packing(5), DEFAULTS.packing
-    packed.costs.forget = lambda: None  # type: ignore[method-assign]
-    rate = best(packed, survival).rate
-    dearer = rate * (1 + settings.curiosity / 2)
+    survival, settings = survivals(np.full((3, ROWS), 0.5)), DEFAULTS.packing
+    packed = packing(5, hope=settings.hope)
+    rate = tried(packed, survival)
 
     def rounds_until_tried() -> int:
         num_rounds = 0
         while packed.newest is None:
             packed.count_rounds(64)
             num_rounds += 64
-            packed.choose(batch(), CHAINS, survival, nothing, dearer)
+            packed.choose(batch(), CHAINS, survival, nothing, rate)
         return num_rounds
 
     def gives_up_after(num_rounds: int) -> None:
         packed.count_rounds(num_rounds)
         packed.choose(batch(), CHAINS, survival, nothing, 2 * rate)
 
+    gives_up_after(0)
     waits = []
     for _ in range(6):
         waits.append(rounds_until_tried())
@@ -225,6 +235,21 @@ def test_a_try_that_does_not_stay_puts_off_the_next_one() -> None:
     rounds_until_tried()
     gives_up_after(settings.stay_rounds)
     assert rounds_until_tried() == first
+
+
+def test_packed_rounds_of_other_batch_sizes_do_not_put_off_a_try() -> None:
+    few, many = survivals(np.full((3, ROWS), 0.5)), survivals(np.full((3, 8), 0.5))
+    packed = packing(5, 14, hope=DEFAULTS.packing.hope)
+    rate = tried(packed, few)
+    for _ in range(DEFAULTS.packing.retry_rounds // 64):
+        packed.choose(batch(), CHAINS, few, nothing, rate)
+        assert packed.newest is None
+        packed.count_rounds(64)
+        packed.choose(batch(8), CHAINS, many, nothing, 0.0)
+        assert packed.newest is not None
+        packed.count_rounds(64)
+    packed.choose(batch(), CHAINS, few, nothing, rate)
+    assert packed.newest is not None
 
 
 def in_force(*lens: int, most_rows: int = 8) -> Packing:

@@ -104,9 +104,32 @@ def test_other_batch_sizes_are_believed_in_part_until_a_size_has_rounds_of_its_o
     serve(128, 1.2)
     assert ratio(32) == pytest.approx(1.11, abs=0.02)  # two sizes agree
     serve(32, 1.0)
-    assert ratio(32) == pytest.approx(1.0, abs=0.03)
+    assert ratio(32) == pytest.approx(1.0, abs=0.01)
     assert ratio(64) == pytest.approx(1.2, abs=0.02)
     assert set(costs.describe()["ratio"]) == {"17-32", "33-64", "65-128"}
+
+
+def test_a_size_that_forgets_believes_no_other_and_leaves_them_alone() -> None:
+    costs = width_costs()
+    rounds = {size: served(DEEP, size, 256, 1.0) for size in (32, 64, 128)}
+    expected = {size: costs.of_round(each) for size, each in rounds.items()}
+    for size, each in rounds.items():
+        for _ in range(DEFAULTS.packing.window):
+            costs.learn(each._replace(ms=1.2 * expected[size]))
+    costs.forget(64)
+    ratio = {size: costs.of_round(each) / expected[size] for size, each in rounds.items()}
+    assert ratio == pytest.approx({32: 1.19, 64: 1.0, 128: 1.19}, abs=0.01)
+
+
+def test_sizes_that_are_off_alike_are_not_taken_for_more_than_that() -> None:
+    costs, sizes = width_costs(), (32, 64, 128, 16)
+    rounds = {size: served(DEEP, size, 128, 1.0) for size in sizes}
+    expected = {size: costs.of_round(each) for size, each in rounds.items()}
+    for _ in range(200):
+        for size, each in rounds.items():
+            costs.learn(each._replace(ms=1.2 * expected[size]))
+    for size, each in rounds.items():
+        assert 1.18 < costs.of_round(each) / expected[size] <= 1.2
 
 
 def test_what_packing_adds_is_no_part_of_what_a_tier_verifies() -> None:
@@ -178,5 +201,5 @@ def test_old_rounds_of_a_width_give_way_and_all_can_be_forgotten() -> None:
             costs.learn(served(DEEP, 64, 256, factor * expected))
     assert costs.of_round(served(DEEP, 64, 256, 1.0)) == pytest.approx(expected)
     costs.learn(served(DEEP, 64, 320, 50.0))
-    costs.forget()
+    costs.forget(50)  # of the same class
     assert costs.of_round(served(DEEP, 64, 256, 1.0)) == pytest.approx(expected)

@@ -107,9 +107,13 @@ class WidthCosts:
         own = [batch_size * tier.num_draft_tokens for tier in tiers]
         return self._choosing.of(own)
 
-    def forget(self) -> None:
-        """Takes rounds for what start-up measured again: what serving taught may be over."""
-        self._served.clear()
+    def forget(self, batch_size: int) -> None:
+        """Takes rounds of such batches for what start-up measured again, whatever others say.
+
+        What serving taught may be over.
+        """
+        served = Served(len(self.widths), self._settings, is_alone=True)
+        self._served[size_class(batch_size)] = served
 
     def describe(self) -> dict[str, dict[str, object]]:
         """Returns what verifies take beyond the fewest tokens, and what was learned of them.
@@ -146,7 +150,8 @@ class WidthCosts:
             return
         expected_ms = float(self._expected_ms((plan.tier,), batch_size, context_tokens)[0, idx])
         expected_ms += self._choosing_ms_of(plan, batch_size)
-        self._served_of(batch_size).learn(plan.tier.num_steps, idx, math.log(ms / expected_ms))
+        served, steps = self._served_of(batch_size), plan.tier.num_steps
+        served.learn(steps, idx, math.log(ms / expected_ms), self._shared(steps, served))
 
     def _choosing_ms_of(self, plan: Plan, batch_size: int) -> float:
         if plan.by_confidence is None:
@@ -170,13 +175,18 @@ class WidthCosts:
         return expected
 
     def _log_of_steps(self, steps: int, batch_size: int) -> float:
-        """Returns a depth's part: what other batch sizes share, until its own rounds are known."""
+        """Returns a depth's part: what other batch sizes share, until it has rounds of its own."""
         served = self._served_of(batch_size)
+        own = served.of_steps(steps)
+        return self._shared(steps, served) if own is None else own
+
+    def _shared(self, steps: int, served: "Served") -> float:
+        """Returns what others than ``served`` say of a depth, drawn to 0 where they are few."""
+        if served.is_alone:
+            return 0.0
         told = [each.of_steps(steps) for each in self._served.values() if each is not served]
         known = [log for log in told if log is not None]
-        shared = sum(known) / (len(known) + 1)
-        own = served.of_steps(steps, shared)
-        return shared if own is None else own
+        return sum(known) / (len(known) + 1)
 
     def _served_of(self, batch_size: int) -> "Served":
         place = size_class(batch_size)
@@ -188,10 +198,12 @@ class WidthCosts:
 class Served:
     """What rounds of about one batch size were off by: logs of served over expected time."""
 
-    def __init__(self, num_widths: int, settings: PackingSettings) -> None:
+    def __init__(self, num_widths: int, settings: PackingSettings, is_alone: bool = False) -> None:
         self._settings = settings
+        self.is_alone = is_alone  # what others say does not count
         self._logs: dict[tuple[int, int], list[float]] = {}  # the newest, by steps and width
-        self._of_steps: dict[int, tuple[float, int]] = {}  # median and number of rounds
+        self._shared: dict[int, float] = {}  # by steps, what others said before its first round
+        self._of_steps: dict[int, float] = {}
         self._of_width = np.zeros(num_widths)
         self._is_stale = False
 
@@ -200,19 +212,18 @@ class Served:
         """Whether any round was learned."""
         return bool(self._logs)
 
-    def learn(self, steps: int, width_idx: int, log: float) -> None:
-        """Takes a round."""
+    def learn(self, steps: int, width_idx: int, log: float, shared: float) -> None:
+        """Takes a round; ``shared`` is what rounds of other sizes say of its depth."""
+        self._shared.setdefault(steps, shared)
         logs = self._logs.setdefault((steps, width_idx), [])
         logs.append(log)
         del logs[: -self._settings.window]
         self._is_stale = True
 
-    def of_steps(self, steps: int, shared: float = 0.0) -> float | None:
-        """Returns a depth's part: the nearer to ``shared`` the fewer its rounds; None without."""
+    def of_steps(self, steps: int) -> float | None:
+        """Returns a depth's part; None without a round of it."""
         self._fit()
-        if steps not in self._of_steps:
-            return None
-        return self._drawn(*self._of_steps[steps], shared)
+        return self._of_steps.get(steps)
 
     def of_width(self) -> Floats:
         """Returns what is left to each width: [W]."""
@@ -221,10 +232,10 @@ class Served:
 
     def describe(self, widths: Iterable[int]) -> dict[str, object]:
         """Returns both parts as ratios, of depths and widths that were served."""
-        logs = {steps: self.of_steps(steps) or 0.0 for steps in sorted(self._of_steps)}
         served = self.of_width() != 0
+        of_steps = dict(sorted(self._of_steps.items()))
         return {
-            "of_steps": _described(logs, map(math.exp, logs.values())),
+            "of_steps": _described(of_steps, map(math.exp, of_steps.values())),
             "of_width": _described(np.array(widths)[served], np.exp(self.of_width()[served])),
         }
 
@@ -236,19 +247,21 @@ class Served:
         of_steps: dict[int, list[float]] = {}
         for (steps, _), logs in self._logs.items():
             of_steps.setdefault(steps, []).extend(logs)
-        self._of_steps = {steps: (median(logs), len(logs)) for steps, logs in of_steps.items()}
+        self._of_steps = {
+            steps: self._drawn(logs, self._shared[steps]) for steps, logs in of_steps.items()
+        }
         of_width: dict[int, list[float]] = {}
         for (steps, idx), logs in self._logs.items():
-            known = self._drawn(*self._of_steps[steps])
+            known = self._of_steps[steps]
             of_width.setdefault(idx, []).extend(log - known for log in logs)
         self._of_width[:] = 0.0
         for idx, logs in of_width.items():
-            self._of_width[idx] = self._drawn(median(logs), len(logs))
+            self._of_width[idx] = self._drawn(logs, 0.0)
 
-    def _drawn(self, log: float, num_rounds: int, towards: float = 0.0) -> float:
-        """Returns a median, drawn to what was thought before."""
-        weight, prior = min(num_rounds, self._settings.window), self._settings.prior_rounds
-        return (weight * log + prior * towards) / (weight + prior)
+    def _drawn(self, logs: Sequence[float], before: float) -> float:
+        """Returns the median of ``logs``, the nearer to what was thought before the fewer."""
+        weight, prior = min(len(logs), self._settings.window), self._settings.prior_rounds
+        return (weight * median(logs) + prior * before) / (weight + prior)
 
 
 def _described(keys: Iterable[int], values: Iterable[float]) -> dict[str, object]:
