@@ -49,6 +49,12 @@ def graphs(plugins_loaded: None) -> Any:
 def test_the_window_is_that_of_the_deepest_chain_of_larger_batches(graphs: Any) -> None:
     assert graphs.packed_window(LADDER, 256) == 8  # ten steps are for batches up to 32
     assert graphs.packed_window(LADDER, 32) == 11
+    chains = [chain_tier(steps) for steps in (0, 1, 3, 5, 7)]
+    for larger in (chains[:1], chains[:2], chains[:3]):  # smaller batches pack up to 7 steps
+        assert graphs.packed_window(Ladder({1: chains, 33: larger}), 128) == 8
+        assert graphs.packed_window(Ladder({1: chains, 17: larger}), 32) == 8
+    few = Ladder({1: chains, 9: chains[:2]})  # batches up to 8 are not packed
+    assert graphs.packed_window(few, 128) == 2
     trees = Ladder({1: [chain_tier(0), chain_tier(1), Tier(3, 2, 6)]})
     assert graphs.packed_window(trees, 64) == 2
 

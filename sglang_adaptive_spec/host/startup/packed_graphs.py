@@ -6,7 +6,7 @@ of a packed round alone. Where rounds run without graphs, on a CPU, any number o
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sglang.srt.arg_groups.overrides import resolved_view
@@ -30,9 +30,10 @@ PER_OCTAVE = 4
 # Requests up to which nothing is packed: the CPU bounds their rounds. Their whole windows are the
 # fewest tokens that have a graph.
 FEWEST_ROWS = 8
-# Windows are those of batches above. Deeper chains of smaller ones, where packing hardly ever pays,
-# would have every graph hold more tokens.
+# Windows are those of batches above. Deeper chains than SMALL_STEPS of smaller ones, where packing
+# hardly ever pays, would have every graph hold more tokens.
 WINDOW_ABOVE = 32
+SMALL_STEPS = 7
 NO_GRAPHS = "rounds run without graphs"
 
 
@@ -148,15 +149,17 @@ def is_of_use(widths: Sequence[int], window: int, most_rows: int) -> bool:
 
 
 def packed_window(ladder: Ladder, most_rows: int) -> int:
-    """Returns the tokens of a request's window at the deepest chain of the larger batches."""
+    """Returns the tokens of a request's window at the deepest chain that is packed."""
     first = min(WINDOW_ABOVE + 1, most_rows)
-    depths = [
-        tier.num_steps
-        for size in range(first, most_rows + 1)
-        for tier in ladder.of(size)
-        if tier.topk == 1
-    ]
-    return chain_tier(max(depths, default=0)).num_draft_tokens
+    larger = _deepest(ladder, range(first, most_rows + 1))
+    smaller = _deepest(ladder, range(FEWEST_ROWS + 1, first))
+    return chain_tier(max(larger, min(smaller, SMALL_STEPS))).num_draft_tokens
+
+
+def _deepest(ladder: Ladder, sizes: Iterable[int]) -> int:
+    """Returns the draft steps of the deepest chain of such batches."""
+    steps = (tier.num_steps for size in sizes for tier in ladder.of(size) if tier.topk == 1)
+    return max(steps, default=0)
 
 
 def sizes_by_octave(most: int, fewest: int = 1) -> list[int]:
