@@ -20,12 +20,12 @@ from sglang_adaptive_spec.policy.costs.table import CostTable
 from sglang_adaptive_spec.simulate.replay import RoundCosts
 from sglang_adaptive_spec.tiers import CATCH_UP_ROUNDS, PLAIN_TIER, Tier
 
-# What start-up measures, here at more batch sizes than a server does (host/startup/seeding.py).
+# What start-up measures (host/startup/seeding.py).
 SEEDED_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128)
 SEEDED_CONTEXTS = (256, 16384)
 SEEDED_ROUNDS = 3  # whose mean is a seed and whose spread says how far to trust it
 
-# By attention backend; the simulator's workloads and what is recorded are on the default one.
+# By attention backend.
 EXAMPLES = {"flashinfer": "h200-llama-8b.json", "fa3": "h200-llama-8b-fa3.json"}
 DEFAULT_EXAMPLE = "fa3"  # SGLang's default on that GPU
 

@@ -140,7 +140,7 @@ def test_no_context_outgrows_pool_request_rows_or_the_model_s_context(
 
 def test_a_long_context_is_measured_at_the_first_sizes_alone(seeding: Any) -> None:
     seeder = seeder_of(seeding)
-    plan = list(seeder._points())
+    plan = list(seeder._points(0, seeding.MAX_SIZES))
     long = [(tier, size) for tier, size, has_long in plan if has_long]
     assert [size for tier, size in long if tier == DEEP] == [1, 32]
     assert {size for tier, size, _ in plan if tier == DEEP} == set(SIZES)
@@ -249,6 +249,7 @@ def start(seeding: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         agree: Callable[[bool], bool] = bool,
         activate: Callable[[Tier], None] = lambda _tier: None,
         ms: float = 5.0,
+        ladder: Ladder | None = None,
     ) -> Any:
         round_ms[0] = ms
         monkeypatch.setattr(seeding, "LIMIT_S", limit_s)
@@ -256,6 +257,7 @@ def start(seeding: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         engine, builder, drafter = parts_of(free, row=10**5)
         engine.ranks = ranks(is_first=rank == 0)
         builder.agree, engine.pool.activate = agree, activate
+        builder.ladder = ladder or builder.ladder
         return seeding.measured_costs(engine, builder, drafter)[1]
 
     return seed
@@ -305,7 +307,12 @@ def test_what_contradicts_its_neighbours_is_measured_again(
     monkeypatch.setattr(seeding.Seeder, "_warm_up", lambda _self: None)
     monkeypatch.setattr(seeding.Seeder, "_times_ms", times_ms)
     monkeypatch.setattr(seeding.Seeder, "_contexts", lambda *_: [256])
+    monkeypatch.setattr(seeding, "NEEDED_SIZES", 4)  # the others may be out of time
     costs = seeder_of(seeding).seed(CostTable.empty([chain_tier(1), DEEP], SIZES))
+    optional = {size for _, size in measured[8:]} - {size for _, size in measured[:8]}
+    repeated = [at for idx, at in enumerate(measured) if at in measured[:idx]]
+    assert measured.index(repeated[0]) < 8 <= min(measured.index((DEEP, size)) for size in optional)
+    assert (chain_tier(1), 1) in measured[8 : 8 + len(repeated)]
     again = {at for at in measured if measured.count(at) > 1}
     assert (chain_tier(1), 1) in again
     assert len(again) < len(SIZES)  # its neighbours, too, and no others
@@ -333,6 +340,15 @@ def test_a_shape_to_start_at_that_no_batch_chooses_is_not_confirmed(
 def test_a_whole_table_is_kept_for_the_next_start(start: Any, caplog: Any) -> None:
     assert [start(10**6).source, start(10**6).source] == ["measured", "cache"]
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_table_without_points_where_a_tier_may_run_now_is_measured_again(start: Any) -> None:
+    """The key has tiers and captured sizes, not the slots of a config."""
+    few = Ladder({1: [DEEP, chain_tier(1)], 9: [chain_tier(1)]})
+    whole = Ladder({1: [DEEP, chain_tier(1)]})
+    ladders = (few, few, whole, few)
+    sources = [start(10**6, ladder=ladder).source for ladder in ladders]
+    assert sources == ["measured", "cache", "measured", "cache"]
 
 
 @pytest.mark.parametrize(
@@ -458,7 +474,7 @@ def test_a_tier_that_no_size_listed_chooses_is_measured_where_its_range_begins(
 ) -> None:
     engine, builder, drafter = parts_of(free=10**6, row=10**5)
     builder.ladder = Ladder({1: [DEEP], 3: [chain_tier(1)], 4: [DEEP]})
-    plan = set(seeding.Seeder(engine, builder, drafter)._points())
+    plan = set(seeding.Seeder(engine, builder, drafter)._points(0, seeding.MAX_SIZES))
     assert [size for tier, size, _ in plan if tier == chain_tier(1)] == [3]
 
 

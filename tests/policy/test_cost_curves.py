@@ -173,3 +173,12 @@ def test_what_an_older_server_learned_without_seeds_can_still_be_read() -> None:
     state = CostTable.empty(TIERS).to_dict()
     state["learned"] = [{"3": [4, 10.0]}, *({} for _ in TIERS[1:])]
     assert CostTable.from_dict(state).round_ms(THREE, 8, 0) == pytest.approx(1.42)
+
+
+def test_a_measured_leap_between_near_sizes_stays() -> None:
+    table = CostTable.empty(TIERS, [56, 60, 64, 72, 80])
+    for size, ms in ((56, 10.0), (60, 10.1), (64, 10.2), (72, 12.0), (80, 12.2)):
+        table.seed(THREE, size, 0, ms, spread=0.002)
+    table.fit()
+    for size, ms in ((64, 10.2), (72, 12.0)):
+        assert table.round_ms(THREE, size, 0) == pytest.approx(ms, rel=0.01)

@@ -114,7 +114,7 @@ def measured_costs(
     found = load(key, folder)
     state = ranks.broadcast(None if found is None else found.to_dict())
     kept = None if state is None else CostTable.from_dict(state)
-    if kept is not None and not seeder.unmeasured(kept) and seeder.confirms(kept):
+    if kept is not None and seeder.is_whole(kept) and seeder.confirms(kept):
         costs, source = kept, "cache"
     else:
         costs, source = seeder.seed(costs), "measured"
@@ -223,10 +223,15 @@ class Seeder:
             self._reset()
         return True
 
-    def unmeasured(self, costs: CostTable) -> list[Tier]:
-        """Returns the tiers that some batch may choose and that ``costs`` has no point of."""
-        tiers = [state.tier for state in self._pool.states if self._sizes(state)]
-        return [tier for tier in tiers if not costs.is_measured(tier)]
+    def is_whole(self, costs: CostTable) -> bool:
+        """Returns whether ``costs`` has all points that a start needs.
+
+        A key has tiers and captured sizes, not at which of them a batch may choose which tier.
+        """
+        return all(
+            costs.measured_at(state.tier).issuperset(self._sizes(state)[:NEEDED_SIZES])
+            for state in self._pool.states
+        )
 
     def seed(self, costs: CostTable) -> CostTable:
         """Returns ``costs`` with what was measured, alike on every rank.
@@ -239,29 +244,22 @@ class Seeder:
         try:
             self._warm_up()
             deadline_s = time.perf_counter() + self.limit_s
-            points = list(self._points())
-            self.out_of_time = {
-                (state.tier, size)
-                for state in self._pool.states
-                for size in self._sizes(state)[:NEEDED_SIZES]
-            }
-            for tier, size, has_long in points:
-                has_point = costs.is_measured(tier)
-                if has_point and not self._builder.agree(time.perf_counter() < deadline_s):
-                    break
-                if not self._measure(costs, tier, size, has_long):
-                    self.out_of_room.add((tier, size))
-                    if not costs.is_measured(tier):
-                        self._measure(costs, tier, 1, False)
-                self.out_of_time.discard((tier, size))
+            points = list(self._points(0, NEEDED_SIZES))
+            self.out_of_time = {(tier, size) for tier, size, _ in points}
+            self._measure_until(deadline_s, costs, points)
             self._measure_again(costs, points, deadline_s)
+            more = list(self._points(NEEDED_SIZES, MAX_SIZES))
+            self._measure_until(deadline_s, costs, more)
+            self._measure_again(costs, points + more, deadline_s)
         finally:
             self._reset()
-        if lacking := self.unmeasured(costs):
-            raise RuntimeError(
-                f"ADAPTIVE_EAGLE cannot measure tier {lacking[0].label}: the KV pool is too small "
-                "for a round of one request. Raise --mem-fraction-static or --max-total-tokens."
-            )
+        for state in self._pool.states:
+            if self._sizes(state) and not costs.measured_at(state.tier):
+                raise RuntimeError(
+                    f"ADAPTIVE_EAGLE cannot measure tier {state.tier.label}: the KV pool is too "
+                    "small for a round of one request. Raise --mem-fraction-static or "
+                    "--max-total-tokens."
+                )
         costs.fit()
         ranks = self._engine.ranks
         if ranks.are_several:
@@ -313,6 +311,20 @@ class Seeder:
                 found[width] = ms
         return Series(size * tier.num_draft_tokens, whole_ms, found, choosing_ms)
 
+    def _measure_until(
+        self, deadline_s: float, costs: CostTable, points: Sequence[tuple[Tier, int, bool]]
+    ) -> None:
+        """Measures points until the deadline; a tier's first one whatever that takes."""
+        for tier, size, has_long in points:
+            has_point = bool(costs.measured_at(tier))
+            if has_point and not self._builder.agree(time.perf_counter() < deadline_s):
+                return
+            if not self._measure(costs, tier, size, has_long):
+                self.out_of_room.add((tier, size))
+                if not costs.measured_at(tier):
+                    self._measure(costs, tier, 1, False)
+            self.out_of_time.discard((tier, size))
+
     def _measure_again(
         self, costs: CostTable, points: Sequence[tuple[Tier, int, bool]], deadline_s: float
     ) -> None:
@@ -351,10 +363,10 @@ class Seeder:
                     self._run(self._plan(state.tier, self._has_catch_up(state.tier)), batch)
         self.warm_up_s = time.perf_counter() - start_s
 
-    def _points(self) -> Iterator[tuple[Tier, int, bool]]:
+    def _points(self, first: int, end: int) -> Iterator[tuple[Tier, int, bool]]:
         """Yields tiers and batch sizes, the ends first, and whether to measure a long context."""
         sizes = {state.tier: self._sizes(state) for state in self._pool.states}
-        for idx in range(max(map(len, sizes.values()), default=0)):
+        for idx in range(first, end):
             for tier, of_tier in sizes.items():
                 if idx < len(of_tier):
                     yield tier, of_tier[idx], idx < LONG_SIZES

@@ -5,7 +5,8 @@ of one context length, y with standard error s, the smoothed x minimises
 
     sum (x - y)^2 / s^2  +  sum (x[middle] - line through its neighbours)^2 / bend^2
 
-over neighbours in batch size and in the steps of chains. Exact seeds stay as they are, noisy ones
+over neighbours in batch size and in the steps of chains. A bend grows with the distances; however
+near two batch sizes are, the time may leap between them. Exact seeds stay as they are, noisy ones
 come near the line. What is left open, and how the points hang together, is a covariance. The bends
 are taken one after the other, element by element: BLAS rounds differently on another kind of CPU.
 """
@@ -201,10 +202,10 @@ def _smoothed(
     logs = np.array([surface[place][0] for place in places])
     covariance = np.diag([surface[place][1] ** 2 for place in places])
     row = {place: idx for idx, place in enumerate(places)}
-    for around, (before, after), unit in _triples(tiers, surface, settings):
-        rows, share = [row[place] for place in around], before / (before + after)
+    for around, share, bend in _triples(tiers, surface, settings):
+        rows = [row[place] for place in around]
         cross = _bend(covariance, rows, share)  # [places]
-        gain = cross / (_bend(cross, rows, share) + (unit * before * after) ** 2)
+        gain = cross / (_bend(cross, rows, share) + bend**2)
         logs -= gain * _bend(logs, rows, share)
         covariance -= gain[:, None] * cross
     return logs, covariance
@@ -219,44 +220,41 @@ def _bend(of: Floats, rows: Sequence[int], share: float) -> Floats:
 
 def _lines(
     tiers: Sequence[Tier], places: Mapping[Place, object], settings: CostSettings
-) -> list[tuple[list[tuple[Place, float]], float]]:
-    """Returns rows of neighbouring places with their positions, and how much they bend."""
+) -> list[tuple[list[tuple[Place, float]], float, float]]:
+    """Returns rows of neighbouring places with their positions; how much they bend, and leap."""
     lines = []
     for idx in sorted({idx for idx, _ in places}):
         sizes = sorted(size for of, size in places if of == idx)
-        lines.append(
-            ([((idx, size), math.log2(size)) for size in sizes], settings.bend_per_octave2)
-        )
+        line = [((idx, size), math.log2(size)) for size in sizes]
+        lines.append((line, settings.bend_per_octave2, settings.leap))
     for size in sorted({size for _, size in places}):
         chains = [
             (tiers[idx].num_steps, idx)
             for idx, at in places
             if at == size and tiers[idx].topk == 1 and tiers[idx] != PLAIN_TIER
         ]
-        lines.append(
-            (
-                [((idx, size), float(steps)) for steps, idx in sorted(chains)],
-                settings.bend_per_step2,
-            )
-        )
+        line = [((idx, size), float(steps)) for steps, idx in sorted(chains)]
+        lines.append((line, settings.bend_per_step2, 0.0))
     return lines
 
 
 def _neighbours(
     tiers: Sequence[Tier], surface: Surface, settings: CostSettings
 ) -> list[tuple[Place, Place]]:
-    pairs = [pairwise(line) for line, _ in _lines(tiers, surface, settings)]
+    pairs = [pairwise(line) for line, _, _ in _lines(tiers, surface, settings)]
     return [(lower, upper) for line in pairs for (lower, _), (upper, _) in line]
 
 
 def _triples(
     tiers: Sequence[Tier], surface: Surface, settings: CostSettings
-) -> list[tuple[tuple[Place, Place, Place], tuple[float, float], float]]:
-    """Returns three neighbours each, their two distances, and how much the line bends."""
+) -> list[tuple[tuple[Place, Place, Place], float, float]]:
+    """Returns three neighbours each, the right one's share of their line, and the bend."""
     found = []
-    for line, unit in _lines(tiers, surface, settings):
+    for line, unit, leap in _lines(tiers, surface, settings):
         for (left, at_left), (middle, at), (right, at_right) in zip(
             line, line[1:], line[2:], strict=False
         ):
-            found.append(((left, middle, right), (at - at_left, at_right - at), unit))
+            before, after = at - at_left, at_right - at
+            bend = max(unit * before * after, leap)
+            found.append(((left, middle, right), before / (before + after), bend))
     return found

@@ -115,9 +115,9 @@ class CostTable:
         """Whether every tier was measured at start-up."""
         return all(self._state.seeds)
 
-    def is_measured(self, tier: Tier) -> bool:
-        """Returns whether ``tier`` was measured at start-up."""
-        return bool(self._state.seeds[self._idx[tier]])
+    def measured_at(self, tier: Tier) -> set[int]:
+        """Returns the batch sizes that ``tier`` was measured at, at start-up."""
+        return {point[0] for point in self._state.seeds[self._idx[tier]]}
 
     @property
     def measured_sizes(self) -> list[int]:
