@@ -273,7 +273,7 @@ class GoodputPolicy:
             "runs": self.runs.describe(),
             "interruptions": self.interruptions.describe(),
             "packing": None if self.packing is None else self.packing.describe(),
-            "confidence": self.confidence.describe() if self._survivals else None,
+            "confidence": self.confidence.describe() if self.confidence.is_told else None,
             "acceptance": self.acceptance.describe(),
             "costs": self.costs.describe(newest.size, newest.context_tokens),
             "cost_table": self.costs.snapshot(),

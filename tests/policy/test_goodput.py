@@ -416,6 +416,14 @@ def test_a_changed_batch_gets_new_lengths_without_a_decision() -> None:
     assert packing.num_choices == num_choices
 
 
+def test_what_rounds_taught_of_confidence_is_told_after_another_batch_began() -> None:
+    policy, sure, new = goodput(), np.full((1, 2), 0.5), DecodeBatch(1, ("new",), 100)
+    assert policy.state(new)["confidence"] is None
+    policy.confidence.learn(sure, sure, [1, 0], [1, 1])
+    policy._start_afresh(new)
+    assert policy.state(new)["confidence"] is not None
+
+
 def test_rounds_of_a_probe_are_no_packed_rounds() -> None:
     policy, packing = packed_policy()
     policy.prober._credit_ms = 1e3

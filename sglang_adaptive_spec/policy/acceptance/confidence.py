@@ -45,6 +45,11 @@ class ConfidenceModel:
             found.append(own if info > 0.0 or len(found) == 1 else found[-1])
         return tuple(found)
 
+    @property
+    def is_told(self) -> bool:
+        """Whether any round was learned."""
+        return bool(self._info[0].any())
+
     def describe(self) -> dict[str, object]:
         """Returns a and w for /server_info."""
         return {
