@@ -55,12 +55,12 @@ def smoothed_at_once(seeds, spreads) -> tuple[Floats, Floats]:
     places = sorted(surface)
     precision = np.diag([surface[place][1] ** -2 for place in places])
     weighted = precision @ np.array([surface[place][0] for place in places])
-    for (left, middle, right), (before, after), unit in cost_seeds._triples(TIERS, surface, COSTS):
+    for (left, middle, right), share, bend in cost_seeds._triples(TIERS, surface, COSTS):
         line = np.zeros(len(places))
         line[places.index(middle)] = 1.0
-        line[places.index(left)] = -after / (before + after)
-        line[places.index(right)] = -before / (before + after)
-        precision += np.outer(line, line) / (unit * before * after) ** 2
+        line[places.index(left)] = share - 1.0
+        line[places.index(right)] = -share
+        precision += np.outer(line, line) / bend**2
     covariance = np.linalg.inv(precision)
     return covariance @ weighted, covariance
 
