@@ -173,9 +173,6 @@ CHECKS = {
     "matrix-over-04e9c7a-h200.json.xz": Check(
         functools.partial(check_over_earlier, arm="at-04e9c7a"), matrix_tables.figure_table
     ),
-    "matrix-over-3738e4f-h200.json.xz": Check(
-        functools.partial(check_over_earlier, arm="at-3738e4f"), matrix_tables.figure_table
-    ),
     "matrix-over-51b1970-h200.json.xz": Check(
         functools.partial(check_deeper, arm="at-51b1970"), matrix_tables.figure_table
     ),
